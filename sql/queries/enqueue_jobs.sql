@@ -1,0 +1,25 @@
+-- Enqueue many jobs of one kind, those that are due into ready, the others into scheduled. Run by producers, in their own
+-- transaction. Returns the ids in the order of the payloads. What is null is what the kind declares.
+WITH asked AS MATERIALIZED (
+    SELECT nextval('jobherd.job_ids') AS id, a.payload::json AS payload
+      FROM unnest(%(payloads)s::text[]) WITH ORDINALITY AS a (payload, place)
+     ORDER BY a.place
+), common AS MATERIALIZED (
+    SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,
+           coalesce(%(queue)s::text, k.queue, 'default') AS queue,
+           coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority
+      FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
+), at_once AS (
+    INSERT INTO jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
+    SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+           %(kind)s::text, a.payload
+      FROM asked a CROSS JOIN common c
+     WHERE c.run_at <= now()
+), later AS (
+    INSERT INTO jobherd.scheduled (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
+    SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+           %(kind)s::text, a.payload
+      FROM asked a CROSS JOIN common c
+     WHERE c.run_at > now()
+)
+SELECT id FROM asked

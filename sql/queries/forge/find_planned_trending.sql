@@ -1,0 +1,6 @@
+-- The planned trending:compute, if it is another than %(job)s and still to come or at work. Run under the lock of the plan.
+SELECT p.job
+  FROM jobherd.forge_trending_plan p
+ WHERE p.job <> %(job)s
+   AND (EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = p.job) OR EXISTS (SELECT FROM jobherd.ready r WHERE r.id = p.job)
+        OR EXISTS (SELECT FROM jobherd.running w CROSS JOIN LATERAL unnest(w.jobs) AS j WHERE j.id = p.job))

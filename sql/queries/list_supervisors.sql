@@ -1,0 +1,8 @@
+-- The supervisors that are registered, with the age of their leases in seconds. Run by people.
+SELECT s.id, s.host, s.pid, s.version, s.started_at, s.beat_at, s.lease_until,
+       extract(epoch FROM clock_timestamp() - s.started_at)::double precision AS up_for,
+       extract(epoch FROM clock_timestamp() - s.beat_at)::double precision AS beat_age,
+       extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
+       s.lease_until < clock_timestamp() AS lapsed
+  FROM jobherd.supervisors s
+ ORDER BY s.id

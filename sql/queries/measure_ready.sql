@@ -1,0 +1,40 @@
+-- Depth of each queue that holds ready jobs, and the age of its oldest. Run by a web child for the metrics, on its own session.
+--
+-- A backlog of a million rows must cost no more than one of a thousand: each queue is counted in its index up to a share of
+-- %(most)s rows (then `capped`: at least so many). Queues are walked by index, one probe each, at most %(queues)s.
+-- The oldest is looked for among the first 100 in claim order of each of the 20 least urgent priorities: where jobs wait longest.
+WITH RECURSIVE walk (queue, step) AS (
+    (SELECT r.queue, 1 FROM jobherd.ready r ORDER BY r.queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.queue FROM jobherd.ready r WHERE r.queue > w.queue ORDER BY r.queue LIMIT 1), w.step + 1
+      FROM walk w
+     WHERE w.queue IS NOT NULL AND w.step < %(queues)s::integer
+), names AS MATERIALIZED (
+    SELECT queue FROM walk WHERE queue IS NOT NULL
+), share AS MATERIALIZED (
+    SELECT greatest(1000, %(most)s::bigint * 2 / greatest(count(*), 2)) AS most FROM names
+)
+SELECT n.queue, depth.jobs, depth.jobs >= (SELECT most FROM share) AS capped, coalesce(age.oldest, 0) AS oldest
+  FROM names n
+ CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs
+      FROM (SELECT FROM jobherd.ready r WHERE r.queue = n.queue ORDER BY r.priority, r.id LIMIT (SELECT most FROM share)) AS counted
+ ) AS depth
+ CROSS JOIN LATERAL (
+    WITH RECURSIVE ranks (priority, step) AS (
+        (SELECT r.priority, 1 FROM jobherd.ready r WHERE r.queue = n.queue ORDER BY r.priority DESC LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.priority FROM jobherd.ready r WHERE r.queue = n.queue AND r.priority < k.priority ORDER BY r.priority DESC LIMIT 1),
+               k.step + 1
+          FROM ranks k
+         WHERE k.priority IS NOT NULL AND k.step < 20
+    )
+    SELECT greatest(0, max(extract(epoch FROM clock_timestamp() - head.run_at)))::double precision AS oldest
+      FROM ranks k
+     CROSS JOIN LATERAL (
+        -- Not `=`: that makes ORDER BY id enough, and the planner reads the whole index by id to find a small queue's rows.
+        SELECT r.run_at FROM jobherd.ready r WHERE r.queue = n.queue AND r.priority BETWEEN k.priority AND k.priority
+         ORDER BY r.priority, r.id LIMIT 100
+     ) AS head
+     WHERE k.priority IS NOT NULL
+ ) AS age

@@ -1,0 +1,47 @@
+-- Take back what other supervisors left: those whose lease has lapsed, and those of this host that are known to be dead
+-- (%(dead)s). Run by every supervisor at each beat.
+--
+-- The attempt stays counted, no crash is charged, and each job is next claimed alone: if it killed its whole host it must not
+-- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
+-- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
+-- had one whole lease to renew.
+WITH lapsed AS (
+    DELETE FROM jobherd.supervisors
+     WHERE id <> %(supervisor)s
+       AND (id = ANY (%(dead)s::bigint[])
+            OR (lease_until < clock_timestamp() AND %(patient)s::boolean
+                AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %(lease)s::double precision)))
+    RETURNING id, host
+), gone AS (
+    DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id RETURNING c.id, l.host || '/' || c.pid AS ran_on
+), held AS (
+    DELETE FROM jobherd.running r USING gone g WHERE r.child = g.id RETURNING r.token, r.claimed_at, r.jobs, r.cancelled, g.ran_on
+), job AS MATERIALIZED (
+    SELECT j.*, h.token, h.claimed_at, h.ran_on, coalesce(k.keep_failed, 30) AS keep,
+           CASE WHEN j.id = ANY (h.cancelled) THEN 'cancelled'
+                WHEN j.attempts >= coalesce(j.max_attempts, k.max_attempts, 5) THEN 'failed'
+                ELSE 'ready' END AS fate
+      FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
+), back AS (
+    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+                               queue, kind, payload)
+    SELECT id, created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its supervisor was lost'),
+           priority, attempts, max_attempts, crashes, true, queue, kind, payload
+      FROM job
+     WHERE fate = 'ready'
+), tried AS (
+    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, ran_on)
+    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
+           'its supervisor was lost: the lease lapsed or the process died', ran_on
+      FROM job
+     WHERE fate = 'ready'
+), past AS (
+    INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
+                                 state, queue, kind, payload, error_code, error, ran_on)
+    SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
+           fate, queue, kind, payload, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
+           CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
+      FROM job
+     WHERE fate <> 'ready'
+)
+SELECT (SELECT count(*) FROM lapsed) AS supervisors, (SELECT count(*) FROM job) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts

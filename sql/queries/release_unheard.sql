@@ -1,0 +1,24 @@
+-- Give back what this child has claimed without hearing of it: the session broke between the commit and the answer. Run by a
+-- child that has a session again, once its old one is certainly dead; %(heard)s are the tokens it holds. Nothing of these
+-- claims has started, so the attempt is given back.
+WITH held AS (
+    DELETE FROM jobherd.running r WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])
+    RETURNING r.token, r.jobs, r.cancelled
+), job AS MATERIALIZED (
+    SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
+), back AS (
+    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+                               queue, kind, payload)
+    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+           queue, kind, payload
+      FROM job
+     WHERE NOT cancelled
+), past AS (
+    INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
+                                 queue, kind, payload, error_code, error)
+    SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
+           'cancelled', queue, kind, payload, 'JOB_CANCELLED', 'cancelled before it started'
+      FROM job
+     WHERE cancelled
+)
+SELECT id FROM job

@@ -1,0 +1,9 @@
+-- Beat: renew the lease, and notify ourselves, which proves the whole way of a notification. No row says that somebody has
+-- reclaimed us. Run by the parent three times a lease, whatever the number of its children.
+WITH beat AS (
+    UPDATE jobherd.supervisors
+       SET lease_until = clock_timestamp() + make_interval(secs => %(lease)s::double precision), beat_at = clock_timestamp()
+     WHERE id = %(supervisor)s
+    RETURNING id
+)
+SELECT id, pg_notify('jobherd_jobs', '@beat:' || id) FROM beat

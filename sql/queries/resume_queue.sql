@@ -1,0 +1,2 @@
+-- Resume a queue; true if it was paused.
+SELECT jobherd.resume(%(queue)s::text) AS changed

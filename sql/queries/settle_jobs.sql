@@ -1,0 +1,65 @@
+-- Write what became of some jobs of a claimed batch, each in the table its new state names. Run by the child that holds the
+-- claim, or by its parent once the child is dead.
+--
+-- The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
+-- are not spoken of stay claimed (rest). Returns the ids that were settled: a missing one says that its claim was lost.
+WITH said AS MATERIALIZED (
+    SELECT *
+      FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(delays)s::double precision[], %(results)s::text[], %(codes)s::text[],
+                  %(errors)s::text[], %(tracebacks)s::text[], %(ran)s::double precision[], %(ago)s::double precision[],
+                  %(usages)s::text[], %(progresses)s::text[], %(post_mortems)s::text[], %(crashes)s::smallint[], %(keeps)s::integer[])
+        AS s (job, outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep)
+), held AS (
+    DELETE FROM jobherd.running WHERE child = %(child)s AND token = %(token)s
+    RETURNING child, token, claimed_at, queue, jobs, cancelled
+), rest AS (
+    INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs, cancelled)
+    SELECT h.child, h.token, h.claimed_at, h.queue, r.jobs, h.cancelled
+      FROM held h CROSS JOIN LATERAL (
+           SELECT array_agg(j ORDER BY j.priority, j.id) AS jobs FROM unnest(h.jobs) AS j WHERE j.id <> ALL (%(ids)s::bigint[])
+           ) AS r
+     WHERE r.jobs IS NOT NULL
+), done AS MATERIALIZED (
+    SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload,
+           j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
+           j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
+           CASE WHEN s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
+           CASE WHEN s.outcome IN ('retry', 'snoozed', 'abandoned') AND j.id = ANY (h.cancelled) THEN 'cancelled' ELSE s.outcome END
+               AS outcome,
+           -- Durations come from the child's monotonic clock, times from the database's.
+           clock_timestamp() - make_interval(secs => coalesce(s.ago, 0)) AS finished_at,
+           clock_timestamp() - make_interval(secs => coalesce(s.ago, 0) + s.ran) AS started_at
+      FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j JOIN said s ON s.job = j.id
+), past AS (
+    INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
+                                 state, queue, kind, payload, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
+    SELECT id, created_at, run_at, started_at, finished_at, current_date + coalesce(keep, 30), token, priority, attempts, max_attempts,
+           crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
+           queue, kind, payload, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
+      FROM done
+     WHERE outcome IN ('ok', 'failed', 'poison', 'cancelled', 'expired')
+), later AS (
+    INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
+                                   queue, kind, payload)
+    SELECT id, created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
+           coalesce(nullif(jsonb_strip_nulls(jsonb_build_object('code', code, 'message', error)), '{}'), last_error),
+           priority, attempts, max_attempts, crashes, queue, kind, payload
+      FROM done
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND delay > 0
+), again AS (
+    INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
+                               queue, kind, payload)
+    SELECT id, created_at, clock_timestamp(), good_until, timeout,
+           coalesce(nullif(jsonb_strip_nulls(jsonb_build_object('code', code, 'message', error)), '{}'), last_error),
+           priority, attempts, max_attempts, crashes, queue, kind, payload
+      FROM done
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND NOT coalesce(delay > 0, false)
+), tried AS (
+    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback, ran_on,
+                                  usage, post_mortem)
+    SELECT id, token, CASE WHEN outcome IN ('snoozed', 'abandoned') THEN attempts + 1 ELSE attempts END, outcome, started_at, finished_at,
+           current_date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
+      FROM done
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND started_at IS NOT NULL
+)
+SELECT id FROM done

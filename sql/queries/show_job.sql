@@ -1,0 +1,2 @@
+-- One job, live or past.
+SELECT * FROM jobherd.jobs WHERE id = %(id)s

@@ -1,0 +1,4 @@
+-- Tie a child's session to the index plans. A plan made while the tables were small or never analyzed would otherwise be kept,
+-- and read the whole backlog for every claim.
+SELECT set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
+       set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)

@@ -1,0 +1,54 @@
+"""The fixtures that everybody uses. What they are made of is in ``tests/support``; add new ones there and import them here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from sql.migrate import migrate
+from tests.support.gate import VARIABLE, Gate
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The PostgreSQL of this test run. A test that stops or kills a server makes its own: ``with Cluster() as own:``."""
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def template(cluster: Cluster) -> Iterator[str]:
+    """The name of a migrated database that nobody is connected to."""
+    with cluster.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            migrate(conn)
+        yield str(conninfo_to_dict(dsn)["dbname"])
+
+
+@pytest.fixture
+def database(cluster: Cluster, template: str) -> Iterator[str]:
+    """The DSN of a fresh database with the schema."""
+    with cluster.database(template=template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def empty_database(cluster: Cluster) -> Iterator[str]:
+    """The DSN of a fresh database without the schema."""
+    with cluster.database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """A gate that handlers in processes started by this test find: see ``tests.support.gate``."""
+    with Gate() as standing:
+        monkeypatch.setenv(VARIABLE, str(standing.path))
+        yield standing

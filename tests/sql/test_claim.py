@@ -1,0 +1,150 @@
+"""Claiming: the order, the bound, the fence, and what it costs."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+from tests.support.queue import Queue
+
+GUCS = ("enable_hashjoin", "enable_hashagg", "enable_material", "enable_sort", "enable_mergejoin")
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def test_priority_then_first_in_first_out(queue):
+    low = queue.enqueue("a:b", priority=5)
+    first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
+    urgent = queue.enqueue("a:b", priority=-1)
+    child = queue.child()
+    assert [job.id for job in child.claim(10)] == [urgent, first, second, low]
+
+
+def test_no_more_than_asked_under_any_plan(queue):
+    queue.enqueue_many("a:b", 50)
+    child = queue.child()
+    for setting in GUCS:
+        child.connection.execute(f"SET {setting} = off")
+    assert len(child.claim(1)) == 1
+    assert len(child.claim(7)) == 7
+    assert queue.count("ready") == 42
+
+
+def test_two_children_never_get_the_same(queue):
+    queue.enqueue_many("a:b", 20)
+    one, other = queue.child(), queue.child()
+    with one.connection.transaction():
+        mine = one.claim(5)
+        theirs = other.claim(20)
+    assert len(mine) == 5
+    assert len(theirs) == 15
+    assert not {job.id for job in mine} & {job.id for job in theirs}
+
+
+def test_a_batch_never_mixes_queues_and_the_served_order_rules(queue):
+    queue.enqueue("a:b", queue="slow", priority=-9)
+    queue.enqueue("a:b", queue="fast")
+    queue.enqueue("a:b", queue="fast")
+    child = queue.child()
+    assert {job.queue for job in child.claim(10, served=["fast", "slow"])} == {"fast"}
+    assert {job.queue for job in child.claim(10, served=["fast"])} == set()
+    assert {job.queue for job in child.claim(10)} == {"slow"}
+
+
+def test_without_named_queues_the_most_urgent_job_of_all_comes_first(queue):
+    queue.enqueue("a:b", queue="aaa", priority=1)
+    urgent = queue.enqueue("a:b", queue="zzz", priority=0)
+    assert [job.id for job in queue.child().claim(1)] == [urgent]
+
+
+def test_a_paused_queue_is_passed_over(queue):
+    queue.enqueue("a:b", queue="held")
+    queue.run("SELECT jobherd.pause('held', 'because')")
+    child = queue.child()
+    assert child.claim(1) == []
+    queue.run("SELECT jobherd.resume('held')")
+    assert len(child.claim(1)) == 1
+
+
+def test_an_expired_job_is_never_handed_out(queue):
+    late = queue.enqueue("a:b", good_until="2020-01-01")
+    good = queue.enqueue("a:b", good_until="2999-01-01")
+    jobs = queue.child().claim(10)
+    assert [(job.id, job.expired) for job in jobs] == [(late, True), (good, False)]
+    assert queue.state(late) == "expired"
+    assert queue.state(good) == "running"
+
+
+def test_a_job_that_is_to_run_alone_ends_the_batch_before_it(queue):
+    first, alone, last = queue.enqueue("a:b"), queue.enqueue("a:b"), queue.enqueue("a:b")
+    queue.run("UPDATE jobherd.ready SET alone = true WHERE id = %s", alone)
+    child = queue.child()
+    assert [job.id for job in child.claim(10)] == [first]
+    assert [job.id for job in child.claim(10)] == [alone]
+    assert [job.id for job in child.claim(10)] == [last]
+
+
+def test_the_attempt_is_counted_in_the_claim_and_the_token_grows(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    assert job.attempts == 1
+    child.settle(job.token, [job.id], "retry", delay=0)
+    (again,) = child.claim(1)
+    assert again.attempts == 2
+    assert again.token > job.token
+
+
+def test_a_child_of_a_lapsed_or_unknown_supervisor_takes_nothing(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 second'")
+    assert child.claim(1) == []
+    queue.run("DELETE FROM jobherd.supervisors")
+    assert child.claim(1) == []
+    assert queue.count("ready") == 1
+
+
+def test_rows_in_other_hands_are_told_from_an_empty_queue(queue):
+    queue.enqueue("a:b")
+    one, other = queue.child(), queue.child()
+    with one.connection.transaction():
+        one.claim(1)
+        assert other.claim_raw(1)[0]["id"] is None
+    assert other.claim_raw(1) == []
+
+
+def explain(queue, child, wanted=10):
+    """The shape of the claim's plan and the buffers it touched, in a transaction that is rolled back."""
+    with psycopg.connect(queue.dsn) as connection:
+        connection.execute(queue.text("steer_planner"))
+        connection.execute("SET LOCAL enable_seqscan = off")
+        row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)).fetchone()
+        connection.rollback()
+    plan = row[0][0]["Plan"] if not isinstance(row[0], str) else json.loads(row[0])[0]["Plan"]
+
+    def shape(node):
+        return (node["Node Type"], node.get("Index Name"), [shape(child) for child in node.get("Plans", [])])
+
+    return shape(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def test_a_claim_costs_the_same_with_200_and_with_200_000_waiting_and_scheduled(queue):
+    """Right after the bulk load, without any ANALYZE."""
+    child = queue.child()
+    queue.enqueue_many("a:b", 200)
+    queue.enqueue_many("a:b", 200, delay=86400)
+    queue.run("VACUUM jobherd.ready")
+    small = explain(queue, child)
+    queue.enqueue_many("a:b", 199_800)
+    queue.enqueue_many("a:b", 199_800, delay=86400)
+    large = explain(queue, child)
+    assert large[0] == small[0]
+    # The index is a level or two deeper; nothing else may grow.
+    assert large[1] <= small[1] + 30

@@ -1,0 +1,109 @@
+"""The way to the schema: forward only, together or not at all, whoever else starts at the same moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import sql
+from sql.migrate import CORE, SchemaError, migrate, migrations, pending
+from tests.support.schema import dump
+
+
+def connect(dsn):
+    return psycopg.connect(dsn, autocommit=True)
+
+
+def test_an_empty_database_gets_everything_once(empty_database):
+    with connect(empty_database) as connection:
+        assert pending(connection) == len(migrations())
+        assert migrate(connection) == len(migrations())
+        assert migrate(connection) == 0
+        assert pending(connection) == 0
+
+
+def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
+    script = "import psycopg, sys; from sql.migrate import migrate; print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
+    with ThreadPoolExecutor(5) as pool:
+        runs = list(
+            pool.map(
+                lambda _: subprocess.run([sys.executable, "-c", script, empty_database], capture_output=True, text=True, check=False),
+                range(5),
+            )
+        )
+    assert [run.returncode for run in runs] == [0] * 5, runs
+    assert sorted(int(run.stdout) for run in runs) == [0, 0, 0, 0, len(migrations())]
+
+
+def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
+    with connect(database) as connection:
+        connection.execute("INSERT INTO jobherd.migrations (area, version, name) VALUES (%s, 9999, 'from_the_future')", (CORE,))
+        with pytest.raises(SchemaError, match="upgrade this one"):
+            migrate(connection)
+        with pytest.raises(SchemaError, match="9999"):
+            pending(connection)
+
+
+def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
+    steps = migrations()
+    broken = (*steps[:-1], type(steps[-1])(99, "broken", "CREATE TABLE jobherd.half (id int); SELECT 1/0"))
+    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: broken)
+    with connect(empty_database) as connection:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            migrate(connection)
+        assert connection.execute("SELECT to_regclass('jobherd.ready'), to_regclass('jobherd.half')").fetchone() == (None, None)
+
+
+def test_a_database_that_does_not_hold_utf8_is_refused(cluster):
+    with connect(cluster.dsn()) as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        try:
+            with connect(cluster.dsn("latin")) as other, pytest.raises(SchemaError, match="UTF8"):
+                migrate(other)
+        finally:
+            connection.execute("DROP DATABASE latin")
+
+
+def test_another_schema_holds_everything_and_leaves_jobherd_alone(empty_database):
+    with connect(empty_database) as connection:
+        migrate(connection, schema="queue_eu")
+        assert connection.execute("SELECT to_regnamespace('jobherd')").fetchone() == (None,)
+        number = connection.execute("SELECT queue_eu.enqueue('mail:receipt', '{\"order_id\": 7}')").fetchone()
+        assert number is not None
+        row = connection.execute("SELECT kind, state FROM queue_eu.jobs WHERE id = %s", number).fetchone()
+        assert row == ("mail:receipt", "ready")
+
+
+@pytest.mark.parametrize("name", ["", "a-b", "A", "1a", "x" * 42, "a; drop table b", 'a"b', "pg_x"])
+def test_a_schema_that_is_no_plain_name_is_refused(name):
+    with pytest.raises(ValueError, match="schema"):
+        sql.check_schema(name)
+
+
+@pytest.mark.skipif("JOBHERD_TEST_PG" in os.environ, reason="schema.sql is what PostgreSQL 18's pg_dump writes")
+def test_schema_sql_is_what_the_migrations_make(database):
+    assert dump(database) == (Path(sql.__file__).parent / "schema.sql").read_text(encoding="utf-8"), "run `make schema`"
+
+
+def test_every_statement_has_a_head_that_says_what_it_does():
+    for file in sorted((Path(sql.__file__).parent / "queries").rglob("*.sql")):
+        assert file.read_text(encoding="utf-8").startswith("-- "), file.name
+
+
+def test_numbered_gives_the_names_in_the_order_of_their_numbers():
+    text, names = sql.numbered("end_backend")
+    assert names == ("supervisor", "incarnation")
+    assert "$1" in text
+    assert "$2" in text
+    assert "%(" not in text
+
+
+def test_a_statement_that_does_not_exist_is_named():
+    with pytest.raises(FileNotFoundError, match="no_such"):
+        sql.load("no_such")

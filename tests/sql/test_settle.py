@@ -1,0 +1,199 @@
+"""Settling, releasing, reclaiming: every job ends up where its outcome says, and nobody writes without the claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+@pytest.mark.parametrize(
+    ("outcome", "delay", "state", "attempts"),
+    [
+        ("ok", None, "completed", 1),
+        ("retry", 30.0, "retrying", 1),
+        ("retry", 0.0, "retrying", 1),
+        ("failed", None, "failed", 1),
+        ("poison", None, "failed", 1),
+        ("snoozed", 30.0, "scheduled", 0),
+        ("abandoned", None, "ready", 0),
+        ("cancelled", None, "cancelled", 1),
+        ("expired", None, "expired", 1),
+    ],
+)
+def test_where_an_outcome_leads(queue, outcome, delay, state, attempts):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    assert child.settle(job.token, [job.id], outcome, delay=delay, error="why", ran=1.0) == [job.id]
+    row = queue.job(job.id)
+    assert (row["state"], row["attempts"]) == (state, attempts)
+    assert queue.count("running") == 0
+    assert len(row["history"]) == 1
+
+
+def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
+    queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    one, two, three = child.claim(3)
+    assert child.settle(one.token, [one.id], "ok") == [one.id]
+    assert queue.states([one.id, two.id, three.id]) == ["completed", "running", "running"]
+    assert child.settle(one.token, [one.id], "failed", error="late") == []
+    assert child.settle(one.token, [two.id, three.id], "ok") == [two.id, three.id]
+    assert queue.states([one.id, two.id, three.id]) == ["completed"] * 3
+
+
+def test_nothing_is_written_without_the_claim(queue):
+    queue.enqueue("a:b")
+    child, other = queue.child(), queue.child()
+    (job,) = child.claim(1)
+    assert other.settle(job.token, [job.id], "ok") == []
+    assert child.settle(job.token + 1, [job.id], "ok") == []
+    child.release()
+    assert child.settle(job.token, [job.id], "ok") == []
+    assert queue.state(job.id) == "ready"
+
+
+def test_the_late_completion_of_a_reclaimed_job_is_refused(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    rescuer = queue.supervisor()
+    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor)
+    assert rescuer.reclaim(lease=0.0) == (1, 1)
+    (again,) = rescuer.child().claim(1)
+    assert again.id == job.id
+    assert again.attempts == 2
+    assert child.settle(job.token, [job.id], "ok") == []
+    assert queue.state(job.id) == "running"
+
+
+def test_a_supervisor_that_beats_is_not_reclaimed(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    child.claim(1)
+    assert queue.supervisor().reclaim(lease=0.0) == (0, 0)
+
+
+def test_after_the_server_was_away_nobody_is_reclaimed_before_a_whole_lease(queue):
+    child = queue.child()
+    queue.enqueue("a:b")
+    child.claim(1)
+    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", child.supervisor)
+    assert queue.supervisor().reclaim(lease=1e9) == (0, 0)  # the server has started less than a lease ago
+
+
+def test_a_reclaimed_job_without_attempts_left_fails(queue):
+    number = queue.enqueue("a:b", max_attempts=1)
+    child = queue.child()
+    child.claim(1)
+    assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 1)
+    assert queue.job(number)["error_code"] == "WORKER_LOST"
+    assert queue.state(number) == "failed"
+
+
+def test_reclaimed_jobs_run_alone(queue):
+    queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    assert len(child.claim(3)) == 3
+    rescuer = queue.supervisor()
+    rescuer.reclaim(dead=[child.supervisor])
+    heir = rescuer.child()
+    assert [len(heir.claim(10)) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_release_gives_back_what_was_not_started_and_no_attempt_is_lost(queue):
+    queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    jobs = child.claim(3)
+    child.settle(jobs[0].token, [jobs[0].id], "retry", error="crash", crashed=1, delay=0)
+    assert sorted(child.release()) == [jobs[1].id, jobs[2].id]
+    assert [queue.job(job.id)["attempts"] for job in jobs] == [1, 0, 0]
+    assert [queue.job(job.id)["crashes"] for job in jobs] == [1, 0, 0]
+
+
+def test_orphans_are_found_and_come_back(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    assert queue.orphans() == []
+    queue.run("DELETE FROM jobherd.children")
+    assert queue.orphans() == [job.id]
+    assert queue.state(job.id) == "retrying"
+
+
+def test_cancelling(queue):
+    waiting, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=60)
+    assert queue.cancel(waiting) == queue.cancel(later) == "cancelled"
+    assert queue.cancel(waiting) == "cancelled"
+    assert queue.cancel(999999) is None
+    running = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    assert queue.cancel(running) == queue.cancel(running) == "cancelling"
+    assert child.settle(job.token, [job.id], "ok") == [job.id]  # it had won the race
+    assert queue.cancel(running) == "completed"
+
+
+@pytest.mark.parametrize("outcome", ["retry", "snoozed", "abandoned"])
+def test_a_job_that_was_cancelled_does_not_come_back(queue, outcome):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    queue.cancel(number)
+    child.settle(job.token, [number], outcome, delay=1.0)
+    assert queue.state(number) == "cancelled"
+
+
+def test_a_cancelled_job_of_a_dead_child_does_not_come_back(queue):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    child.claim(1)
+    queue.cancel(number)
+    child.release()
+    assert queue.state(number) == "cancelled"
+
+
+def test_retrying_a_job_that_is_over_keeps_its_past(queue):
+    number = queue.enqueue("a:b", max_attempts=3)
+    child = queue.child()
+    (job,) = child.claim(1)
+    child.settle(job.token, [number], "failed", error="bad", ran=1.0)
+    assert queue.retry(number) == "ready"
+    row = queue.job(number)
+    assert (row["state"], row["attempts"], row["error"], len(row["history"])) == ("ready", 0, "bad", 1)
+    assert queue.retry(number) == "ready"
+    (again,) = child.claim(1)
+    assert again.id == number
+    assert queue.retry(number) == "running"
+
+
+def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_dropped(queue):
+    queue.run("SELECT jobherd.keep_partitions(31)")
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    child.settle(job.token, [number], "ok", keep=7)
+    place = queue.run("SELECT tableoid::regclass::text, drop_on - current_date FROM jobherd.history WHERE id = %s", number)
+    assert place[0][0].startswith("jobherd.history_2")
+    assert place[0][1] == 7
+    assert queue.run("SELECT made, dropped FROM jobherd.keep_partitions(31)") == [(0, 0)]
+    queue.run("ALTER TABLE jobherd.history DETACH PARTITION " + place[0][0])
+    queue.run(f"ALTER TABLE {place[0][0]} RENAME TO history_20200101")
+    queue.run("UPDATE jobherd.history_20200101 SET drop_on = '2020-01-01'")
+    queue.run("ALTER TABLE jobherd.history ATTACH PARTITION jobherd.history_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
+    assert queue.run("SELECT made, dropped FROM jobherd.keep_partitions(31)") == [(1, 1)]
+    assert queue.state(number) is None
+
+
+def test_due_jobs_move_and_the_others_stay(queue):
+    due, later = queue.enqueue("a:b", delay=60), queue.enqueue("a:b", delay=60)
+    queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 second' WHERE id = %s", due)
+    assert queue.promote() == 1
+    assert queue.states([due, later]) == ["ready", "scheduled"]

@@ -1,0 +1,167 @@
+"""A queue under test, spoken to as supervisors and children do: by the statements themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+from psycopg.rows import dict_row
+
+import sql
+
+NOTHING = dict.fromkeys(("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until"))
+PER_JOB = {
+    "delays": "delay",
+    "results": "result",
+    "codes": "code",
+    "errors": "error",
+    "tracebacks": "traceback",
+    "ran": "ran",
+    "ago": "ago",
+    "usages": "usage",
+    "progresses": "progress",
+    "post_mortems": "post_mortem",
+    "crashes": "crashed",
+    "keeps": "keep",
+}
+
+
+@dataclass(frozen=True)
+class Claimed:
+    id: int
+    token: int | None
+    queue: str
+    attempts: int
+    expired: bool
+
+
+class Child:
+    """A registered child with a session of its own."""
+
+    def __init__(self, queue: Queue, supervisor: int, incarnation: int) -> None:
+        self.queue, self.supervisor, self.incarnation = queue, supervisor, incarnation
+        self.connection = psycopg.connect(queue.dsn, autocommit=True)
+        queue.opened.append(self.connection)
+        row = self.connection.execute(
+            queue.text("register_child"),
+            {"supervisor": supervisor, "incarnation": incarnation, "slot": 0, "kind": "worker", "pid": 1, "pid_started": 1},
+        ).fetchone()
+        assert row is not None
+        self.id = row[0]
+        self.connection.execute(queue.text("steer_planner"))
+
+    def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
+        return {"child": self.id, "wanted": wanted, "served": served}
+
+    def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
+        return (
+            self.connection.cursor(row_factory=dict_row).execute(self.queue.text("claim_jobs"), self.parameters(wanted, served)).fetchall()
+        )
+
+    def claim(self, wanted: int, served: list[str] | None = None) -> list[Claimed]:
+        rows = self.claim_raw(wanted, served)
+        return [Claimed(row["id"], row["token"], row["queue"], row["attempts"], row["expired"]) for row in rows if row["id"] is not None]
+
+    def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
+        parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}
+        parameters |= {"child": self.id, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "host/1"}
+        return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
+
+    def release(self, *, counted: bool = False) -> list[int]:
+        parameters = {"supervisor": self.supervisor, "incarnation": self.incarnation, "counted": counted}
+        return [row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()]
+
+
+class Supervisor:
+    """A registered supervisor."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        row = queue.connection.execute(
+            queue.text("register_supervisor"),
+            {"host": "test", "machine": "test", "pid": 1, "pid_started": 1, "version": "0", "lease": 600.0},
+        ).fetchone()
+        assert row is not None
+        self.id = row[0]
+        self.children = 0
+
+    def child(self) -> Child:
+        self.children += 1
+        return Child(self.queue, self.id, self.children)
+
+    def reclaim(self, *, dead: list[int] | None = None, lease: float = 15.0, patient: bool = True) -> tuple[int, int]:
+        row = self.queue.connection.execute(
+            self.queue.text("reclaim_supervisors"), {"supervisor": self.id, "dead": dead or [], "lease": lease, "patient": patient}
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+
+class Queue:
+    """Everything a test does to the queue."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.opened: list[psycopg.Connection[Any]] = [self.connection]
+        self._supervisor: Supervisor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self.opened:
+            connection.close()
+
+    def text(self, name: str) -> str:
+        return sql.load(name)
+
+    def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def supervisor(self) -> Supervisor:
+        return Supervisor(self)
+
+    def child(self) -> Child:
+        if self._supervisor is None:
+            self._supervisor = self.supervisor()
+        return self._supervisor.child()
+
+    def enqueue(self, kind: str, payload: str = "{}", **options: object) -> int:
+        rows = self.connection.execute(self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": [payload], **options}).fetchall()
+        return rows[0][0]
+
+    def enqueue_many(self, kind: str, count: int, **options: object) -> list[int]:
+        payloads = [f'{{"n": {number}}}' for number in range(count)]
+        rows = self.connection.execute(self.text("enqueue_jobs"), {**NOTHING, "kind": kind, "payloads": payloads, **options}).fetchall()
+        return [row[0] for row in rows]
+
+    def job(self, number: int) -> dict[str, Any]:
+        row = self.connection.cursor(row_factory=dict_row).execute(self.text("show_job"), {"id": number}).fetchone()
+        assert row is not None, f"no job {number}"
+        return row
+
+    def state(self, number: int) -> str | None:
+        rows = self.run("SELECT state FROM jobherd.jobs WHERE id = %s", number)
+        assert len(rows) <= 1, rows
+        return rows[0][0] if rows else None
+
+    def states(self, numbers: list[int]) -> list[str | None]:
+        return [self.state(number) for number in numbers]
+
+    def count(self, table: str) -> int:
+        return self.run(f"SELECT count(*) FROM jobherd.{table}")[0][0]
+
+    def cancel(self, number: int) -> str | None:
+        return self.run("SELECT jobherd.cancel(%s)", number)[0][0]
+
+    def retry(self, number: int) -> str | None:
+        return self.run("SELECT jobherd.retry(%s)", number)[0][0]
+
+    def orphans(self) -> list[int]:
+        return [row[0] for row in self.run(self.text("release_orphans"))]
+
+    def promote(self) -> int:
+        return self.connection.execute(self.text("promote_due"), {"most": 1000}).rowcount

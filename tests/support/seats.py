@@ -1,0 +1,253 @@
+"""Children without a supervisor: a test forks them itself and plays the parent by hand.
+
+    def test_something(bench: Bench):
+        child = bench.start()                       # forked, READY, waits for work
+        job = bench.enqueue("act:returns", value=3)
+        child.nudge()
+        assert bench.wait(job, "completed")["result"] == 3
+        assert child.dismiss() == EXIT_LEFT
+
+Nothing sleeps or polls: the test blocks on the report pipe, on a process's end, or on a notification that triggers in the test's own
+database send for each job that changes its table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+from psycopg.rows import dict_row
+
+import sql
+from tests.support.processes import is_running, wait_for_exit
+from workers import link, main
+from workers.board import Board, Notice, Order, Policy, Reason
+from workers.seat import ChildSettings, Seat
+
+ROOT = Path(__file__).parents[2]
+ACTING = str(ROOT / "tests" / "workers" / "acting.py")
+LIMIT = 30.0
+
+WATCH = """
+CREATE FUNCTION public.seen() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('seen', TG_TABLE_NAME);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER seen AFTER INSERT OR DELETE ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION public.seen();
+CREATE TRIGGER seen AFTER INSERT OR DELETE ON jobherd.scheduled FOR EACH STATEMENT EXECUTE FUNCTION public.seen();
+CREATE TRIGGER seen AFTER INSERT OR DELETE ON jobherd.ready FOR EACH STATEMENT EXECUTE FUNCTION public.seen();
+CREATE TRIGGER seen AFTER INSERT OR DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.seen();
+CREATE TRIGGER seen AFTER INSERT OR UPDATE ON jobherd.progress FOR EACH STATEMENT EXECUTE FUNCTION public.seen();
+"""
+
+
+@dataclass
+class Child:
+    """A forked child, from its parent's side."""
+
+    pid: int
+    seat: Seat
+    wake: int
+    report: int
+    inbox: link.Inbox = field(default_factory=link.Inbox)
+    heard: list[link.Report] = field(default_factory=list)
+    code: int | None = None
+
+    @property
+    def board(self) -> Board:
+        return self.seat.board
+
+    def nudge(self) -> None:
+        self.seat.notice.bump()
+        link.nudge(self.wake)
+
+    def wait_report(self, kind: type[Any], timeout: float = LIMIT) -> Any:
+        """Wait until it sent a report of this kind, and take it."""
+        until = time.monotonic() + timeout
+        while True:
+            for report in self.heard:
+                if isinstance(report, kind):
+                    self.heard.remove(report)
+                    return report
+            if not select.select([self.report], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(f"no {kind.__name__} within {timeout} s")
+            data = os.read(self.report, 65536)
+            if not data:
+                raise EOFError(f"it ended without a {kind.__name__}; the log: {self.board.log_tail().decode()}")
+            self.heard.extend(self.inbox.take(data))
+
+    def interrupt(self, reason: Reason, *, job: int | None = None) -> None:
+        """Order it to end the job it runs, as the parent does."""
+        now = self.board.now()
+        assert now is not None
+        self.board.order(Order(reason, now.token, now.job if job is None else job))
+        os.kill(self.pid, signal.SIGUSR2)
+
+    def dismiss(self) -> int:
+        """Close its wake pipe and return its exit code."""
+        self.close_wake()
+        return self.wait()
+
+    def close_wake(self) -> None:
+        if self.wake >= 0:
+            os.close(self.wake)
+            self.wake = -1
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        """Wait for its end and return its exit code, negative for a signal."""
+        if self.code is None:
+            wait_for_exit(self.pid, timeout)
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def log(self) -> str:
+        return self.board.log_tail(65536).decode()
+
+    def close(self) -> None:
+        if self.code is None:
+            if is_running(self.pid):
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+        self.close_wake()
+        os.close(self.report)
+        self.board.close()
+
+
+class Bench:
+    """A supervisor's row, and the children a test starts under it."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.connection = psycopg.connect(dsn, autocommit=True, row_factory=dict_row)
+        self.connection.execute(WATCH)
+        self.connection.execute("LISTEN seen")
+        self.supervisor = self.ask(
+            sql.load("register_supervisor"), host="test", machine="test", pid=os.getpid(), pid_started=1, version="0", lease=600.0
+        )[0]["id"]
+        self.notice = Notice()
+        self.notice.lease_deadline = time.monotonic() + 600
+        self.children: list[Child] = []
+        self.incarnation = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.children:
+            child.close()
+        self.connection.close()
+
+    def ask(self, text: str, **parameters: object) -> list[dict[str, Any]]:
+        cursor = self.connection.execute(text, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def fork(self, kind: str = "worker", *, boards: tuple[Board, ...] = (), **settings: Any) -> Child:
+        """Fork a child and return at once."""
+        self.incarnation += 1
+        wake_read, wake_write = link.open_pipe()
+        report_read, report_write = link.open_pipe()
+        board = Board(f"test-{self.incarnation}")
+        board.declare([Policy()])
+        given = {"dsn": self.dsn, "handlers": (ACTING,), "app_dir": ROOT, "poll": 60.0, "retry_initial": 0.01, "host": "test", "http": None}
+        seat = Seat(
+            kind=kind,
+            slot=len(self.children),
+            incarnation=self.incarnation,
+            supervisor=self.supervisor,
+            parent=os.getpid(),
+            wake=wake_read,
+            report=report_write,
+            board=board,
+            notice=self.notice,
+            settings=ChildSettings(**given | settings),
+            boards=boards,
+        )
+        others = [end for child in self.children for end in (child.wake, child.report) if end >= 0]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setpgid(0, 0)
+                for fd in (wake_write, report_read, self.connection.fileno(), *others):
+                    os.close(fd)
+                main.main(seat)
+            finally:
+                os._exit(99)
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(wake_read)
+        os.close(report_write)
+        child = Child(pid, seat, wake_write, report_read)
+        self.children.append(child)
+        return child
+
+    def start(self, kind: str = "worker", **settings: Any) -> Child:
+        """Fork a child and wait until it is READY."""
+        child = self.fork(kind, **settings)
+        child.wait_report(link.Ready)
+        return child
+
+    def enqueue(self, kind: str, *, options: dict[str, object] | None = None, **payload: object) -> int:
+        return int(
+            self.ask(
+                "SELECT jobherd.enqueue(%(kind)s, %(payload)s::jsonb, %(options)s::jsonb) AS id",
+                kind=kind,
+                payload=json.dumps(payload),
+                options=json.dumps(options or {}),
+            )[0]["id"]
+        )
+
+    def insert(self, kind: str, payload: str) -> int:
+        """Put a payload into the table that no door would let through."""
+        return int(self.ask("INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload)[0]["id"])
+
+    def job(self, job: int) -> dict[str, Any] | None:
+        rows = self.ask("SELECT * FROM jobherd.jobs WHERE id = %(id)s", id=job)
+        assert len(rows) <= 1, f"job {job} is in two places: {rows}"
+        return rows[0] if rows else None
+
+    def wait(self, job: int, *states: str, timeout: float = LIMIT) -> dict[str, Any]:
+        """Wait until a job is in one of these states and return its row."""
+
+        def there() -> dict[str, Any] | None:
+            row = self.job(job)
+            return row if row is not None and row["state"] in states else None
+
+        return self.wait_until(there, f"job {job} in {states}", timeout=timeout)
+
+    def wait_until(self, there: Any, what: str = "it", *, timeout: float = LIMIT) -> Any:
+        """Wait until `there()` is true, looking each time a job's table has changed."""
+        until = time.monotonic() + timeout
+        while True:
+            if found := there():
+                return found
+            left = until - time.monotonic()
+            if left <= 0 or not any(True for _ in self.connection.notifies(timeout=left, stop_after=1)):
+                tails = "\n".join(child.log() for child in self.children)
+                raise TimeoutError(f"{what} was not to be seen within {timeout} s; the logs:\n{tails}")
+
+
+def count_of(child: Child, kind: str, outcome: str) -> int:
+    """What a child's board counted."""
+    from workers.board import OUTCOMES
+
+    return sum(counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.kind_counts() if counts.name == kind)
+
+
+def listening_socket() -> socket.socket:
+    """A port on which nobody answers."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    return listening

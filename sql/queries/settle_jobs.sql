@@ -26,9 +26,10 @@ WITH said AS MATERIALIZED (
            CASE WHEN s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
            CASE WHEN s.outcome IN ('retry', 'snoozed', 'abandoned') AND j.id = ANY (h.cancelled) THEN 'cancelled' ELSE s.outcome END
                AS outcome,
-           -- Durations come from the child's monotonic clock, times from the database's.
-           clock_timestamp() - make_interval(secs => coalesce(s.ago, 0)) AS finished_at,
-           clock_timestamp() - make_interval(secs => coalesce(s.ago, 0) + s.ran) AS started_at
+           -- Durations come from the child's monotonic clock, times from the database's: one reading of it, or a job of a few
+           -- microseconds would start after its end.
+           statement_timestamp() - make_interval(secs => coalesce(s.ago, 0)) AS finished_at,
+           statement_timestamp() - make_interval(secs => coalesce(s.ago, 0) + s.ran) AS started_at
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j JOIN said s ON s.job = j.id
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,

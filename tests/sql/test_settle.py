@@ -49,6 +49,14 @@ def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
     assert queue.states([one.id, two.id, three.id]) == ["completed"] * 3
 
 
+def test_jobs_of_no_time_at_all_never_end_before_they_start(queue):
+    queue.enqueue_many("a:b", 500)
+    child = queue.child()
+    jobs = child.claim(500)
+    assert len(child.settle(jobs[0].token, [job.id for job in jobs], "ok", ran=1e-7, ago=0.0)) == 500
+    assert queue.run("SELECT count(*) FROM jobherd.history WHERE started_at <= finished_at") == [(500,)]
+
+
 def test_nothing_is_written_without_the_claim(queue):
     queue.enqueue("a:b")
     child, other = queue.child(), queue.child()

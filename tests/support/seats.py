@@ -86,6 +86,13 @@ class Child:
                 raise EOFError(f"it ended without a {kind.__name__}; the log: {self.board.log_tail().decode()}")
             self.heard.extend(self.inbox.take(data))
 
+    def wait_idle(self, timeout: float = LIMIT) -> None:
+        """Wait until it waits for a nudge. The board is memory and has no event; the look is short."""
+        until = time.monotonic() + timeout
+        while not self.board.idle:
+            assert time.monotonic() < until, f"it is not idle after {timeout} s"
+            select.select([self.report], [], [], 0.001)
+
     def interrupt(self, reason: Reason, *, job: int | None = None) -> None:
         """Order it to end the job it runs, as the parent does."""
         now = self.board.now()
@@ -109,6 +116,14 @@ class Child:
             wait_for_exit(self.pid, timeout)
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
+
+    def wait_or_idle(self, timeout: float = LIMIT) -> int:
+        """Wait until it has ended or is idle, then dismiss it; return its exit code."""
+        until = time.monotonic() + timeout
+        while is_running(self.pid) and not self.board.idle:
+            assert time.monotonic() < until, f"it neither ends nor idles within {timeout} s"
+            select.select([], [], [], 0.002)
+        return self.dismiss()
 
     def log(self) -> str:
         return self.board.log_tail(65536).decode()
@@ -193,6 +208,25 @@ class Bench:
         self.children.append(child)
         return child
 
+    def start_orphan_to_be(self, kind: str = "worker", **settings: Any) -> tuple[int, int]:
+        """Start a child under a process in between, its parent; return the pids of the parent and of the child."""
+        read, write = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            try:
+                os.setpgid(0, 0)
+                child = self.fork(kind, **settings)
+                os.close(read)
+                child.wait_report(link.Ready)
+                os.write(write, str(child.pid).encode())
+                signal.pause()
+            finally:
+                os._exit(1)
+        os.close(write)
+        pid = int(os.read(read, 100))
+        os.close(read)
+        return middle, pid
+
     def start(self, kind: str = "worker", **settings: Any) -> Child:
         """Fork a child and wait until it is READY."""
         child = self.fork(kind, **settings)
@@ -214,7 +248,12 @@ class Bench:
         return int(self.ask("INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload)[0]["id"])
 
     def job(self, job: int) -> dict[str, Any] | None:
-        rows = self.ask("SELECT * FROM jobherd.jobs WHERE id = %(id)s", id=job)
+        # Without the payload: what raw SQL put there may be more than Python can read.
+        rows = self.ask(
+            "SELECT id, kind, queue, state, attempts, max_attempts, crashes, result, error, error_code, run_at, created_at, started_at,"
+            " finished_at, progress, history, token, ran_on FROM jobherd.jobs WHERE id = %(id)s",
+            id=job,
+        )
         assert len(rows) <= 1, f"job {job} is in two places: {rows}"
         return rows[0] if rows else None
 

@@ -1,0 +1,149 @@
+"""What the parent says of itself: to the page and the metrics, to the service manager, in its process title, and in the log on request.
+
+It only reads; nothing follows from what it says.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import setproctitle
+
+from supervisor import strays
+from supervisor.fleet import Course
+from supervisor.version import VERSION
+
+if TYPE_CHECKING:
+    from supervisor.courier import Courier
+    from supervisor.fleet import Fleet
+    from supervisor.lease import Identity
+    from supervisor.manager import ServiceManager
+    from supervisor.registration import Registration
+    from supervisor.undertaker import Case, Verdict
+    from workers.board import Board, Notice
+
+TELL: Final = 1.0
+"""Seconds between the facts published for the page and the metrics; a change is published at once."""
+
+
+class Bulletin:
+    """Says it. `counts` are what the loop counts, `hurry` what calls for saying it now."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        notice: Notice,
+        boards: list[Board],
+        courier: Courier,
+        registration: Registration,
+        *,
+        manager: ServiceManager,
+        me: Identity,
+    ) -> None:
+        self.counts = {"notifications": 0, "wakes": 0, "released": 0}
+        self._fleet = fleet
+        self._notice = notice
+        self._boards = boards
+        self._courier = courier
+        self._registration = registration
+        self._manager = manager
+        self._me = me
+        self._settled: dict[str, dict[str, int]] = {}
+        self._timeouts: dict[str, int] = {}
+        self._started = time.monotonic()
+        self._at = self._watchdog_at = 0.0
+        self._told_ready = False
+        self._title = ""
+
+    def hurry(self) -> None:
+        """Something has changed that people wait for."""
+        self._at = 0.0
+
+    def wake_at(self) -> float:
+        """When `publish` must be called at the latest."""
+        return self._watchdog_at if self._manager.interval else float("inf")
+
+    def count_buried(self, case: Case, verdict: Verdict | None, released: int) -> None:
+        """Count what the parent itself has written of the jobs of the dead: no board has."""
+        self.hurry()
+        self.counts["released"] += released + (verdict is not None)
+        if verdict is not None:
+            by_outcome = self._settled.setdefault(case.policy.name, {})
+            by_outcome[verdict.outcome] = by_outcome.get(verdict.outcome, 0) + 1
+            if verdict.code == "JOB_TIMEOUT":
+                self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
+
+    def publish(self, now: float) -> None:
+        """Say what is due."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        if fleet.ever_ready and not self._told_ready:
+            self._told_ready = True
+            self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
+        if self._manager.interval and now >= self._watchdog_at:
+            self._watchdog_at = now + self._manager.interval
+            self._manager.tell("WATCHDOG=1")
+        if now < self._at:
+            return
+        self._at = now + TELL
+        if fleet.limits.web:
+            for slot in fleet.alive():
+                slot.rss = strays.rss(slot.pid)
+        self._notice.publish(self.facts(now))
+        busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
+        here = sum(1 for slot in fleet.workers() if slot.alive)
+        text = f"{fleet.course.name.lower()}, {busy} of {here} workers busy" + ("" if up else ", no database")
+        self._manager.status(text)
+        if text != self._title:
+            self._title = text
+            setproctitle.setproctitle(f"jobherd: supervisor [{self._me.host}] {text}")
+
+    def facts(self, now: float) -> dict[str, object]:
+        """Return what the page and the metrics show of the parent's knowledge."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        return {
+            "supervisor": fleet.supervisor or None,
+            "host": self._me.host,
+            "pid": self._me.pid,
+            "version": VERSION,
+            "database": up,
+            "listening": up and self._registration.heard_back,
+            "draining": fleet.course is not Course.SERVING,
+            "lease_until": self._notice.lease_deadline,
+            "ready_ever": fleet.ever_ready,
+            "deaths": dict(fleet.deaths),
+            "respawns": fleet.respawns,
+            "reclaimed": self._registration.reclaimed,
+            "beats": self._registration.beats,
+            "started": self._started,
+            "settled": self._settled,
+            "timeouts": self._timeouts,
+            "at": now,
+            **self.counts,
+            "children": [
+                {
+                    "slot": slot.number,
+                    "kind": slot.kind.name,
+                    "pid": slot.pid,
+                    "incarnation": slot.incarnation,
+                    "state": slot.state.value,
+                    "since": slot.since,
+                    "rss": slot.rss or None,
+                }
+                for slot in fleet.alive()
+            ],
+        }
+
+    def describe(self, now: float) -> list[str]:
+        """Return the state of the fleet in lines, for the log."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        database = "the database is there" if up else f"no database: {self._courier.trouble}"
+        lines = [f"{fleet.course.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"]
+        for slot in fleet.alive():
+            record = self._boards[slot.number].now()
+            doing = "unknown" if record is None else record.phase.name.lower()
+            if record is not None and record.job:
+                kind = self._boards[slot.number].policy(record.kind).name
+                doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
+            lines.append(f"{slot.kind.name} {slot.number}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
+        return lines

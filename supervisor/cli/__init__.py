@@ -1,0 +1,95 @@
+"""The command line: which families of commands there are, and what every command has in common.
+
+One module a family; each has `COMMANDS`. To add a family is to write its module and name it in `FAMILIES`. What goes wrong in an
+expected way ends here as one sentence on standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a
+supervisor; every other command is a guest in the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import HelpFormatter, add_common
+from supervisor.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisor.cli.command import Command
+
+FAMILIES = ("run", "enqueue", "jobs", "control", "purge", "queues", "status", "migrate", "check")
+WHERE_PRESENT = ("forge",)
+"""Families that a build may leave out; a module that exists is loaded."""
+
+ABOUT = "A job queue on the PostgreSQL you already run, drained by real processes."
+EXAMPLES = """\
+examples:
+  jobherd run --handlers ./my_handlers --workers 4
+  jobherd enqueue mail:receipt '{"order_id": 7}'
+  jobherd jobs --state failed
+  jobherd job 42
+
+exit codes: 0 done, 1 found wrong, 2 usage, 69 no database, 78 configuration,
+124 the time given to wait was up, 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    argv: the arguments after the program's name; default those of the process.
+
+    >>> main(["--version"])  # doctest: +SKIP
+    0
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 must not stop a listing
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us has gone (`jobherd jobs | head`). At exit Python would flush again, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code
+
+
+def commands() -> dict[str, Command]:
+    """Return every command by name, in the order of the help."""
+    names = [f"{__name__}.{family}" for family in FAMILIES]
+    names += [f"{__name__}.{family}" for family in WHERE_PRESENT if importlib.util.find_spec(f"{__name__}.{family}")]
+    return {command.name: command for name in names for command in importlib.import_module(name).COMMANDS}
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    known = commands()
+    parser = argparse.ArgumentParser(prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"jobherd {VERSION}")
+    branches = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    for command in known.values():
+        branch = branches.add_parser(
+            command.name,
+            help=command.help,
+            description=command.about or command.help,
+            epilog=f"example:\n{command.example}",
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        add_common(branch, command)
+        command.arguments(branch)
+        branch.set_defaults(parser=branch)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(known[arguments.command].run(arguments))
+    except CommandError as problem:
+        sys.stdout.flush()
+        print(f"jobherd: {problem}", file=sys.stderr)
+        return problem.code

@@ -1,0 +1,137 @@
+"""`check`: look for what is wrong before it runs: settings, and handlers that do not load.
+
+Handlers are imported in a throw-away process, since importing runs code that may do anything, hang included; this process
+imports none.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from supervisor.cli import console
+from supervisor.cli.codes import ExitCode
+from supervisor.cli.command import Command, given_flags, span
+from supervisor.cli.console import Column, plain
+from supervisor.settings import Settings, specifications
+from supervisor.settings_sources import SettingsError
+
+if TYPE_CHECKING:
+    import argparse
+
+LOOKED_AT: Final = ("handlers", "app_dir")
+_COLUMNS: Final = (
+    Column("KIND", least=16), Column("QUEUE", least=8), Column("TIMEOUT", right=True), Column("ATTEMPTS", right=True),
+    Column("WHERE", least=16),
+)  # fmt: skip
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=span, default=60.0, metavar="TIME", help="how long importing may take (default 60s)")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    problems: list[dict[str, Any]] = []
+    settings: Settings | None = None
+    try:
+        settings = Settings.load(given_flags(arguments))
+    except SettingsError as problem:
+        problems += [{"file": "", "line": 0, "module": "settings", "message": text} for text in problem.problems]
+        try:
+            settings = Settings.load(given_flags(arguments), only=LOOKED_AT)  # the handlers are looked at all the same
+        except SettingsError:
+            settings = None
+    kinds: list[dict[str, Any]] = []
+    if settings is not None:
+        found = _import_elsewhere(settings, arguments.timeout)
+        kinds = found["kinds"]
+        problems += found["problems"]
+    if arguments.json:
+        console.print_json({"ok": not problems, "kinds": kinds, "problems": problems})
+    else:
+        _print(kinds, problems)
+    return ExitCode.WRONG if problems else ExitCode.DONE
+
+
+def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
+    """Import the handlers in another process; return the kinds it found and what it found wrong.
+
+    The answer comes through a file: handlers print, and a grandchild they start may hold a pipe open for ever.
+    """
+    with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
+        answer = Path(folder) / "answer"
+        words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), *settings.handlers]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:
+            try:
+                code: int | None = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                # The whole group: what a module has started must not outlive the look at it.
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        try:
+            found: dict[str, Any] = orjson.loads(answer.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return {"kinds": [], "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}]}
+        return found
+
+
+def _no_answer(code: int | None, limit: float) -> str:
+    if code is None:
+        return f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while it is imported"
+    if code < 0:
+        return f"importing the handlers ended its process by {signal.Signals(-code).name}"
+    return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
+
+
+def _print(kinds: list[dict[str, Any]], problems: list[dict[str, Any]]) -> None:
+    rows = [
+        (kind["kind"], kind["queue"], console.show_span(kind["timeout"]), kind["max_attempts"], f"{_near(kind['file'])}:{kind['line']}")
+        for kind in kinds
+    ]
+    if rows:
+        console.print_table(_COLUMNS, rows)
+    sys.stdout.flush()
+    for problem in problems:
+        place = f"{_near(problem['file'])}:{problem['line']}" if problem["line"] else _near(problem["file"]) or problem["module"]
+        console.complain(f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"]))
+    if problems:
+        console.complain(f"{len(problems)} found wrong")
+    else:
+        print(
+            f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}, nothing wrong"
+            if kinds
+            else "no handlers: name them with --handlers; nothing wrong otherwise"
+        )
+
+
+def _near(file: str) -> str:
+    """Return a path from here if it is below, since that is how people write it."""
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
+
+
+COMMANDS: Final = (
+    Command(
+        "check",
+        "look for what is wrong: settings, handlers",
+        "  jobherd check --handlers ./my_handlers",
+        _arguments,
+        _check,
+        about="Read the settings and import the handlers in a throw-away process; report every broken module, kind declared twice\n"
+        "and bad option with file and line. Nothing is started. The exit code is 1 if something is wrong.",
+        settings=tuple(specifications()),
+        lists=True,
+    ),
+)

@@ -1,0 +1,40 @@
+"""The throw-away process of `check`: imports the handlers and writes down what it found. Never imported by anything.
+
+python -m supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCE...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from handlers._registry import load
+
+
+def main(answer: str, app_dir: str, *sources: str) -> None:
+    """Import `sources` with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
+    sys.path.insert(0, os.path.abspath(app_dir))
+    found = load(sources)
+    kinds: list[dict[str, Any]] = [
+        {
+            "kind": kind,
+            "queue": handler.policy.queue,
+            "timeout": handler.policy.timeout,
+            "max_attempts": handler.policy.max_attempts,
+            "file": handler.file,
+            "line": handler.line,
+        }
+        for kind, handler in sorted(found.kinds.items())
+    ]
+    problems = [{"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems]
+    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "problems": problems}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # threads that a module has started must not keep this process

@@ -1,0 +1,110 @@
+"""What a command is, and the arguments that several of them share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handlers import _durations
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.settings import specifications
+from supervisor.settings_sources import flag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LARGEST_ID = 2**63 - 1
+CONNECTION = ("dsn", "schema", "embedded_dir")
+"""The settings that every command with a database reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word of the command line."""
+
+    name: str
+    help: str
+    """One line, without a full stop."""
+    example: str
+    """One or more lines, each indented by two."""
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    about: str = ""
+    """Some sentences for `--help`; default the one line."""
+    settings: tuple[str, ...] = CONNECTION
+    """The settings that it takes as flags."""
+    lists: bool = False
+    """Takes `--json`."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs, keeps the examples as they are written, and fits 80 columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=79)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n  " in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)  # noqa: SLF001  # argparse has no public way
+
+
+def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Add the flags of the command's settings. A flag that is not given leaves no attribute: unset is not the default."""
+    told = specifications()
+    if command.lists:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    groups = {
+        group: parser.add_argument_group(f"settings: {group.lower()}") for group in dict.fromkeys(told[n].group for n in command.settings)
+    }
+    for name in command.settings:
+        setting = told[name]
+        text = setting.explanation.replace("`", "").replace("%", "%%")
+        if setting.reader.allowed == "true or false":
+            groups[setting.group].add_argument(flag_of(name), action="store_const", const=True, default=argparse.SUPPRESS, help=text)
+        elif setting.reader.separator == ":":
+            groups[setting.group].add_argument(
+                flag_of(name), action="append", default=argparse.SUPPRESS, metavar=setting.metavar, help=text
+            )
+        else:
+            groups[setting.group].add_argument(flag_of(name), default=argparse.SUPPRESS, metavar=setting.metavar, help=text)
+
+
+def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the settings that the command line gave."""
+    return {name: value for name, value in vars(arguments).items() if name in specifications()}
+
+
+def job_id(text: str) -> int:
+    """Read a job's id, for argparse."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) <= LARGEST_ID:
+        message = f"{text[:40]!r} is not a job's id: a whole number, as `jobherd enqueue` prints it"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def job_ids(texts: Sequence[str]) -> list[int]:
+    """Return the ids of the command line; `-` stands for those on standard input. Each once, in order."""
+    words: list[str] = []
+    for text in texts:
+        words += sys.stdin.read().split() if text == "-" else [text]
+    try:
+        return list(dict.fromkeys(job_id(word) for word in words))
+    except argparse.ArgumentTypeError as problem:
+        raise CommandError(str(problem), ExitCode.USAGE) from None
+
+
+def add_job_ids(parser: argparse.ArgumentParser) -> None:
+    """Add one or more ids."""
+    parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id; - reads ids from standard input")
+
+
+def span(text: str) -> float:
+    """Read a span of time, for argparse."""
+    try:
+        return _durations.at_least_zero(text, field="it")
+    except (ValueError, TypeError):
+        message = f'{text[:40]!r} is not a span of time: write "30s", "10m", "1h30m", "7d" or a number of seconds'
+        raise argparse.ArgumentTypeError(message) from None

@@ -1,0 +1,170 @@
+"""How things look: tables that fit, colours on a terminal only, JSON, spans of time.
+
+What comes from jobs is shown with its control characters made visible: an error text must not be able to move the cursor or
+rewrite the screen of whoever looks at it. Nothing here knows what a job is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NARROWEST: Final = 80
+COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
+STATE_COLOURS: Final = {
+    "completed": "green", "failed": "red", "running": "cyan", "retrying": "yellow", "cancelled": "dim", "expired": "dim",
+    "ready": "", "scheduled": "blue",
+}  # fmt: skip
+_HIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_HIDDEN_BUT_LINES: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class JsonText(str):
+    """A JSON document as its text. It is printed as it is: Python would round its numbers, or refuse it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    heading: str
+    right: bool = False
+    least: int = 0
+    """Shrinks down to so many characters when the table is too wide; 0: never."""
+
+
+def is_colourful(stream: TextIO) -> bool:
+    """Whether colours are wanted there: a terminal, no NO_COLOR, not dumb."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str) -> str:
+    """Return the text in a colour, if standard output shows colours."""
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and is_colourful(sys.stdout) else text
+
+
+def width() -> int:
+    """Return the columns there are: the terminal's when it has more than 80."""
+    return max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns)
+
+
+def plain(text: object) -> str:
+    """Return a text on one line, its control characters made visible."""
+    return _HIDDEN.sub(_visible, str(text))
+
+
+def plain_lines(text: object) -> str:
+    """Return a text with its lines kept, other control characters made visible."""
+    return _HIDDEN_BUT_LINES.sub(_visible, str(text))
+
+
+def cells(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text in at most so many columns, an ellipsis at its end if something is missing."""
+    if cells(text) <= most:
+        return text
+    mark = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "~"
+    kept, used = "", 0
+    for c in text:
+        used += cells(c)
+        if used > most - 1:
+            break
+        kept += c
+    return kept + mark
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, colours: Sequence[Mapping[int, str]] = ()) -> None:
+    """Print a table that fits.
+
+    colours: for each row, the colour of some of its columns, by number.
+    """
+    texts = [["-" if value is None else plain(value) for value in row] for row in rows]
+    wide = [max([len(column.heading), *(cells(row[place]) for row in texts)]) for place, column in enumerate(columns)]
+    gap = 2
+    while sum(wide) + gap * (len(wide) - 1) > width():
+        able = [place for place, column in enumerate(columns) if column.least and wide[place] > column.least]
+        if not able:
+            break
+        wide[max(able, key=lambda place: wide[place])] -= 1
+    heading = (" " * gap).join(_pad(column.heading, wide[place], right=column.right) for place, column in enumerate(columns))
+    print(paint(heading.rstrip(), "dim"))
+    for number, row in enumerate(texts):
+        painted = []
+        for place, text in enumerate(row):
+            last = place == len(row) - 1 and not columns[place].right
+            padded = cut(text, wide[place]) if last else _pad(cut(text, wide[place]), wide[place], right=columns[place].right)
+            painted.append(paint(padded, colours[number].get(place, "")) if number < len(colours) else padded)
+        print((" " * gap).join(painted).rstrip())
+
+
+def print_json(document: object) -> None:
+    """Print a document: moments in ISO 8601 and UTC, JSON from the database as it is there."""
+    sys.stdout.write(orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2).decode(errors="backslashreplace") + "\n")
+
+
+def show_span(seconds: float | None) -> str:
+    """Return a span of time in one unit.
+
+    >>> show_span(5400)
+    '90m'
+    """
+    if seconds is None:
+        return "-"
+    seconds = abs(seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:  # one and a half hours are 90m, not 2h
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def show_moment(moment: datetime | None) -> str:
+    """Return a moment in local time, to the second."""
+    return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+
+
+def complain(text: str) -> None:
+    """Say something on standard error: what is not the answer, but should be known."""
+    print(f"jobherd: {text}", file=sys.stderr)
+
+
+def _dumpable(value: Any) -> Any:
+    match value:
+        case JsonText():
+            return orjson.Fragment(value.encode(errors="surrogatepass"))
+        case datetime():
+            return value.astimezone(UTC)
+        case dict():
+            return {name: _dumpable(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_dumpable(inner) for inner in value]
+        case _:
+            return value
+
+
+def _pad(text: str, columns: int, *, right: bool) -> str:
+    filler = " " * max(0, columns - cells(text))
+    return filler + text if right else text + filler
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return {9: "\\t", 10: "\\n", 13: "\\r", 27: "\\e"}.get(code, f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

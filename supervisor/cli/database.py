@@ -1,0 +1,175 @@
+"""Which database a command works on, and a connection to it.
+
+The one that is named (--dsn, JOBHERD_DSN, DATABASE_URL, a file), else the embedded PostgreSQL of the working directory, which is shared
+with a supervisor that runs there. A command that is not `run` changes no schema, except that `enqueue` makes a missing one. Errors of
+the database end as a sentence with an exit code; what PostgreSQL says in detail is not shown, since rows are in it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
+
+import sql
+from sql.migrate import SchemaError, migrate, pending
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import CONNECTION, given_flags
+from supervisor.cli.console import JsonText, complain
+from supervisor.settings import Settings
+from supervisor.settings_sources import SettingsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+CONNECT_TIMEOUT = 10
+"""Seconds; what the DSN or PGCONNECT_TIMEOUT say goes before it."""
+
+
+class _JsonLoader(TextLoader):
+    """Gives JSON as its text. psycopg's own raises for documents that Python cannot hold, and then the job could not be shown."""
+
+    def load(self, data: psycopg.abc.Buffer) -> JsonText:
+        text = super().load(data)
+        return JsonText(text if isinstance(text, str) else text.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection with the statements of `sql/queries`."""
+
+    connection: psycopg.Connection[object]
+    schema: str
+
+    def rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
+        """Send a statement; return its rows by column name."""
+        with self.connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(sql.load(name, self.schema).encode(), parameters or {}).fetchall()
+
+    def row(self, name: str, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Send a statement that gives one row."""
+        return self.rows(name, parameters)[0]
+
+
+def load_settings(flags: Mapping[str, object], *, only: tuple[str, ...] | None = None) -> Settings:
+    """Return the settings; raise CommandError when they cannot be used."""
+    try:
+        return Settings.load(flags, only=only)
+    except SettingsError as problem:
+        raise CommandError("\njobherd: ".join(problem.problems), ExitCode.CONFIGURATION) from None
+
+
+@contextmanager
+def chosen(settings: Settings) -> Iterator[str]:
+    """Give the DSN of the database to work on. The embedded one is started where needed, and left at the end."""
+    if settings.dsn is not None:
+        yield settings.dsn
+        return
+    from supervisor import embedded  # noqa: PLC0415  # it is not needed by those who have a database
+
+    try:
+        server = embedded.start(settings.embedded_dir)
+    except embedded.EmbeddedUnavailable as problem:
+        raise CommandError(f"{problem}", ExitCode.NO_DATABASE) from None
+    complain(
+        f"no database is named; using the embedded PostgreSQL {server.version} in {server.data.parent} "
+        "(name one with --dsn, JOBHERD_DSN or DATABASE_URL)"
+    )
+    try:
+        yield server.dsn
+    finally:
+        try:
+            server.leave()
+        except embedded.EmbeddedUnavailable as problem:
+            complain(str(problem))  # what was asked for is done
+
+
+def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
+    """Return a connection that commits each statement. Raises psycopg.OperationalError."""
+    given = conninfo_to_dict(dsn)
+    extra: dict[str, Any] = {"fallback_application_name": f"jobherd {name}"}
+    if "connect_timeout" not in given:
+        extra["connect_timeout"] = CONNECT_TIMEOUT
+    connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
+    for kind in ("json", "jsonb"):
+        connection.adapters.register_loader(kind, _JsonLoader)
+    return connection
+
+
+@contextmanager
+def session(arguments: argparse.Namespace, *, may_create: bool = False) -> Iterator[Session]:
+    """Give a session on the database of the command line, its schema looked at first.
+
+    may_create: make the schema if there is none.
+    Raises CommandError for everything that a database can do to a command.
+    """
+    settings = load_settings(given_flags(arguments), only=CONNECTION)
+    with chosen(settings) as dsn, explained(), connect(dsn, name=arguments.command) as connection:
+        at = Session(connection, settings.schema)
+        _look_at_schema(at, may_create=may_create)
+        yield at
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of the database into sentences with an exit code."""
+    try:
+        yield
+    except SchemaError as problem:
+        raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
+    except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn, errors.InvalidSchemaName) as problem:
+        raise CommandError(
+            f"the database's schema does not fit ({_said(problem)}): run `jobherd migrate`", ExitCode.CONFIGURATION
+        ) from None
+    except errors.InsufficientPrivilege as problem:
+        raise CommandError(f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION) from None
+    except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
+        raise CommandError(_said(problem), ExitCode.USAGE) from None
+    except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
+        if not is_away(problem):
+            raise CommandError(f"the database refuses: {_said(problem)}") from None
+        raise CommandError(
+            f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?", ExitCode.NO_DATABASE
+        ) from None
+    except psycopg.Error as problem:
+        raise CommandError(f"the database refuses: {_said(problem)}", ExitCode.WRONG) from None
+
+
+def is_away(problem: psycopg.Error) -> bool:
+    """Whether an error says that the database is not there now, rather than that it does not like the statement."""
+    return problem.sqlstate is None or problem.sqlstate[:2] in {"08", "53"} or problem.sqlstate[:3] == "57P"
+
+
+def why_away(problem: psycopg.Error) -> str:
+    """Return why a connection failed, in one line, without secrets: libpq repeats host, port and user, never the password."""
+    return _said(problem)
+
+
+def _look_at_schema(at: Session, *, may_create: bool) -> None:
+    schema = at.schema
+    missing = pending(at.connection, schema=schema)
+    if not missing:
+        return
+    present = at.row("find_migrations")["present"]
+    if may_create and present:
+        return  # enqueue's statement is the same in every version
+    if may_create:
+        migrate(at.connection, schema=schema)
+        complain(f"made the schema {schema!r} in this database")
+        return
+    text = f"the schema {schema!r} is {missing} migrations behind this version" if present else f"the database has no schema {schema!r} yet"
+    raise CommandError(f"{text}: run `jobherd migrate`", ExitCode.CONFIGURATION)
+
+
+def _said(problem: psycopg.Error) -> str:
+    text = problem.diag.message_primary or str(problem).strip() or type(problem).__name__
+    if problem.diag.message_hint:
+        text = f"{text}. {problem.diag.message_hint}"
+    return " ".join(text.split()).rstrip(".")

@@ -1,0 +1,166 @@
+"""What `make run` shows: real pushes of this project's own history, and the jobs that they set off.
+
+It is a guest like any other: it pushes with git, the hook enqueues, workers elsewhere run the jobs, and this looks at the rows. It keeps
+its repository; a later run pushes what is new, deletes its demonstration branch and pushes that again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import handlers
+from handlers import default_client
+from handlers.forge import _git, _sample
+from handlers.forge._database import transaction
+from handlers.forge._pushes import catch_up, repository_id
+from handlers.forge._repository import init_repository
+from handlers.forge.trending import trending_compute
+from supervisor.cli import console
+from supervisor.cli.codes import ExitCode
+from supervisor.cli.console import STATE_COLOURS, paint, show_span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from handlers.forge._database import Row
+
+PUSHES: Final = 4
+"""The history goes in so many pushes."""
+BRANCH: Final = "refs/heads/demonstration"
+MAIN: Final = "refs/heads/main"
+GLANCE: Final = 0.1
+"""Seconds between two looks at the jobs."""
+PATIENCE: Final = 10.0
+"""Seconds without any change before we say that nobody seems to be at work."""
+OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+def show(folder: Path, *, dsn: str, schema: str, timeout: float) -> int:
+    """Push, and print the jobs as they run until all are done; return an exit code.
+
+    folder: where the bare repository is kept. dsn, schema: what its hook tells. timeout: seconds for the jobs.
+    Raises RepositoryError, GitError.
+    """
+    repository = init_repository(str(folder / "forge.git"), dsn=dsn, schema=schema)
+    catch_up(repository)
+    source, words = _source(folder)
+    print(f"pushing {words} into {repository}", flush=True)
+    look = _Look(repository)
+    for refs in _pushes(source, repository):
+        _git.run("push", "--quiet", "--no-verify", "--force", "--", repository, *refs, repository=source)
+        look.again()
+    code = look.until_over(timeout)
+    if code == ExitCode.DONE:
+        code = _trending(timeout)
+    return code
+
+
+def _source(folder: Path) -> tuple[str, str]:
+    """Return the git folder to push from and what it is: this checkout's, or one that is made up where there is no history."""
+    root = Path(handlers.__file__).resolve().parent.parent
+    if (root / "setup.cfg").is_file() and (root / ".git").exists():
+        try:
+            place = _git.run("-C", str(root), "rev-parse", "--absolute-git-dir").decode().strip()
+            shallow = _git.run("rev-parse", "--is-shallow-repository", repository=place).strip() == b"true"
+            _git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", repository=place)
+        except _git.GitError:
+            pass
+        else:
+            if not shallow:  # a repository without the beginning of its history cannot be pushed into an empty one
+                return place, "this project's history"
+    made = folder / "made-up.git"
+    if not (made / "HEAD").exists():
+        _git.run("init", "--quiet", "--bare", "--template=", "--initial-branch=main", "--", str(made))
+        _git.run("fast-import", "--quiet", "--force", repository=str(made), given=_sample.history(120))
+    return str(made), "a made-up history (this is no checkout with one of its own)"
+
+
+def _pushes(source: str, repository: str) -> Iterator[list[str]]:
+    """Yield the refs of each push, in order."""
+    head = _git.run("rev-parse", "--verify", "HEAD^{commit}", repository=source).decode().strip()
+    there = _git.list_refs(repository)
+    before = there.get(MAIN)
+    known = _git.known_commits(source, [before])[before] if before else None
+    wanted = [head, *([f"^{known}"] if known else [])]
+    line = _git.run("rev-list", "--first-parent", "--reverse", *wanted, repository=source).decode().split()
+    cuts = sorted({len(line) * part // PUSHES for part in range(1, PUSHES + 1)} - {0})
+    for cut in cuts:
+        yield [f"{line[cut - 1]}:{MAIN}"]
+    if BRANCH in there:
+        yield [f":{BRANCH}"]
+    yield [f"{head}:{BRANCH}"]
+
+
+class _Look:
+    """The jobs of our pushes, and what of them was printed."""
+
+    def __init__(self, repository: str) -> None:
+        with transaction() as database:
+            self._repo = repository_id(database, repository)
+            self._after = database.one("find_last_event", repo=self._repo)["id"]
+        self._shown: dict[int, str] = {}
+        self._open = True
+        self._waiting = False
+
+    def again(self) -> bool:
+        """Print what has changed; return whether anything has."""
+        with transaction() as database:
+            rows = database.rows("list_push_jobs", repo=self._repo, after=self._after)
+        changed = [row for row in rows if self._shown.get(row["job"]) != row["state"]]
+        for row in changed:
+            self._shown[row["job"]] = row["state"]
+            print(_line(row), flush=True)
+        self._open = any(row["state"] not in OVER for row in rows)
+        self._waiting = any(row["state"] == "ready" for row in rows)
+        return bool(changed)
+
+    def until_over(self, timeout: float) -> int:
+        """Look until all jobs are over; return an exit code."""
+        until, last, told = time.monotonic() + timeout, time.monotonic(), False
+        while True:
+            if self.again():
+                last = time.monotonic()
+            if not self._open:
+                break
+            now = time.monotonic()
+            if now > until:
+                console.complain("the jobs are not all done; see them with: jobherd jobs")
+                return ExitCode.TIMEOUT
+            if now - last > PATIENCE and self._waiting and not told:
+                told = True
+                console.complain("nobody seems to be at work: is `jobherd run --handlers handlers.forge` running?")
+            time.sleep(GLANCE)
+        bad = sum(state != "completed" for state in self._shown.values())
+        print(
+            f"{len(self._shown)} jobs are over" + (f", {bad} of them not completed: jobherd jobs --state failed" if bad else ""), flush=True
+        )
+        return ExitCode.WRONG if bad else ExitCode.DONE
+
+
+def _trending(timeout: float) -> int:
+    """Have a snapshot made of what is trending, and show it."""
+    client = default_client()
+    try:
+        row = client.wait(trending_compute.enqueue(), timeout=timeout)
+    except TimeoutError as problem:
+        console.complain(str(problem))
+        return ExitCode.TIMEOUT
+    result = row["result"] if isinstance(row["result"], dict) else {}
+    best = ", ".join(f"{one['name']} ({one['score']:.0f})" for one in result.get("best", []))
+    print(f"trending: {best or 'nothing'}; the next look is job {result.get('next_job')}", flush=True)
+    return ExitCode.DONE if row["state"] == "completed" else ExitCode.WRONG
+
+
+def _line(row: Row) -> str:
+    state, ref = row["state"], row["ref"].removeprefix("refs/heads/")
+    words = f"  job {row['job']:<6} {row['kind']:<17} {console.cut(console.plain(ref), 16):<16} {paint(f'{state:<9}', STATE_COLOURS.get(state, ''))}"
+    if state not in OVER:
+        return f"{words}         {console.cut(console.plain(row['error'] or ''), 60)}".rstrip()
+    words += f" {show_span(row['ran']):>6}"
+    if row["error"]:
+        return f"{words}  {console.cut(console.plain(row['error']), 60)}"
+    if row["kind"] == "push:process" and row["change"] is not None:
+        words += f"  {row['change']}: {row['commits']:,} commits, +{row['added']:,} -{row['deleted']:,} lines"
+    return words

@@ -1,0 +1,198 @@
+"""`forge`: repositories whose pushes set off jobs, imports from GitHub, and a demonstration.
+
+What it does is in `handlers.forge`; here is how it is asked. These commands bring the forge's own tables to this version, which a
+supervisor never does: nobody who runs no forge has them.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from supervisor.cli import console
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import CONNECTION, Command, HelpFormatter, add_common, given_flags, span
+from supervisor.cli.database import chosen, connect, explained, load_settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from supervisor.settings import Settings
+
+DEMO: Final = Path(".jobherd", "demo")
+
+
+@contextmanager
+def forge(arguments: argparse.Namespace) -> Iterator[tuple[Settings, str]]:
+    """Give the settings and the DSN of a database that has the forge's tables; handlers of this process enqueue there."""
+    from handlers import configure  # noqa: PLC0415  # the other commands need no client
+    from handlers.forge import _database  # noqa: PLC0415
+    from sql.migrate import migrate  # noqa: PLC0415
+
+    settings = load_settings(given_flags(arguments), only=CONNECTION)
+    with chosen(settings) as dsn, explained():
+        with connect(dsn, name="forge") as connection:
+            migrate(connection, schema=settings.schema)
+            migrate(connection, schema=settings.schema, area="forge")
+        configure(dsn, schema=settings.schema)
+        try:
+            yield settings, dsn
+        finally:
+            _database.close()
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="the folder: new, empty, or a git repository")
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from handlers.forge._database import transaction  # noqa: PLC0415
+    from handlers.forge._pushes import catch_up  # noqa: PLC0415
+    from handlers.forge._repository import RepositoryError, init_repository  # noqa: PLC0415
+    from handlers.forge.trending import plan_next  # noqa: PLC0415
+
+    with forge(arguments) as (settings, dsn):
+        try:
+            path = init_repository(arguments.path, dsn=dsn, schema=settings.schema)
+            jobs = catch_up(path)
+        except (RepositoryError, ValueError) as problem:
+            raise CommandError(str(problem)) from None
+        with transaction() as database:
+            plan_next(database)
+    print(path)
+    if jobs:
+        console.complain(f"what is in it already counts as pushed just now: {_jobs(jobs)} enqueued")
+    return ExitCode.DONE
+
+
+def _catch_up_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a repository made by `jobherd forge init-repo`")
+
+
+def _catch_up(arguments: argparse.Namespace) -> int:
+    from handlers.forge._git import is_repository  # noqa: PLC0415
+    from handlers.forge._pushes import catch_up  # noqa: PLC0415
+
+    path = Path(arguments.path).resolve()
+    path = path / ".git" if (path / ".git").is_dir() else path
+    if not path.is_dir() or not is_repository(str(path)):
+        raise CommandError(f"{path} is no git repository")
+    with forge(arguments):
+        try:
+            jobs = catch_up(str(path))
+        except ValueError as problem:
+            raise CommandError(str(problem)) from None
+    print(f"{_jobs(jobs)} enqueued" if jobs else "nothing was missing")
+    return ExitCode.DONE
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("org", metavar="ORG", help="the organization's name on GitHub")
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from handlers.forge.github import request_import  # noqa: PLC0415
+
+    with forge(arguments):
+        try:
+            _, job = request_import(arguments.org)
+        except ValueError as problem:
+            raise CommandError(str(problem), ExitCode.USAGE) from None
+    print(job)
+    return ExitCode.DONE
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", type=Path, default=DEMO, metavar="PATH", help=f"where the repository is kept (default: {DEMO})")
+    parser.add_argument("--timeout", type=span, default=120.0, metavar="TIME", help="how long to look at the jobs (default: 2m)")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from handlers.forge._git import GitError  # noqa: PLC0415
+    from handlers.forge._repository import RepositoryError  # noqa: PLC0415
+    from supervisor.cli import demo  # noqa: PLC0415
+
+    with forge(arguments) as (settings, dsn):
+        try:
+            return demo.show(arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout)
+        except (RepositoryError, GitError, TimeoutError) as problem:
+            raise CommandError(str(problem)) from None
+
+
+def _jobs(jobs: list[int]) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
+
+
+PARTS: Final = (
+    Command(
+        "init-repo",
+        "make a bare repository whose pushes set off jobs",
+        "  jobherd forge init-repo /srv/git/project.git",
+        _init_arguments,
+        _init,
+        about="Make a bare repository with a post-receive hook that records each push and enqueues push:process, or give the\n"
+        "hook to a repository that is there. The DSN is kept in PATH/jobherd.json, which only its owner may read.\n"
+        "Prints the repository's path. Run workers with --handlers handlers.forge.",
+    ),
+    Command(
+        "catch-up",
+        "record what no hook has told",
+        "  jobherd forge catch-up /srv/git/project.git",
+        _catch_up_arguments,
+        _catch_up,
+        about="Record pushes that the hook could not (the database was away), and refs that moved without it. Run it while\nnobody pushes.",
+    ),
+    Command(
+        "import",
+        "mirror an organization's repositories from GitHub",
+        "  JOBHERD_GITHUB_TOKEN=... jobherd forge import example-org",
+        _import_arguments,
+        _import,
+        about="Enqueue the discovery of an organization's repositories; each found one gets a job that mirrors it. Prints the\n"
+        "job's id. The workers read JOBHERD_GITHUB_URL, JOBHERD_GITHUB_TOKEN and JOBHERD_IMPORT_FOLDER.",
+    ),
+    Command(
+        "demo",
+        "push this project's history and show the jobs it sets off",
+        "  jobherd forge demo",
+        _demo_arguments,
+        _demo,
+        about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. Start it\n"
+        "beside `jobherd run --handlers handlers.forge`; `make run` does both.",
+    ),
+)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    branches = parser.add_subparsers(dest="part", metavar="WHAT", title="what to do", required=True)
+    for part in PARTS:
+        branch = branches.add_parser(
+            part.name,
+            help=part.help,
+            description=part.about or part.help,
+            epilog=f"example:\n{part.example}",
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        add_common(branch, part)
+        part.arguments(branch)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return next(part for part in PARTS if part.name == arguments.part).run(arguments)
+
+
+COMMANDS: Final = (
+    Command(
+        "forge",
+        "git repositories whose pushes set off jobs",
+        "  jobherd forge init-repo /srv/git/project.git",
+        _arguments,
+        _run,
+        about="A forge's worker: pushes are recorded commit by commit, repositories measured, organizations imported.\n"
+        "See docs/forge.md. `jobherd forge WHAT --help` says more.",
+        settings=(),
+    ),
+)

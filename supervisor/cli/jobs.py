@@ -1,0 +1,267 @@
+"""Looking at jobs: `jobs`, `job ID`, `wait ID`. Nothing here changes one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from supervisor.cli import console
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import LARGEST_ID, Command, add_job_ids, job_id, job_ids, span
+from supervisor.cli.console import Column, paint, plain, plain_lines, show_moment, show_span
+from supervisor.cli.database import session
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from supervisor.cli.database import Session
+
+STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
+OVER: Final = ("completed", "failed", "cancelled", "expired")
+FARTHEST: Final = 50_000
+"""Rows of each table that a page with a filter may look at: 10 million jobs of the past must not be read for it."""
+FIRST_LOOK, LONGEST_LOOK, LOOK_FACTOR = 0.02, 1.0, 1.5
+"""How often `wait` looks, in seconds: soon at first, then ever more seldom."""
+
+
+def states(text: str) -> list[str]:
+    """Read a list of states, for argparse."""
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    for name in names:
+        if name not in STATES:
+            message = f"{name[:40]!r} is no state: one of {', '.join(STATES)}"
+            raise argparse.ArgumentTypeError(message)
+    return names
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------------
+
+
+def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", type=states, action="extend", metavar="STATE", help=f"only these: {', '.join(STATES)}")
+    parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
+    parser.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue")
+    parser.add_argument("--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)")
+    parser.add_argument("--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID")
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
+        message = f"{text[:40]!r} is not a whole number from 1 to 10000"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
+    wanted = {"states": arguments.state, "kind": arguments.kind, "queue": arguments.queue}
+    filtered = any(value is not None for value in wanted.values())
+    scan = max(FARTHEST, arguments.limit) if filtered else arguments.limit
+    with session(arguments) as at:
+        rows = at.rows("list_jobs", wanted | {"limit": arguments.limit, "before": arguments.before, "scan": scan})
+        floor, jobs = rows[0]["floor"], [row for row in rows if row["id"] is not None]
+        whole = at.rows("show_jobs", {"ids": [job["id"] for job in jobs]}) if arguments.json else []
+    if arguments.json:
+        console.print_json([_document(row) for row in whole])
+    elif jobs:
+        console.print_table(
+            _COLUMNS, [_line(job) for job in jobs], colours=[{1: console.STATE_COLOURS.get(job["state"], "")} for job in jobs]
+        )
+    if len(jobs) == arguments.limit:
+        if not arguments.json:
+            console.complain(f"there may be more: --before {jobs[-1]['id']}")
+    elif filtered and floor:
+        console.complain(f"looked no further back than job {floor}; go on with --before {floor}")
+    elif not jobs and not arguments.json:
+        console.complain("no jobs" + (" like that" if filtered or arguments.before != LARGEST_ID else ""))
+    return ExitCode.DONE
+
+
+_COLUMNS: Final = (
+    Column("ID", right=True), Column("STATE"), Column("KIND", least=12), Column("QUEUE", least=7), Column("TRY", right=True),
+    Column("WHEN", right=True), Column("NOTE", least=4),
+)  # fmt: skip
+
+
+def _line(job: dict[str, Any]) -> tuple[object, ...]:
+    note = ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
+    tries = f"{job['attempts']}/{job['max_attempts']}"
+    return (job["id"], job["state"], job["kind"], job["queue"], tries, _when(job), note)
+
+
+def _when(job: dict[str, Any]) -> str:
+    now = job["asked_at"]
+    match job["state"]:
+        case "running":
+            return "for " + _since(job["started_at"], now)
+        case "completed" | "failed" | "cancelled" | "expired":
+            return _since(job["finished_at"], now) + " ago"
+        case _ if job["run_at"] > now:
+            return "in " + _since(now, job["run_at"])
+        case _:
+            return "waits " + _since(job["run_at"], now)
+
+
+def _since(start: datetime, end: datetime) -> str:
+    return show_span((end - start).total_seconds())
+
+
+def _document(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as `--json` shows it: the columns of the view `jobherd.jobs`."""
+    return {name: value for name, value in row.items() if name != "asked_at"}
+
+
+# -- job -------------------------------------------------------------------------------------------------------------------
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
+
+
+def _job(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        rows = at.rows("show_jobs", {"ids": [arguments.id]})
+    if not rows:
+        raise CommandError(f"there is no job {arguments.id}: it never was, or its time in the history is over")
+    if arguments.json:
+        console.print_json(_document(rows[0]))
+    else:
+        _page(rows[0])
+    return ExitCode.DONE
+
+
+def _page(job: dict[str, Any]) -> None:
+    state = paint(job["state"], console.STATE_COLOURS.get(job["state"], ""))
+    name = paint(f"job {job['id']}", "bold")
+    print(f"{name}  {plain(job['kind'])}  {state}  {_when(job)}\n")
+    facts: list[tuple[str, object]] = [
+        ("queue", f"{job['queue']}, priority {job['priority']}"),
+        ("attempts", f"{job['attempts']} of {job['max_attempts']}" + (f", {job['crashes']} crashed" if job["crashes"] else "")),
+        ("created", show_moment(job["created_at"])),
+        ("run at", show_moment(job["run_at"])),
+    ]
+    if job["started_at"]:
+        facts.append(("started", show_moment(job["started_at"])))
+    if job["finished_at"]:
+        ran = f", ran for {_since(job['started_at'], job['finished_at'])}" if job["started_at"] else ""
+        facts.append(("finished", show_moment(job["finished_at"]) + ran))
+    facts += [("good until", show_moment(job["good_until"]))] if job["good_until"] else []
+    facts += [("timeout", show_span(job["timeout"]))] if job["timeout"] else []
+    facts += [("ran on" if job["finished_at"] else "runs on", job["ran_on"])] if job["ran_on"] else []
+    facts += [(name, job[name]) for name in ("progress", "payload", "result") if job[name] is not None]
+    facts += [("error", ": ".join(str(part) for part in (job["error_code"], job["error"]) if part))] if job["error"] else []
+    for name, value in facts:
+        print(f"{paint(f'{name:<11}', 'dim')} {plain(value)}")
+    try:
+        history: list[dict[str, Any]] = orjson.loads(job["history"].encode())
+    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        print(f"\nhistory     {plain(job['history'])}")  # the page shows all it can
+        return
+    for attempt in history:
+        _print_attempt(attempt)
+
+
+def _print_attempt(attempt: dict[str, Any]) -> None:
+    outcome = str(attempt.get("outcome", "?"))
+    code = f"  {attempt['error_code']}" if attempt.get("error_code") else ""
+    where = f"  on {attempt['ran_on']}" if attempt.get("ran_on") else ""
+    colour = console.STATE_COLOURS.get(outcome, "yellow")
+    start, end = _moment(attempt.get("started_at")), _moment(attempt.get("finished_at"))
+    ran = f"  ran for {_since(start, end)}" if start and end else ""
+    print(f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  {paint(plain(outcome), colour)}{plain(code)}{plain(where)}")
+    print(f"  {show_moment(start or end)}{ran}")
+    if error := attempt.get("error"):
+        print(f"  {plain(error)}")
+    if post_mortem := attempt.get("post_mortem"):
+        print(f"  {plain(post_mortem.get('sentence', '') if isinstance(post_mortem, dict) else post_mortem)}".rstrip())
+    if usage := attempt.get("usage"):
+        print(f"  used {plain(', '.join(f'{name} {value}' for name, value in usage.items()) if isinstance(usage, dict) else usage)}")
+    for line in plain_lines(attempt.get("traceback") or "").splitlines():
+        print(paint(f"    {line}", "dim"))
+
+
+def _moment(text: object) -> datetime | None:
+    from datetime import datetime as moment  # noqa: PLC0415  # the name is taken by the type above
+
+    try:
+        return moment.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+# -- wait ------------------------------------------------------------------------------------------------------------------
+
+
+def _wait_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_ids(parser)
+    parser.add_argument("--timeout", type=span, metavar="TIME", help="give up after this, with exit code 124 (default: never)")
+
+
+def _wait(arguments: argparse.Namespace) -> int:
+    ids = job_ids(arguments.ids)
+    until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
+    found: dict[int, str] = {}
+    printed: set[int] = set()
+    pause, away = FIRST_LOOK, False
+    while True:
+        try:
+            with session(arguments) as at:
+                away = False
+                while not _look(at, ids, found, printed, quiet=arguments.json):
+                    left = LONGEST_LOOK if until is None else until - time.monotonic()
+                    if left <= 0:
+                        return _waited(arguments, ids, found, timed_out=True)
+                    time.sleep(min(pause, left))
+                    pause = min(LONGEST_LOOK, pause * LOOK_FACTOR)
+                return _waited(arguments, ids, found, timed_out=False)
+        except CommandError as problem:
+            # Once it has answered, an outage is something to sit out: that is what waiting is.
+            if problem.code is not ExitCode.NO_DATABASE or not found or (until is not None and time.monotonic() >= until):
+                raise
+            if not away:
+                console.complain(f"{problem}; waiting for it")
+            away = True
+            time.sleep(LONGEST_LOOK)
+
+
+def _look(at: Session, ids: list[int], found: dict[int, str], printed: set[int], *, quiet: bool) -> bool:
+    """Look once; say which jobs are over now; return whether all are."""
+    rest = [number for number in ids if found.get(number) not in OVER]
+    seen = {row["id"]: row["state"] for row in at.rows("list_states", {"ids": rest})}
+    for number in rest:
+        found[number] = seen.get(number, "unknown")
+        if found[number] in OVER and not quiet and number not in printed:
+            printed.add(number)
+            print(f"{number} {paint(found[number], console.STATE_COLOURS[found[number]])}", flush=True)
+    return all(found[number] in OVER or found[number] == "unknown" for number in ids)
+
+
+def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, str], *, timed_out: bool) -> int:
+    if arguments.json:
+        console.print_json([{"id": number, "state": found[number]} for number in ids])
+    missing = [str(number) for number in ids if found[number] == "unknown"]
+    if missing:
+        console.complain(f"there is no job {', '.join(missing)}")
+    open_ones = [str(number) for number in ids if found[number] not in OVER and found[number] != "unknown"]
+    if timed_out:
+        console.complain(f"still not over: {', '.join(open_ones)}")
+        return ExitCode.TIMEOUT
+    return ExitCode.DONE if all(found[number] == "completed" for number in ids) else ExitCode.WRONG
+
+
+COMMANDS: Final = (
+    Command("jobs", "list jobs, newest first", "  jobherd jobs --state failed,retrying --kind mail:receipt", _jobs_arguments, _jobs, lists=True),
+    Command("job", "show one job, with every attempt", "  jobherd job 42 --json | jq .history", _job_arguments, _job, lists=True),
+    Command(
+        "wait",
+        "wait until jobs are over",
+        "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
+        _wait_arguments,
+        _wait,
+        about="Wait until jobs are over, and say how each ended. The exit code is 0 if all completed, 1 if one failed, was cancelled, "
+        "expired\nor does not exist, and 124 when the time was up.",
+        lists=True,
+    ),
+)  # fmt: skip

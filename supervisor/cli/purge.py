@@ -1,0 +1,107 @@
+"""`purge`: delete jobs of the past before their time. The live tables are never touched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from supervisor.cli import console
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import Command, span
+from supervisor.cli.database import session
+from supervisor.cli.jobs import OVER
+
+if TYPE_CHECKING:
+    from supervisor.cli.database import Session
+
+BATCH: Final = 1000
+"""Jobs deleted by one statement: more would hold locks and bloat the log for longer than others like to wait."""
+BEGINNING: Final = "-infinity"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", type=_states, action="extend", required=True, metavar="STATE", help=f"which: {', '.join(OVER)}, or all")
+    parser.add_argument("--older-than", type=span, required=True, metavar="TIME", help="only jobs that ended longer ago than this")
+    parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
+    parser.add_argument("--dry-run", action="store_true", help="count, delete nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _states(text: str) -> list[str]:
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if names == ["all"]:
+        return list(OVER)
+    for name in names:
+        if name not in OVER:
+            message = f"{name[:40]!r} is no state of a job that is over: one of {', '.join(OVER)}, or all"
+            raise argparse.ArgumentTypeError(message)
+    return names
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    wanted = {"states": arguments.state, "kind": arguments.kind}
+    with session(arguments) as at:
+        rows = at.rows("count_purgeable", wanted | {"older": arguments.older_than})
+        counts = {row["state"]: row["jobs"] for row in rows if row["state"]}
+        total = sum(counts.values())
+        deleted = 0
+        if total and not arguments.dry_run:
+            _ask(arguments, counts)
+            deleted = _delete(at, wanted | {"cutoff": rows[0]["cutoff"], "most": BATCH}, total)
+    if arguments.json:
+        console.print_json({"counted": counts, "deleted": deleted, "dry_run": arguments.dry_run})
+    elif arguments.dry_run or not total:
+        print(f"{_jobs(total)} to delete" + _by_state(counts))
+    else:
+        print(f"{_jobs(deleted)} deleted" + _by_state(counts))
+    return ExitCode.DONE
+
+
+def _ask(arguments: argparse.Namespace, counts: dict[str, int]) -> None:
+    what = _jobs(sum(counts.values())) + _by_state(counts)
+    if arguments.yes:
+        console.complain(f"deleting {what}")
+    elif not sys.stdin.isatty():
+        raise CommandError(f"would delete {what}: add --yes to do it, or --dry-run to count only", ExitCode.USAGE)
+    else:
+        print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise CommandError("nothing deleted")
+
+
+def _delete(at: Session, wanted: dict[str, object], total: int) -> int:
+    deleted = 0
+    since: object = BEGINNING
+    while True:
+        row = at.row("purge_history", wanted | {"since": since})
+        deleted += int(row["jobs"])
+        if sys.stderr.isatty():
+            print(f"\r{deleted:,} of {total:,}", end="", file=sys.stderr, flush=True)
+        if row["jobs"] < BATCH:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)
+            return deleted
+        since = row["reached"]
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number:,} jobs"
+
+
+def _by_state(counts: dict[str, int]) -> str:
+    return f" ({', '.join(f'{count} {state}' for state, count in sorted(counts.items()))})" if counts else ""
+
+
+COMMANDS: Final = (
+    Command(
+        "purge",
+        "delete jobs of the past before their time",
+        "  jobherd purge --state failed --older-than 30d --dry-run",
+        _arguments,
+        _purge,
+        about="Delete jobs of the past, with their attempts, in batches of 1,000. Without this they go by themselves once\n"
+        "their kind's time is over (7 days for completed jobs, 30 for the rest).",
+        lists=True,
+    ),
+)

@@ -1,0 +1,110 @@
+"""`run`: settings, database, schema, and then the supervisor itself.
+
+Until the schema stands this process waits for the database as long as it takes, in one thread and without a child. Then
+`supervisor.loop` has the floor; nothing here must be open or running that a fork would copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import psycopg
+
+from sql.migrate import SchemaError, migrate
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import Command, given_flags
+from supervisor.cli.database import chosen, connect, explained, load_settings, why_away
+from supervisor.settings import Settings, shown, specifications
+from workers import logs
+
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
+
+log = logging.getLogger("jobherd.start")
+
+
+class _ToldToStop(BaseException):  # not an Exception: logging, which may be at work when it comes, swallows those
+    """SIGTERM came before the supervisor stood. Raised, since a connection that is being made cannot be asked to stop."""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print-settings", action="store_true", help="print every setting, its value and its source, and exit")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load_settings(given_flags(arguments))
+    if arguments.print_settings:
+        _print_settings(settings)
+        return ExitCode.DONE
+    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level)
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        with chosen(settings) as dsn:
+            _make_schema(settings, dsn)
+            from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it
+
+            return loop.run(settings, dsn, reload=settings.again)
+    except _ToldToStop:
+        return ExitCode.DONE
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise _ToldToStop
+
+
+def _make_schema(settings: Settings, dsn: str) -> None:
+    """Bring the schema to this version; wait while the database is away, and say so once."""
+    pause, away = settings.db_retry_initial, False
+    while True:
+        try:
+            with connect(dsn, name="supervisor") as connection:
+                if away:
+                    log.info("the database is back")
+                applied = migrate(connection, schema=settings.schema)
+        except SchemaError as problem:
+            raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.FeatureNotSupported):
+            with explained():
+                raise
+        except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
+            if not away:
+                log.warning("the database does not answer: %s; trying until it does", why_away(problem))
+            away = True
+            time.sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(settings.db_retry_max, pause * 2)
+        except psycopg.Error:
+            with explained():
+                raise
+        else:
+            if applied:
+                log.info("applied %d migrations to the schema %s", applied, settings.schema)
+            return
+
+
+def _print_settings(settings: Settings) -> None:
+    lines = [(name, shown(name, getattr(settings, name)), settings.source(name)) for name in specifications()]
+    name_width, value_width = (max(len(line[place]) for line in lines) for place in (0, 1))
+    for name, value, source in lines:
+        print(f"{name:<{name_width}} = {value:<{min(value_width, 40)}}  # {source}")
+
+
+COMMANDS: Final = (
+    Command(
+        "run",
+        "run a supervisor with its children",
+        "  jobherd run --handlers ./my_handlers --workers 8 --queues mail,media",
+        _arguments,
+        _run,
+        about="Run a supervisor: it makes the schema where needed, starts the children and runs jobs until it is told to stop.\n"
+        "TERM or Ctrl-C drains: running jobs finish, the rest is left for others; a second one hands back at once.\n"
+        "Every setting can also stand in the environment or in a file: see docs/settings.md.",
+        settings=tuple(specifications()),
+    ),
+)

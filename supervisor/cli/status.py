@@ -1,0 +1,66 @@
+"""`status`: who works, at what, and how much is left, as the database sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from supervisor.cli import console
+from supervisor.cli.codes import ExitCode
+from supervisor.cli.command import Command
+from supervisor.cli.console import Column, paint, plain, show_span
+from supervisor.cli.database import session
+from supervisor.cli.queues import print_queues
+
+if TYPE_CHECKING:
+    import argparse
+
+_CHILDREN: Final = (
+    Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True), Column("JOBS", right=True),
+    Column("FOR", right=True), Column("WORKS ON", least=10),
+)  # fmt: skip
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        supervisors, children, queues = at.rows("list_supervisors"), at.rows("list_children"), at.rows("list_queues")
+    for supervisor in supervisors:
+        supervisor["children"] = [child for child in children if child["supervisor"] == supervisor["id"]]
+    if arguments.json:
+        console.print_json({"supervisors": supervisors, "queues": queues})
+        return ExitCode.DONE
+    for supervisor in supervisors:
+        _print_supervisor(supervisor)
+    if not any(not supervisor["lapsed"] for supervisor in supervisors):
+        print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red") + "\n")
+    if queues:
+        print_queues(queues)
+    else:
+        print("Nothing waits, nothing runs.")
+    return ExitCode.DONE
+
+
+def _print_supervisor(supervisor: dict[str, Any]) -> None:
+    if supervisor["lapsed"]:
+        lease = paint(f"lease lapsed {show_span(supervisor['lease_left'])} ago", "red")
+    else:
+        lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
+    name = paint(f"supervisor {supervisor['id']}", "bold")
+    print(f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}")
+    print(f"  {lease}")
+    rows = [
+        (
+            child["slot"], child["kind"], child["pid"], show_span(child["up_for"]),
+            child["running"], show_span(child["held_for"]), f"{child['job']} {child['job_kind']}" if child["job"] else "",
+        )
+        for child in supervisor["children"]
+    ]  # fmt: skip
+    if rows:
+        console.print_table(_CHILDREN, rows)
+    print()
+
+
+def _nothing(_: argparse.ArgumentParser) -> None:
+    """No arguments of its own."""
+
+
+COMMANDS: Final = (Command("status", "show supervisors, children and queues", "  jobherd status --json", _nothing, _status, lists=True),)

@@ -1,0 +1,324 @@
+"""The parent's one session with PostgreSQL, spoken through libpq without ever waiting.
+
+It connects, listens, sends one statement after the other and hands the answers to whoever asked. Everything is driven by `step`, which
+does what can be done now and returns; the loop waits for the socket. What does not come within its time is given up: the session is
+dropped and made anew, with a back-off, for ever. Nothing of policy stands here, and nothing here may block: libpq looks up host names by
+itself, and blocks, so it is only ever given addresses, which a short-lived child has found (`spawn.Lookup`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from psycopg import conninfo, pq
+
+import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from psycopg.pq.abc import PGconn
+
+Row = tuple[str | None, ...]
+Answer = list[Row] | None
+"""The rows, as text; None when the session was lost before the answer came, or the server refused."""
+
+CONNECT_PATIENCE: Final = 10.0
+ANSWER_PATIENCE: Final = 10.0
+"""Seconds without an answer after which a session is taken for dead."""
+SERVER_PATIENCE_MS: Final = 5000
+"""The server gives up a statement of ours by itself before we give up the session."""
+
+
+class Link(Enum):
+    """How far the session is."""
+
+    AWAY = "away"
+    NAMING = "naming"
+    """A child looks up the host's address."""
+    CONNECTING = "connecting"
+    UP = "up"
+
+
+@dataclass(slots=True)
+class Letter:
+    """A statement on its way."""
+
+    name: str
+    text: bytes
+    parameters: list[bytes | None]
+    answered: Callable[[Answer], None]
+    give_up_at: float = float("inf")
+
+
+class Courier:
+    """One asynchronous session. `answered` callbacks run inside `step` and may send again."""
+
+    def __init__(self, dsn: str, *, schema: str, application_name: str, retry_initial: float, retry_max: float) -> None:
+        self._given = conninfo.conninfo_to_dict(dsn)
+        self._application_name = application_name
+        self._schema = schema
+        self._retry = (retry_initial, retry_max)
+        self._conn: PGconn | None = None
+        self._queue: deque[Letter] = deque()
+        self._sent: Letter | None = None
+        self._rows: list[Row] = []
+        self._refused: str | None = None
+        self._failures = 0
+        self._at = 0.0
+        """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
+        self._poll = pq.PollingStatus.OK
+        self.link = Link.AWAY
+        self.epoch = 0
+        """Grows with each session: a new socket may have an old one's number."""
+        self.trouble = ""
+        """The last reason for being away, without secrets."""
+        self.notifications: list[str] = []
+        """What was notified since the caller last took it."""
+
+    # -- what the loop asks -----------------------------------------------------------------------------------------
+
+    @property
+    def wants_addresses(self) -> list[str]:
+        """The host names that must be looked up before anything else can happen."""
+        return [host for host in self._hosts() if _is_name(host)] if self.link is Link.NAMING else []
+
+    def fileno(self) -> int:
+        """The socket to wait on, or -1."""
+        return self._conn.socket if self._conn is not None and self.link in (Link.CONNECTING, Link.UP) else -1
+
+    def events(self) -> int:
+        """What to wait for on the socket."""
+        if self.link is Link.CONNECTING:
+            return selectors.EVENT_WRITE if self._poll is pq.PollingStatus.WRITING else selectors.EVENT_READ
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unflushed else 0)
+
+    def wake_at(self) -> float:
+        """When `step` must be called at the latest."""
+        if self.link is Link.UP:
+            return self._sent.give_up_at if self._sent is not None else float("inf")
+        return self._at
+
+    # -- what the loop tells ----------------------------------------------------------------------------------------
+
+    def ask(self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None]) -> None:
+        """Send the statement `name` when its turn comes. Without a session the answer is None, at the next step."""
+        text, order = sql.numbered(name, self._schema)
+        values = [_text(parameters[key]) for key in order]
+        self._queue.append(Letter(name, text.encode(), values, answered))
+
+    def addressed(self, addresses: Mapping[str, str], now: float) -> None:
+        """The look-up has ended with these addresses by host; a host that has none is left out."""
+        if self.link is not Link.NAMING:
+            return
+        hosts = self._hosts()
+        ports = str(self._given.get("port") or os.environ.get("PGPORT", "")).split(",")
+        known = [place for place, host in enumerate(hosts) if host in addresses or not _is_name(host)]
+        if not known:
+            self._lose(f"no address is known for {', '.join(hosts)}", now)
+            return
+        self._connect(
+            {
+                "host": ",".join(hosts[place] for place in known),
+                "hostaddr": ",".join(addresses.get(hosts[place], "") for place in known),
+                "port": ",".join(ports[place] for place in known) if len(ports) == len(hosts) else ports[0],
+            },
+            now,
+        )
+
+    def lose(self, why: str, now: float) -> None:
+        """Give the session up: it is up, but what should come does not come."""
+        self._lose(why, now)
+
+    def step(self, now: float) -> None:
+        """Do what can be done without waiting."""
+        if self.link is Link.AWAY and now >= self._at:
+            self._begin(now)
+        if self.link in (Link.NAMING, Link.CONNECTING) and now >= self._at:
+            self._lose(f"no connection within {CONNECT_PATIENCE:.0f} s", now)
+        if self.link is Link.CONNECTING:
+            self._advance(now)
+        if self.link is Link.UP:
+            self._exchange(now)
+        if self.link is not Link.UP and self._queue and self.link is Link.AWAY:
+            lost, self._queue = self._queue, deque()
+            for letter in lost:
+                letter.answered(None)
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        if self._conn is not None:
+            self._conn.finish()
+            self._conn = None
+        self.link = Link.AWAY
+
+    def forget(self) -> int:
+        """Called in a forked child: the socket's number, which the child closes. The session itself is the parent's."""
+        return self._conn.socket if self._conn is not None and self._conn.status != pq.ConnStatus.BAD else -1
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _hosts(self) -> list[str]:
+        if self._given.get("hostaddr"):
+            return []
+        return str(self._given.get("host") or os.environ.get("PGHOST", "")).split(",")
+
+    def _begin(self, now: float) -> None:
+        self._at = now + CONNECT_PATIENCE
+        if any(_is_name(host) for host in self._hosts()):
+            self.link = Link.NAMING
+        else:
+            self._connect({}, now)
+
+    def _connect(self, where: Mapping[str, str], now: float) -> None:
+        given = {**self._given, **{key: value for key, value in where.items() if value}}
+        given.setdefault("keepalives_idle", "10")
+        given.setdefault("keepalives_interval", "3")
+        given.setdefault("keepalives_count", "3")
+        given.setdefault("tcp_user_timeout", "10000")
+        given.setdefault("target_session_attrs", "read-write")  # a standby takes no LISTEN and no beat
+        given.setdefault("gssencmode", "disable")  # its library asks a server of its own, and waits
+        given["application_name"] = self._application_name
+        given["client_encoding"] = "utf-8"
+        given.pop("connect_timeout", None)
+        self._conn = pq.PGconn.connect_start(conninfo.make_conninfo("", **given).encode())
+        self.link = Link.CONNECTING
+        self._at = now + CONNECT_PATIENCE
+        self._poll = pq.PollingStatus.WRITING
+        self.epoch += 1
+        if self._conn.status == pq.ConnStatus.BAD:
+            self._lose(self._message(), now)
+
+    def _advance(self, now: float) -> None:
+        conn = self._conn
+        if conn is None:
+            return
+        self._poll = pq.PollingStatus(conn.connect_poll())
+        if self._poll is pq.PollingStatus.FAILED:
+            self._lose(self._message(), now)
+        elif self._poll is pq.PollingStatus.OK:
+            conn.nonblocking = 1
+            self.link = Link.UP
+            waiting, self._queue = self._queue, deque()
+            self._sent = None
+            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
+            self.ask("listen_jobs", {}, self._listening)
+            self._queue.extend(waiting)
+
+    def _steered(self, answer: Answer) -> None:
+        """Nothing: a refusal shows in the log of refusals, and the session works without it."""
+
+    def _listening(self, answer: Answer) -> None:
+        if answer is not None:
+            self._failures = 0
+            self.trouble = ""
+
+    @property
+    def _unflushed(self) -> bool:
+        return self._flushing
+
+    _flushing = False
+
+    def _exchange(self, now: float) -> None:
+        conn = self._conn
+        if conn is None:
+            return
+        try:
+            conn.consume_input()
+            if self._flushing:
+                self._flushing = bool(conn.flush())
+            while True:
+                # A statement's reading may have swallowed a notification: look after each (the socket does not show it any more).
+                while (notified := conn.notifies()) is not None:
+                    self.notifications.append(notified.extra.decode(errors="replace"))
+                if self._sent is not None and not self._finish(conn):
+                    break
+                if not self._queue:
+                    break
+                letter = self._queue.popleft()
+                letter.give_up_at = now + ANSWER_PATIENCE
+                self._sent, self._rows, self._refused = letter, [], None
+                conn.send_query_params(letter.text, letter.parameters)
+                self._flushing = bool(conn.flush())
+        except Exception as problem:  # psycopg raises its OperationalError for whatever libpq reports
+            self._lose(str(problem), now)
+            return
+        if self._sent is not None and now >= self._sent.give_up_at:
+            self._lose(f"no answer to {self._sent.name} within {ANSWER_PATIENCE:.0f} s", now)
+
+    def _finish(self, conn: PGconn) -> bool:
+        """Take the answer to what was sent, as far as it is here. Return whether it is whole."""
+        while not conn.is_busy():
+            result = conn.get_result()
+            if result is None:
+                letter, self._sent = self._sent, None
+                if letter is not None:
+                    if self._refused is not None:
+                        self.notifications.append(f"@refused:{letter.name}: {self._refused}")
+                    letter.answered(None if self._refused is not None else self._rows)
+                return True
+            if result.status == pq.ExecStatus.TUPLES_OK:
+                self._rows = [
+                    tuple(_read(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
+                ]
+            elif result.status != pq.ExecStatus.COMMAND_OK:
+                self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]
+        return False
+
+    def _message(self) -> str:
+        text = self._conn.error_message.decode(errors="replace").strip() if self._conn is not None else ""
+        return text.splitlines()[-1] if text else "the connection failed"
+
+    def _lose(self, why: str, now: float) -> None:
+        self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
+        if self._conn is not None:
+            self._conn.finish()
+        self._conn = None
+        self.link = Link.AWAY
+        self._flushing = False
+        initial, most = self._retry
+        # While the database is away the parent probes it every second at the latest: its first answer ends every back-off.
+        delay = min(initial * 2 ** min(self._failures, 20), most, 1.0)
+        self._failures += 1
+        self._at = now + delay * random.uniform(0.8, 1.0)
+        lost = [self._sent] if self._sent is not None else []
+        lost.extend(self._queue)
+        self._sent, self._queue = None, deque()
+        for letter in lost:
+            letter.answered(None)
+
+
+def _is_name(host: str) -> bool:
+    """Whether libpq would ask a name server for it: it is neither a socket's folder nor an address."""
+    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not host.replace(".", "").isdigit()
+
+
+def _text(value: object) -> bytes | None:
+    """A parameter as the server reads it."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return b"true" if value else b"false"
+        case list() | tuple():
+            return ("{" + ",".join(_element(item) for item in value) + "}").encode()
+        case _:
+            return str(value).encode()
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    text = _text(value)
+    escaped = (text or b"").decode().replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _read(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")

@@ -1,0 +1,223 @@
+"""The parent's hands on its children: the boards, our ends of the pipes, forks, signals, and what is left after a death.
+
+It does what it is told and notes on the fleet what happened; when and why stands in `plan.py`. It waits for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import selectors
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from supervisor import spawn, strays
+from supervisor.fleet import Exit, Slot, State
+from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge
+from supervisor.postmortem import OomWatch, examine
+from supervisor.undertaker import Case
+from workers.board import Board, Notice, Now, Phase
+from workers.link import Inbox, nudge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.courier import Courier
+    from supervisor.fleet import Fleet
+    from supervisor.plan import Action
+    from supervisor.signals import SignalPipe
+    from workers.seat import ChildSettings
+
+log = logging.getLogger("jobherd.supervisor")
+
+LOOK: Final = 0.25
+"""Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
+LOOK_IDLE: Final = 1.0
+
+
+class Crew:
+    """Every process below us, by slot. `settings` is what the next child is told; `bury` takes what is left of one."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        notice: Notice,
+        selector: selectors.BaseSelector,
+        signals: SignalPipe,
+        courier: Courier,
+        *,
+        settings: ChildSettings,
+        fds: Callable[[], list[int]],
+        bury: Callable[[Case], None],
+    ) -> None:
+        self.settings = settings
+        self.boards = [Board(f"jobherd-{slot.number}") for slot in fleet.slots]
+        self._fleet = fleet
+        self._notice = notice
+        self._selector = selector
+        self._signals = signals
+        self._courier = courier
+        self._fds = fds
+        self._bury = bury
+        self._ends: dict[int, spawn.Ends] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._oom = OomWatch()
+        self._strays = strays.Strays()
+        self._look_at = 0.0
+
+    # -- note -------------------------------------------------------------------------------------------------------
+
+    def listen(self, number: int, now: float) -> bool:
+        """Take the reports of a slot's child; return whether that changed its state."""
+        slot, ends = self._fleet.slots[number], self._ends.get(number)
+        if ends is None:
+            return False
+        try:
+            data = os.read(ends.report, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(ends.report)  # it is dying: its SIGCHLD says the rest
+            return False
+        before = slot.state
+        for report in self._inboxes[number].take(data):
+            self._fleet.heard(slot, report, now)
+        if slot.state is not before:
+            log.info("%s %d is ready", slot.kind.name, number, extra={"pid": slot.pid, "incarnation": slot.incarnation})
+        return slot.state is not before
+
+    def reap(self, now: float) -> None:
+        """Note every death. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
+        while True:
+            try:
+                gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if gone is None:
+                return
+            slot = next((slot for slot in self._fleet.alive() if slot.pid == gone.si_pid), None)
+            if slot is not None:
+                # Before it is reaped, its number cannot be anybody else's: whatever is left of its group ends here.
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(slot.pid, signal.SIGKILL)
+            pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
+            if slot is not None and pid:
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+                signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+                self._lay_out(slot, Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime), now)
+
+    def _lay_out(self, slot: Slot, exit_: Exit, now: float) -> None:
+        ends = self._ends.pop(slot.number)
+        self._drain_report(slot, ends, now)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(ends.report)
+        os.close(ends.report)
+        with suppress(OSError):
+            os.close(ends.wake)
+        board = self.boards[slot.number]
+        record = board.now() or Now(Phase.BOOTING)
+        policy = board.policy(record.kind)
+        slot.now = record
+        pid, was = slot.pid, slot.state
+        death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
+        report = examine(death, board, record, policy.name, oom=self._oom.grown())
+        self._bury(Case(death, record, policy, report))
+        expected = death.cause in ("left", "worn")
+        level = logging.INFO if expected else logging.WARNING
+        text = f"{slot.kind.name} {slot.number} left" if expected else report.sentence
+        log.log(
+            level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
+        )
+        self._strays.end(known={other.pid for other in self._fleet.alive()})
+        slot.now = Now(Phase.BOOTING)
+
+    def _drain_report(self, slot: Slot, ends: spawn.Ends, now: float) -> None:
+        with suppress(BlockingIOError, OSError):
+            while data := os.read(ends.report, 65536):
+                for report in self._inboxes[slot.number].take(data):
+                    self._fleet.heard(slot, report, now)
+
+    def look(self, now: float) -> None:
+        """Look at the boards, as seldom as the ladder allows; at the idle flags whenever somebody is to be woken."""
+        if self._fleet.calls:
+            for slot in self._fleet.workers():
+                if slot.state is State.READY:
+                    board = self.boards[slot.number]
+                    self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
+        self._fleet.lease_deadline = self._notice.lease_deadline if self._fleet.supervisor else NEVER
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        limit = self._fleet.limits.max_rss
+        for slot in self._fleet.alive():
+            board = self.boards[slot.number]
+            record = board.now()
+            rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
+            self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
+            slot.exclusive = bool(slot.now.job) and board.policy(slot.now.kind).exclusive
+
+    def look_at(self) -> float:
+        """When the boards should be looked at again: often while anything runs, seldom while all wait."""
+        if any(slot.now.job or slot.ladder for slot in self._fleet.alive()):
+            return self._look_at
+        return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
+
+    def look_now(self) -> None:
+        """Look at the boards in this turn."""
+        self._look_at = 0.0
+
+    # -- do ---------------------------------------------------------------------------------------------------------
+
+    def do(self, action: Action, now: float) -> None:
+        """Carry out one action of a plan."""
+        match action:
+            case Fork(slot):
+                self._fork(slot, now)
+            case Nudge(slot):
+                if (ends := self._ends.get(slot.number)) is not None:
+                    nudge(ends.wake)
+            case Dismiss(slot):
+                if (ends := self._ends.get(slot.number)) is not None:
+                    os.close(ends.wake)
+                    self._ends[slot.number] = spawn.Ends(os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC), ends.report)
+            case Interrupt(slot, order):
+                self.boards[slot.number].order(order)
+                self._signal(slot, signal.SIGUSR2, group=False)
+            case Kill(slot, signum):
+                log.warning("%s %d gets %s", slot.kind.name, slot.number, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
+                self._signal(slot, signum, group=True)
+            case Finish():
+                pass  # the loop's to hear
+
+    def _fork(self, slot: Slot, now: float) -> None:
+        fleet, board = self._fleet, self.boards[slot.number]
+        board.clear()
+        fleet.incarnations += 1
+        inherited = spawn.Inherited(self._selector, self._signals, self._courier, list(self._ends.values()), self.boards, self._fds())
+        jitter = random.uniform(-1, 1)
+        try:
+            pid, ends = spawn.fork_child(
+                slot,
+                incarnation=fleet.incarnations,
+                supervisor=fleet.supervisor,
+                notice=self._notice,
+                settings=self.settings,
+                inherited=inherited,
+            )
+        except OSError as problem:
+            fleet.fork_failed(slot, now=now, jitter=jitter)
+            log.error("the system refuses another process: %s", problem.strerror, extra={"slot": slot.number})
+            return
+        self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
+        self._selector.register(ends.report, selectors.EVENT_READ, slot.number)
+        fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
+
+    def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
+        # Its pid is its own as long as it is not reaped, and reaping is ours alone.
+        with suppress(ProcessLookupError, PermissionError):
+            if group:
+                os.killpg(slot.pid, signum)
+            else:
+                os.kill(slot.pid, signum)

@@ -1,0 +1,437 @@
+"""What the parent knows of its children: bookkeeping only.
+
+Nothing here makes a system call, reads a clock or decides anything: the loop tells it what happened and when (`heard`, `exited`, `told`),
+`plan` reads it. So every policy can be tested as a fleet, a number for now, and a list of actions.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from supervisor.kinds import KINDS, WEB, WORKER, Kind
+from workers.board import Now, Phase, Reason
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class State(Enum):
+    """Where a slot stands. Only READY children are nudged."""
+
+    EMPTY = "empty"
+    """No process. It may rest until a time, after a crash."""
+    BOOTING = "booting"
+    """Forked; it has not said READY. Past the spawn timeout it is killed."""
+    READY = "ready"
+    """It works or waits for work."""
+    LEAVING = "leaving"
+    """Dismissed: it finishes what it holds and goes."""
+
+
+class Course(Enum):
+    """What the supervisor is about. It only ever moves down this list."""
+
+    SERVING = 1
+    DRAINING = 2
+    """Told once to stop: claim nothing more, finish what runs within the drain timeout."""
+    HURRYING = 3
+    """Told twice: hand back what runs, and leave within a second or two."""
+    QUITTING = 4
+    """Told to leave now: every child is killed."""
+
+
+class Rung(Enum):
+    """How far the ladder has been climbed with a child that must stop what it does."""
+
+    TOLD = 0
+    """Its own timer has rung, or an order lies on its board."""
+    TERMED = 1
+    """SIGTERM went to its process group."""
+    KILLED = 2
+    """SIGKILL went to its process group; only its death remains to be noted."""
+
+
+class Why(Enum):
+    """Why a child is on the ladder; becomes the outcome of its job if the ladder ends it."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    LOST = "lost"
+    """Its claim is lost: somebody else has the job."""
+    SPAWN = "spawn"
+    """It was not READY in time."""
+    QUIT = "quit"
+    STUCK = "stuck"
+    """It holds nothing, was dismissed, and does not leave."""
+
+
+ORDERS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
+
+
+@dataclass(slots=True)
+class Ladder:
+    """The ladder a child is on: from when, for which claim, how far. It ends with that claim."""
+
+    why: Why
+    since: float
+    token: int
+    job: int
+    rung: Rung = Rung.TOLD
+    grace: float = 5.0
+    ordered: bool = False
+    """The order lies on its board."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the plan must respect, from the settings. Times in seconds, sizes in bytes; 0 switches a limit off."""
+
+    workers: int = 4
+    max_workers: int = 64
+    web: bool = True
+    grace: float = 5.0
+    hurry: float = 0.5
+    drain_timeout: float = 300.0
+    spawn_timeout: float = 10.0
+    respawn_initial: float = 0.1
+    respawn_max: float = 30.0
+    max_jobs: int = 0
+    max_age: float = 0.0
+    max_rss: int = 0
+    jitter: float = 0.1
+    until_empty: bool = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """A numbered place for a child; it outlives the processes that fill it."""
+
+    number: int
+    kind: Kind
+    state: State = State.EMPTY
+    since: float = 0.0
+    """When the state began."""
+    pid: int = 0
+    incarnation: int = 0
+    supervisor: int = 0
+    """Under which registration the child was forked."""
+    generation: int = 0
+    """Under which reading of the code."""
+    forked_at: float = 0.0
+    ready_at: float = 0.0
+    failures: int = 0
+    """Deaths in a row without health between."""
+    rest_until: float = 0.0
+    now: Now = field(default_factory=lambda: Now(Phase.BOOTING))
+    """What its board said when it was last looked at."""
+    ladder: Ladder | None = None
+    cancels: set[tuple[int, int]] = field(default_factory=set)
+    """Claims and jobs it holds that somebody asked to cancel, started or not."""
+    orders: list[tuple[int, int]] = field(default_factory=list)
+    """Those of them it has not been told of yet."""
+    idle: bool = False
+    claims: int = 0
+    exclusive: bool = False
+    """The job it runs may not outlive the lease."""
+    nudged_claims: int = -1
+    """How many claims its board showed when it was nudged; while that stands, the nudge is on its way."""
+    started_at_fork: int = 0
+    rss: int = 0
+    worn: bool = False
+    """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
+    jobs_limit: float = 0.0
+    age_limit: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process fills it."""
+        return self.state is not State.EMPTY
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is, or is about to be, of use."""
+        return self.state in (State.BOOTING, State.READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended."""
+
+    code: int | None
+    signal: int | None
+    core: bool = False
+    rss: int = 0
+    """Peak memory in bytes."""
+    user: float = 0.0
+    system: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What is left of a child: enough to settle its jobs and to explain it."""
+
+    slot: int
+    kind: str
+    pid: int
+    incarnation: int
+    supervisor: int
+    exit: Exit
+    cause: str
+    was_ready: bool
+    ladder: Ladder | None
+    at: float
+    age: float
+
+
+class Fleet:
+    """All slots, and what is known beside them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]  # one spare, to replace the last one without a gap
+        others = [Slot(limits.max_workers + 1 + place, kind) for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)]
+        self.slots = [*workers, *others]
+        self.course = Course.SERVING
+        self.course_since = 0.0
+        self.wanted = limits.workers
+        self.lease_deadline = float("inf")
+        """Monotonic time at which our lease may have lapsed."""
+        self.supervisor = 0
+        """Our registration; 0: none, and nobody is forked."""
+        self.database_since: float | None = None
+        """Since when the parent has its session; None: it has none."""
+        self.ever_ready = False
+        """Some worker of this run has loaded its handlers."""
+        self.incarnations = 0
+        self.generation = 0
+        self.calls = 0
+        """How many idle children should be nudged."""
+        self.keeper_called = False
+        self.all_called = False
+        self.deaths_open = 0
+        """Deaths whose jobs are not given back yet."""
+        self.exit_code: int | None = None
+        self.deaths: Counter[str] = Counter()
+        self.respawns = 0
+        self.last_told = float("-inf")
+        self.reloading = False
+        self.notes: list[str] = []
+        """Sentences for the log, taken by the loop."""
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def workers(self) -> Iterator[Slot]:
+        """The slots whose children claim jobs."""
+        return (slot for slot in self.slots if slot.kind.works)
+
+    def alive(self) -> Iterator[Slot]:
+        """The slots that a process fills."""
+        return (slot for slot in self.slots if slot.alive)
+
+    def by_incarnation(self, incarnation: int) -> Slot | None:
+        """The slot of that child, if it still lives."""
+        return next((slot for slot in self.slots if slot.alive and slot.incarnation == incarnation), None)
+
+    def wants(self, kind: Kind) -> int:
+        """How many children of a kind there should be."""
+        if kind is WEB:
+            return int(self.limits.web)
+        return self.wanted if kind.count is None else kind.count
+
+    # -- noting -----------------------------------------------------------------------------------------------------
+
+    def registered(self, supervisor: int) -> None:
+        """We have a registration (or a new one)."""
+        self.supervisor = supervisor
+
+    def lease_lost(self, now: float) -> None:
+        """Somebody has reclaimed us: what our children run is not ours any more."""
+        self.supervisor = 0
+        for slot in self.alive():
+            slot.worn = True
+            self.press(slot, Why.LOST, now, grace=self.limits.hurry)
+        self.notes.append("the lease was lost: somebody has reclaimed our jobs; children are replaced under a new registration")
+
+    def database_up(self, now: float) -> None:
+        """The parent has its session (again): every back-off of a child ends."""
+        self.database_since = now
+        self.all_called = True
+
+    def database_down(self) -> None:
+        """The parent has no session."""
+        self.database_since = None
+
+    def called(self, count: int = 1) -> None:
+        """There may be work for so many."""
+        self.calls += count
+
+    def forked(self, slot: Slot, *, pid: int, incarnation: int, now: float, started: int, jitter: float) -> None:
+        """A process fills the slot. `jitter` in -1..1 spreads its limits, so that not all are replaced in one moment."""
+        if slot.forked_at:
+            self.respawns += 1
+        slot.state, slot.since, slot.forked_at = State.BOOTING, now, now
+        slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
+        slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
+        slot.cancels, slot.orders = set(), []
+        slot.started_at_fork = started
+        spread = 1 + self.limits.jitter * jitter
+        slot.jobs_limit = self.limits.max_jobs * spread
+        slot.age_limit = self.limits.max_age * spread
+
+    def fork_failed(self, slot: Slot, *, now: float, jitter: float) -> None:
+        """The system refused a process; rest, and try again."""
+        slot.failures += 1
+        self._rest(slot, now, jitter)
+
+    def heard(self, slot: Slot, report: Report, now: float) -> None:
+        """A child said something."""
+        match report:
+            case Ready():
+                if slot.state is State.BOOTING:
+                    slot.state, slot.since, slot.ready_at = State.READY, now, now
+                self.ever_ready = self.ever_ready or slot.kind.works  # a keeper loads no handlers: it is ready whatever they are
+            case More():
+                self.called()
+            case Problem(text):
+                self.notes.append(f"{slot.kind.name} {slot.number}: {text}")
+
+    def saw(self, slot: Slot, *, now_record: Now | None, started: int, rss: int, now: float) -> None:
+        """Its board was looked at. A record that is not believed changes nothing."""
+        if now_record is not None:
+            slot.now = now_record
+        if rss:
+            slot.rss = rss
+        record, ladder = slot.now, slot.ladder
+        if ladder is not None and ladder.why in (Why.TIMEOUT, Why.CANCEL, Why.DRAIN):
+            # Its job has ended; or it only waits for a database to write that it has, for which nobody is killed but by a drain.
+            over = (record.token, record.job) != (ladder.token, ladder.job)
+            if over or (record.phase is not Phase.RUNNING and ladder.why is not Why.DRAIN):
+                slot.ladder = None
+        slot.cancels = {(token, job) for token, job in slot.cancels if token == record.token or not record.token}
+        if slot.ladder is None and record.phase is Phase.RUNNING and (record.token, record.job) in slot.cancels:
+            slot.ladder = Ladder(Why.CANCEL, now, record.token, record.job, grace=self.limits.grace)
+        if slot.state is State.READY and not slot.worn and slot.kind.works:
+            limits = self.limits
+            jobs = started - slot.started_at_fork
+            slot.worn = bool(
+                (limits.max_jobs and jobs >= slot.jobs_limit)
+                or (limits.max_age and now - slot.forked_at >= slot.age_limit)
+                or (limits.max_rss and slot.rss >= limits.max_rss)
+            )
+
+    def saw_idle(self, slot: Slot, *, idle: bool, claims: int) -> None:
+        """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
+        slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
+
+    def nudged(self, slot: Slot) -> None:
+        """A nudge was sent."""
+        slot.nudged_claims, slot.idle = slot.claims, False
+
+    def cancel(self, *, incarnation: int, token: int, job: int, now: float) -> None:
+        """Somebody asked to cancel a job one of our children holds: one that has not started is only told, one that runs climbs."""
+        slot = self.by_incarnation(incarnation)
+        if slot is None or (token, job) in slot.cancels:
+            return
+        slot.cancels.add((token, job))
+        if (slot.now.token, slot.now.job) == (token, job):
+            if slot.ladder is None and slot.now.phase is Phase.RUNNING:
+                slot.ladder = Ladder(Why.CANCEL, now, token, job, grace=self.limits.grace)
+        else:
+            slot.orders.append((token, job))
+
+    def press(self, slot: Slot, why: Why, now: float, *, grace: float) -> None:
+        """Put a child on the ladder, unless the one it is on ends no later."""
+        current = slot.ladder
+        if current is not None and (current.rung is Rung.KILLED or current.since + 2 * current.grace <= now + 2 * grace):
+            return
+        slot.ladder = Ladder(why, now, slot.now.token, slot.now.job, grace=grace)
+
+    def dismissed(self, slot: Slot, now: float) -> None:
+        """Its wake pipe is closed."""
+        if slot.state in (State.BOOTING, State.READY):
+            slot.state, slot.since = State.LEAVING, now
+
+    def exited(self, slot: Slot, exit_: Exit, *, now: float, started: int, jitter: float) -> Death:
+        """The process of a slot is reaped. Returns what is left of it."""
+        was_ready = slot.ready_at >= slot.forked_at and slot.ready_at > 0
+        cause = self._cause(slot, exit_)
+        death = Death(
+            slot.number, slot.kind.name, slot.pid, slot.incarnation, slot.supervisor, exit_, cause, was_ready, slot.ladder, now,
+            now - slot.forked_at,
+        )  # fmt: skip
+        self.deaths_open += 1
+        self.deaths[cause] += 1
+        finished = started - slot.started_at_fork - (1 if slot.now.job else 0)
+        calm = cause in ("left", "worn", "lost", "drain", "quit", "cancel", "timeout")
+        if calm or (finished > 0 and now - slot.ready_at >= 0.5):
+            slot.failures = 0
+        if not calm:
+            slot.failures += 1
+            self._rest(slot, now, jitter)
+        else:
+            slot.rest_until = now
+        if cause == "handlers":
+            self._handlers_broken(slot)
+        slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
+        return death
+
+    def told(self, signum: int, now: float) -> None:
+        """The parent got a signal from outside."""
+        if signum in (signal.SIGTERM, signal.SIGINT):
+            if now - self.last_told < 0.5 and self.course is not Course.SERVING:
+                return  # Ctrl-C and the process manager's TERM, or a nervous hand: one word
+            self.last_told = now
+            self.steer(Course.DRAINING if self.course is Course.SERVING else Course.HURRYING, now)
+        elif signum == signal.SIGQUIT:
+            self.steer(Course.QUITTING, now)
+        elif signum == signal.SIGHUP and self.course is Course.SERVING:
+            self.generation += 1
+            self.reloading = True
+        elif signum == signal.SIGTTIN:
+            self.wanted = min(self.wanted + 1, self.limits.max_workers)
+            self.notes.append(f"{self.wanted} workers wanted")
+        elif signum == signal.SIGTTOU:
+            self.wanted = max(self.wanted - 1, 0)
+            self.notes.append(f"{self.wanted} workers wanted")
+
+    def steer(self, course: Course, now: float) -> None:
+        """Change course; never back."""
+        if course.value > self.course.value:
+            self.course, self.course_since = course, now
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _cause(self, slot: Slot, exit_: Exit) -> str:
+        if slot.ladder is not None and slot.ladder.rung in (Rung.TERMED, Rung.KILLED):
+            return slot.ladder.why.value
+        if exit_.code == EXIT_LEFT:
+            return "left" if slot.state is State.LEAVING or self.supervisor == 0 else "deserted"
+        if exit_.code == EXIT_WORN:
+            return "worn"
+        if exit_.code == EXIT_HANDLERS and slot.state is State.BOOTING:
+            return "handlers"
+        return "signal" if exit_.signal else "exit"
+
+    def _handlers_broken(self, slot: Slot) -> None:
+        if not self.ever_ready:
+            self.exit_code = 78
+            self.notes.append("the handlers do not load, and no child of this run was ever ready: stopping")
+        elif self.reloading:
+            # Half a `git pull` must not stop a fleet: the old children count as current again.
+            self.reloading = False
+            for other in self.workers():
+                other.generation = self.generation
+            self.notes.append("the new code does not load: the old children stay in place")
+        else:
+            self.notes.append(f"the handlers do not load any more: {slot.kind.name} {slot.number} rests and is tried again")
+
+    def _rest(self, slot: Slot, now: float, jitter: float) -> None:
+        limits = self.limits
+        delay = min(limits.respawn_initial * 2 ** min(slot.failures - 1, 30), limits.respawn_max)
+        slot.rest_until = now + delay * (1 + 0.2 * jitter)

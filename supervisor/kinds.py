@@ -1,0 +1,25 @@
+"""The kinds of children: one row each. A new kind is a row here and a module in `workers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the parent knows of a kind of child. What such a child does stands in `workers.main`."""
+
+    name: str
+    count: int | None
+    """How many there are; None: as many as the settings say."""
+    works: bool = False
+    """It claims jobs: it is nudged, limited, drained first."""
+    sees_all: bool = False
+    """It looks at every slot's board."""
+
+
+WORKER = Kind("worker", None, works=True)
+KEEPER = Kind("keeper", 1, sees_all=True)
+WEB = Kind("web", 1, sees_all=True)
+
+KINDS = (WORKER, KEEPER, WEB)

@@ -1,0 +1,338 @@
+"""The loop: wait, note what happened, let `plan` think, do what it says. It decides nothing.
+
+Within one turn the order is fixed: notifications, reports, and only then deaths, for a child's last report may be in the same batch as
+its death, and a reaped child is forgotten. The loop never waits for anything but the selector. Its hands are `crew.py` (processes),
+`courier.py` with `registration.py` and `undertaker.py` (the database), `bulletin.py` (what is said of it all).
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from supervisor import lease, spawn
+from supervisor.bulletin import Bulletin
+from supervisor.courier import Answer, Courier, Link
+from supervisor.crew import Crew
+from supervisor.fleet import Course, Fleet, Limits, State
+from supervisor.manager import ServiceManager
+from supervisor.plan import NEVER, Finish, plan
+from supervisor.registration import Registration
+from supervisor.signals import SignalPipe
+from supervisor.undertaker import Case, Undertaker, Verdict
+from supervisor.version import VERSION
+from workers.board import Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.settings import Settings
+
+log = logging.getLogger("jobherd.supervisor")
+
+
+class Supervisor:
+    """The parent. One per process; `run` returns the exit code."""
+
+    def __init__(self, settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> None:
+        self.settings = settings
+        self._reload = reload
+        self.me = lease.identity()
+        self.fleet = Fleet(limits(settings))
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self.signals = SignalPipe()
+        self.notice = Notice()
+        self.courier = Courier(
+            settings.listen_dsn or dsn,
+            schema=settings.schema,
+            application_name=f"jobherd:supervisor:{self.me.pid}",
+            retry_initial=settings.db_retry_initial,
+            retry_max=settings.db_retry_max,
+        )
+        self.registration = Registration(self.courier, self.fleet, self.notice, me=self.me, lease=settings.lease)
+        self.undertaker = Undertaker(self.courier, host=self.me.host, closed=self._buried)
+        self.manager = ServiceManager()
+        self.lookup: spawn.Lookup | None = None
+        self.crew = Crew(
+            self.fleet,
+            self.notice,
+            self.selector,
+            self.signals,
+            self.courier,
+            settings=settings.child(dsn=dsn),
+            fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
+            bury=self.undertaker.take,
+        )
+        self.bulletin = Bulletin(
+            self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
+        )
+        self._courier_fd = -1
+        self._courier_epoch = 0
+        self._courier_events = 0
+        self._was_up = False
+        self._ask_empty_at = 0.0
+        self._finished: int | None = None
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until told to leave; return the exit code."""
+        spawn.become_subreaper()
+        with self.signals.heard():
+            self.selector.register(self.signals, selectors.EVENT_READ, "signals")
+            log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
+            while self._finished is None:
+                self.turn()
+            return self._leave(self._finished)
+
+    def turn(self) -> None:
+        """Take one turn of the loop."""
+        now = time.monotonic()
+        ready = self.selector.select(max(self._wake_at(now) - now, 0.0))
+        now = time.monotonic()
+        self.notice.loop_at = now
+        self._converse(now)
+        told: set[int] = set()
+        for key, _ in ready:
+            if key.data == "signals":
+                told = self.signals.read()
+            elif isinstance(key.data, int) and self.crew.listen(key.data, now):
+                self.bulletin.hurry()
+        for signum in sorted(told - {signal.SIGCHLD}):
+            self._obey(signum, now)
+        if signal.SIGCHLD in told:
+            self.crew.reap(now)
+            self.bulletin.hurry()
+        self.crew.look(now)
+        self.undertaker.step(now)
+        self._check_empty(now)
+        todo = plan(self.fleet, now)
+        self._plan_at = todo.wake_at
+        for action in todo.actions:
+            if isinstance(action, Finish):
+                self._finished = action.code
+            self.crew.do(action, now)
+        self._say_notes()
+        self.bulletin.publish(now)
+        self._converse(now)
+
+    _plan_at = 0.0
+
+    def _wake_at(self, now: float) -> float:
+        empty = self._ask_empty_at if self.fleet.limits.until_empty else NEVER
+        # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
+        return min(
+            self._plan_at,
+            self.courier.wake_at(),
+            self.registration.wake_at(),
+            self.undertaker.wake_at(),
+            self.crew.look_at(),
+            self.bulletin.wake_at(),
+            empty,
+            now + 1.0,
+        )
+
+    # -- note -------------------------------------------------------------------------------------------------------
+
+    def _converse(self, now: float) -> None:
+        """Let the session with the database go on, and wait for the right thing next time."""
+        self._resolve(now)
+        self.courier.step(now)
+        self.registration.step(now)
+        self.courier.step(now)
+        up = self.courier.link is Link.UP
+        if up and not self._was_up:
+            log.info("the database is there", extra={"listening": True})
+            self.fleet.database_up(now)
+            self.notice.bump()
+        elif self._was_up and not up:
+            log.warning("the database is away: %s", self.courier.trouble)
+            self.fleet.database_down()
+        elif not up and self.courier.trouble and self.courier.trouble != self._trouble:
+            log.warning("no database: %s", self.courier.trouble)
+        self._trouble = self.courier.trouble
+        if up is not self._was_up:
+            self.bulletin.hurry()
+        self._was_up = up
+        self._take_notifications()
+        self._rewire()
+
+    _trouble = ""
+    _refused = ""
+
+    def _resolve(self, now: float) -> None:
+        hosts = self.courier.wants_addresses
+        if hosts and self.lookup is None:
+            self.lookup = spawn.Lookup(hosts)
+            self.selector.register(self.lookup.fd, selectors.EVENT_READ, "lookup")
+        if self.lookup is not None:
+            found = self.lookup.read()
+            if found is not None or not hosts:
+                self.selector.unregister(self.lookup.fd)
+                self.lookup.close()
+                self.lookup = None
+                if found is not None:
+                    self.courier.addressed(found, now)
+
+    def _rewire(self) -> None:
+        fd, events = self.courier.fileno(), self.courier.events() if self.courier.fileno() >= 0 else 0
+        if (fd, self.courier.epoch, events) == (self._courier_fd, self._courier_epoch, self._courier_events):
+            return
+        if self._courier_fd >= 0:
+            # The old socket may be closed already; a stale entry would make the selector spin, so it is dropped by its number.
+            with suppress(KeyError, ValueError, OSError):
+                self.selector.unregister(self._courier_fd)
+        if fd >= 0:
+            self.selector.register(fd, events, "courier")
+        self._courier_fd, self._courier_epoch, self._courier_events = fd, self.courier.epoch, events
+
+    def _take_notifications(self) -> None:
+        notes, self.courier.notifications = self.courier.notifications, []
+        for note in notes:
+            self.bulletin.counts["notifications"] += 1
+            if note.startswith("@beat:"):
+                self.registration.echoed(note)
+            elif note == "@due":
+                self.fleet.keeper_called = True
+            elif note == "@cancel":
+                self.registration.look_for_cancels()
+            elif note.startswith("@refused:"):
+                if note != self._refused:  # it may be refused twice a second for hours
+                    log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
+                self._refused = note
+            elif not note.startswith("@") and (not self.settings.queues or note in self.settings.queues):
+                self.bulletin.counts["wakes"] += 1
+                self.fleet.called()
+                self.notice.bump()
+
+    def _obey(self, signum: int, now: float) -> None:
+        if signum == signal.SIGUSR1:
+            for line in self.bulletin.describe(now):
+                log.info("%s", line)
+            return
+        before = self.fleet.course
+        if signum == signal.SIGHUP:
+            self.manager.reloading()
+            self._read_settings()
+        self.fleet.told(signum, now)
+        log.info("got %s", signal.Signals(signum).name)
+        if self.fleet.course is not before:
+            self._begin_course()
+
+    def _begin_course(self) -> None:
+        self.notice.draining = True
+        self.bulletin.hurry()
+        self.manager.tell("STOPPING=1")
+        running = sum(1 for slot in self.fleet.alive() if slot.now.job)
+        words = {
+            Course.DRAINING: "draining: nothing more is claimed, %d running",
+            Course.HURRYING: "leaving fast: %d running are handed back",
+            Course.QUITTING: "quitting at once: %d running are killed",
+        }
+        log.info(words[self.fleet.course], running)
+        self.crew.look_now()
+
+    def _read_settings(self) -> None:
+        if self._reload is None:
+            return
+        try:
+            self.settings = self._reload()
+        except Exception as problem:
+            log.error("the settings do not load, the old ones stay: %s", problem)
+            return
+        self.crew.settings = self.settings.child(dsn=self.crew.settings.dsn)
+        self.fleet.limits = limits(self.settings)
+        self.fleet.wanted = self.settings.workers
+
+    def _buried(self, case: Case, verdict: Verdict | None, released: list[int]) -> None:
+        """The jobs of a dead child are where they belong."""
+        self.fleet.deaths_open -= 1
+        self.bulletin.count_buried(case, verdict, len(released))
+        if verdict is not None:
+            ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
+            log.info("job %d: %s", case.now.job, verdict.outcome, extra=ids)
+        if released:
+            log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
+            self.fleet.called(len(released))
+            self.notice.bump()
+
+    def _check_empty(self, now: float) -> None:
+        """With --until-empty: once every worker is idle, ask whether anything is left, and leave if not."""
+        fleet = self.fleet
+        if not fleet.limits.until_empty or fleet.course is not Course.SERVING or now < self._ask_empty_at:
+            return
+        self._ask_empty_at = now + 0.05
+        workers = [slot for slot in fleet.workers() if slot.alive]
+        if (
+            not workers
+            or fleet.deaths_open
+            or not all(slot.state is State.READY and self.crew.boards[slot.number].idle for slot in workers)
+        ):
+            return
+        self._ask_empty_at = now + 1.0
+        served = list(self.settings.queues) or None
+        self.courier.ask("find_work", {"served": served}, self._heard_empty)
+
+    def _heard_empty(self, answer: Answer) -> None:
+        now = time.monotonic()
+        if answer and answer[0][0] == "f":
+            log.info("nothing is left to do")
+            self.fleet.steer(Course.DRAINING, now)
+            self._begin_course()
+        else:
+            self._ask_empty_at = now + 0.2
+
+    # -- tell -------------------------------------------------------------------------------------------------------
+
+    def _say_notes(self) -> None:
+        notes, self.fleet.notes = self.fleet.notes, []
+        for note in notes:
+            log.warning("%s", note)
+
+    def _leave(self, code: int) -> int:
+        """Say goodbye to the database, as far as that goes quickly, and return the exit code."""
+        gone: list[Answer] = []
+        if self.fleet.supervisor and self.courier.link is Link.UP:
+            self.courier.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
+            until = time.monotonic() + 2.0
+            while not gone and time.monotonic() < until and self.courier.link is Link.UP:
+                self.courier.step(time.monotonic())
+                self._rewire()
+                self.selector.select(0.05)
+        self.courier.close()
+        self.selector.close()
+        log.info("supervisor leaves", extra={"exit_code": code})
+        return code
+
+
+def limits(settings: Settings) -> Limits:
+    """Return what the plan must know of the settings."""
+    return Limits(
+        workers=settings.workers,
+        max_workers=settings.max_workers,
+        web=settings.http is not None,
+        grace=settings.grace,
+        hurry=min(settings.grace, 0.5),
+        drain_timeout=settings.drain_timeout,
+        spawn_timeout=settings.spawn_timeout,
+        respawn_initial=settings.respawn_initial,
+        respawn_max=settings.respawn_max,
+        max_jobs=settings.max_jobs,
+        max_age=settings.max_age,
+        max_rss=settings.max_rss,
+        jitter=settings.jitter,
+        until_empty=settings.until_empty,
+    )
+
+
+def run(settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> int:
+    """Run a supervisor in this process until it is told to leave, and return its exit code."""
+    supervisor = Supervisor(settings, dsn, reload=reload)
+    try:
+        return supervisor.run()
+    finally:
+        supervisor.signals.close()

@@ -1,0 +1,249 @@
+"""What follows from what is known: a fleet and a number for now, and out come actions and the time to look again.
+
+Every policy of the parent stands here: who is forked, woken, dismissed, interrupted, killed, and when. It makes no system call and reads no
+clock; it notes on the fleet what it has decided, so that it decides it once.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import Final
+
+from supervisor.fleet import ORDERS, Course, Fleet, Ladder, Rung, Slot, State, Why
+from supervisor.kinds import KINDS, WORKER, Kind
+from workers.board import Order, Phase, Reason
+
+NEVER: Final = float("inf")
+PATIENCE_WITHOUT_DATABASE: Final = 3.0
+"""Seconds that a leaving supervisor waits for a database that is away to take its jobs back; then the lease does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Fill the slot."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Write a byte to its wake pipe."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Close its wake pipe."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Put an order on its board and send SIGUSR2."""
+
+    slot: Slot
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Send a signal to its process group."""
+
+    slot: Slot
+    signum: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing is left to do: leave with this code."""
+
+    code: int
+
+
+Action = Fork | Nudge | Dismiss | Interrupt | Kill | Finish
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do now, and when to think again."""
+
+    actions: list[Action] = field(default_factory=list)
+    wake_at: float = NEVER
+
+    def later(self, when: float) -> None:
+        """Think again at that time at the latest."""
+        self.wake_at = min(self.wake_at, when)
+
+
+def plan(fleet: Fleet, now: float) -> Plan:
+    """Return what to do. The order matters: who is to be killed is not nudged, who is to leave is not forked for."""
+    result = Plan()
+    _stop(fleet, now, result)
+    _press_the_late(fleet, now, result)
+    for slot in fleet.alive():
+        _tell(slot, now, result)
+        _climb(slot, now, result)
+    if fleet.course is Course.SERVING and fleet.exit_code is None:
+        _replace(fleet, now, result)
+    _nudge(fleet, result)
+    return result
+
+
+def _stop(fleet: Fleet, now: float, result: Plan) -> None:
+    """Bring the fleet down as its course says: workers first, then the others, then ourselves."""
+    limits = fleet.limits
+    if fleet.exit_code is None and fleet.course is Course.SERVING:
+        return
+    workers = [slot for slot in fleet.alive() if slot.kind.works]
+    for slot in workers:
+        if slot.counts:
+            result.actions.append(Dismiss(slot))
+            fleet.dismissed(slot, now)
+    if fleet.course is Course.QUITTING:
+        for slot in fleet.alive():
+            fleet.press(slot, Why.QUIT, now, grace=0.0)
+    elif fleet.course is Course.HURRYING or now >= fleet.course_since + limits.drain_timeout:
+        grace = limits.hurry if fleet.course is Course.HURRYING else limits.grace
+        for slot in workers:
+            # One without a job may be waiting for a database to hand its claim back to; that is the parent's to do once it is dead.
+            fleet.press(slot, Why.DRAIN if slot.now.job else Why.STUCK, now, grace=grace)
+    else:
+        result.later(fleet.course_since + limits.drain_timeout)
+    if workers:
+        return
+    if fleet.deaths_open and fleet.course is not Course.QUITTING:
+        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it.
+        if fleet.database_since is not None:
+            return
+        last = max(slot.since for slot in fleet.slots)
+        if now < last + PATIENCE_WITHOUT_DATABASE:
+            result.later(last + PATIENCE_WITHOUT_DATABASE)
+            return
+    others = list(fleet.alive())
+    for slot in others:
+        if slot.counts:
+            result.actions.append(Dismiss(slot))
+            fleet.dismissed(slot, now)
+    if not others:
+        result.actions.append(Finish(fleet.exit_code or 0))
+
+
+def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
+    """Put those on the ladder who are past a time of theirs."""
+    limits = fleet.limits
+    for slot in fleet.alive():
+        ladder = slot.ladder
+        running = slot.now.job and slot.now.phase is Phase.RUNNING
+        if running and slot.now.deadline < NEVER and (ladder is None or ladder.why is Why.CANCEL):
+            # Its own timer rings at the deadline; the parent's part of the ladder counts from there, whatever else was asked.
+            if now >= slot.now.deadline:
+                slot.ladder = Ladder(Why.TIMEOUT, slot.now.deadline, slot.now.token, slot.now.job, grace=limits.grace, ordered=True)
+            else:
+                result.later(slot.now.deadline)
+        if running and slot.exclusive and (ladder is None or ladder.why is not Why.LOST):
+            if now >= fleet.lease_deadline - 1.0:
+                slot.ladder = Ladder(Why.LOST, now, slot.now.token, slot.now.job, grace=0.0, ordered=True)
+            else:
+                result.later(fleet.lease_deadline - 1.0)
+        if slot.state is State.BOOTING and fleet.database_since is not None:
+            # A child that waits for a database which is away boots as long as that takes; one that hangs does not.
+            since = max(slot.since, fleet.database_since) + limits.spawn_timeout
+            if now >= since:
+                fleet.press(slot, Why.SPAWN, now, grace=0.0)
+            else:
+                result.later(since)
+        if slot.state is State.LEAVING and not slot.now.job and fleet.database_since is not None:
+            since = max(slot.since, fleet.database_since) + limits.spawn_timeout
+            if now >= since:
+                fleet.press(slot, Why.STUCK, now, grace=0.0)
+            else:
+                result.later(since)
+
+
+def _tell(slot: Slot, now: float, result: Plan) -> None:
+    """Tell a child of a job it holds and has not started that it is cancelled; one at a time, for its board holds one order."""
+    if slot.orders and slot.ladder is None:
+        token, job = slot.orders.pop(0)
+        result.actions.append(Interrupt(slot, Order(Reason.CANCEL, token, job)))
+        if slot.orders:
+            result.later(now + 0.05)
+
+
+def _climb(slot: Slot, now: float, result: Plan) -> None:
+    """Take the rungs that are due: the order, SIGTERM after one grace, SIGKILL after two."""
+    ladder = slot.ladder
+    if ladder is None or ladder.rung is Rung.KILLED:
+        return
+    if not ladder.ordered:
+        ladder.ordered = True
+        if ladder.why in ORDERS:
+            result.actions.append(Interrupt(slot, Order(ORDERS[ladder.why], ladder.token, ladder.job)))
+    if now >= ladder.since + 2 * ladder.grace:
+        ladder.rung = Rung.KILLED
+        result.actions.append(Kill(slot, signal.SIGKILL))
+        return
+    if ladder.rung is Rung.TOLD and now >= ladder.since + ladder.grace:
+        ladder.rung = Rung.TERMED
+        result.actions.append(Kill(slot, signal.SIGTERM))
+    result.later(ladder.since + (ladder.grace if ladder.rung is Rung.TOLD else 2 * ladder.grace))
+
+
+def _replace(fleet: Fleet, now: float, result: Plan) -> None:
+    """Fork what is missing and dismiss what is too much, never going below what is wanted."""
+    if not fleet.supervisor:
+        return
+    for kind in KINDS:
+        slots = [slot for slot in fleet.slots if slot.kind is kind]
+        wanted = fleet.wants(kind)
+        here = [slot for slot in slots if slot.counts]
+        old = [slot for slot in here if _outdated(slot, fleet)]
+        resting = [slot for slot in slots if not slot.alive and slot.rest_until > now]
+        for slot in resting:
+            result.later(slot.rest_until)
+        missing = wanted - len(here) - len(resting)
+        if old and kind is WORKER and missing <= 0 and not resting and len(here) <= wanted:
+            missing = 1  # one newcomer at a time; an old one goes when it is READY
+        free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
+        result.actions.extend(Fork(slot) for slot in free[: max(missing, 0)])
+        for slot in _surplus(here, old, wanted, kind):
+            result.actions.append(Dismiss(slot))
+            fleet.dismissed(slot, now)
+    if fleet.reloading and not any(_outdated(slot, fleet) for slot in fleet.workers() if slot.counts):
+        fleet.reloading = False
+        fleet.notes.append("reloaded: every worker runs the new code")
+
+
+def _outdated(slot: Slot, fleet: Fleet) -> bool:
+    return slot.worn or (slot.kind.works and slot.generation < fleet.generation)
+
+
+def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:
+    """Who may go: outdated ones as far as enough others are READY, then the highest numbers above what is wanted."""
+    if kind is not WORKER:
+        return old if len(here) <= wanted else here[wanted:]
+    ready = sum(slot.state is State.READY for slot in here)
+    fresh = [slot for slot in here if slot not in old]
+    going = sorted(old, key=lambda slot: (slot.state is State.READY, bool(slot.now.job)))[: max(ready - wanted, 0)]
+    if len(here) - len(going) > wanted and not old:
+        going += sorted(fresh, key=lambda slot: slot.number)[wanted:]
+    return going
+
+
+def _nudge(fleet: Fleet, result: Plan) -> None:
+    """Wake as many idle children as were called for. A call that nobody can take is not lost: the busy look again before they sleep."""
+    for slot in fleet.alive():
+        if slot.state not in (State.READY, State.BOOTING):
+            continue
+        if fleet.all_called:
+            result.actions.append(Nudge(slot))
+            fleet.nudged(slot)
+        elif slot.kind.works and fleet.calls > 0 and slot.state is State.READY and slot.idle and slot.ladder is None:
+            fleet.calls -= 1
+            result.actions.append(Nudge(slot))
+            fleet.nudged(slot)
+        elif slot.kind.name == "keeper" and fleet.keeper_called:
+            result.actions.append(Nudge(slot))
+    fleet.calls, fleet.all_called, fleet.keeper_called = 0, False, False

@@ -1,0 +1,181 @@
+"""Our place in the database: registered, beating, and taking over what the dead have left.
+
+One row with one lease, whatever the number of children, renewed by this process, which never runs user code and so cannot be starved by it.
+The deadline on the notice counts from before the beat was sent: a child that claims nothing past it claims nothing that a neighbour may
+have taken over. Nothing here waits; each step is a letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from supervisor import lease as machine
+from supervisor.courier import Answer, Courier, Link
+from supervisor.version import VERSION
+
+if TYPE_CHECKING:
+    from supervisor.fleet import Fleet
+    from supervisor.lease import Identity
+    from workers.board import Notice
+
+log = logging.getLogger("jobherd.supervisor")
+
+BEATS: Final = 3
+"""Beats a lease: two may be lost before it lapses."""
+ECHO_PATIENCE: Final = 3.0
+"""Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing)."""
+
+
+class Registration:
+    """Drives the supervisor's row. `step` is called each turn."""
+
+    def __init__(self, courier: Courier, fleet: Fleet, notice: Notice, *, me: Identity, lease: float) -> None:
+        self._courier = courier
+        self._fleet = fleet
+        self._notice = notice
+        self._me = me
+        self._lease = lease
+        self._epoch = -1
+        self._asked = False
+        self._beat_at = 0.0
+        self._echo_by = float("inf")
+        self._neighbours_at = float("inf")
+        self._dead: list[int] = []
+        self._connected_at = 0.0
+        self._sessions = 0
+        self._last_id = 0
+        self.heard_back = False
+        """Our latest beat was heard by ourselves."""
+        self.beats = 0
+        self.reclaimed = 0
+
+    def wake_at(self) -> float:
+        """When `step` must be called at the latest."""
+        if self._courier.link is not Link.UP:
+            return float("inf")
+        return min(self._beat_at, self._echo_by, self._neighbours_at)
+
+    def step(self, now: float) -> None:
+        """Register, beat, look for the dead: whatever is due."""
+        if self._courier.link is not Link.UP:
+            self.heard_back = False
+            return
+        if self._epoch != self._courier.epoch:
+            self._epoch = self._courier.epoch
+            self._asked = False
+            self._sessions += 1
+            self._connected_at = now
+            self._beat_at, self._echo_by = now, float("inf")
+        if not self._fleet.supervisor:
+            if not self._asked:
+                self._register(now)
+            return
+        if now >= self._echo_by:
+            self._echo_by = float("inf")
+            self._courier.lose("the session does not hear its own notifications", now)
+            return
+        if now >= self._beat_at:
+            self._beat(now)
+        if now >= self._neighbours_at:
+            self._neighbours_at = float("inf")
+            self._courier.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+
+    def echoed(self, note: str) -> None:
+        """A beat was notified; ours proves that the session hears."""
+        if note == f"@beat:{self._fleet.supervisor}":
+            self.heard_back = True
+            self._echo_by = float("inf")
+
+    def look_for_cancels(self) -> None:
+        """Somebody asked to cancel a running job; perhaps one of ours."""
+        if self._fleet.supervisor:
+            self._courier.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
+
+    # -- letters ----------------------------------------------------------------------------------------------------
+
+    def _register(self, now: float) -> None:
+        self._asked = True
+        me = self._me
+        self._courier.ask(
+            "register_supervisor",
+            {
+                "host": me.host,
+                "machine": me.machine,
+                "pid": me.pid,
+                "pid_started": me.pid_started,
+                "version": VERSION,
+                "lease": self._lease,
+            },
+            lambda answer: self._registered(answer, sent=now),
+        )
+
+    def _registered(self, answer: Answer, *, sent: float) -> None:
+        self._asked = False
+        if not answer:
+            self._beat_at = sent + 0.5
+            return
+        number = int(answer[0][0] or 0)
+        self._fleet.registered(number)
+        self._notice.lease_deadline = sent + self._lease
+        self._beat_at = sent + 0.2
+        self._neighbours_at = sent
+        log.info("registered as supervisor %d", number, extra={"supervisor": number, "host": self._me.host})
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + self._lease / BEATS
+        self._echo_by = min(self._echo_by, now + ECHO_PATIENCE)
+        number = self._fleet.supervisor
+        self._courier.ask(
+            "renew_lease", {"supervisor": number, "lease": self._lease}, lambda answer: self._renewed(answer, number, sent=now)
+        )
+        # After an outage everybody gets one whole lease to renew before anybody is reclaimed.
+        patient = self._sessions == 1 or now - self._connected_at >= self._lease
+        self._courier.ask(
+            "reclaim_supervisors",
+            {"supervisor": number, "dead": self._dead, "lease": self._lease, "patient": patient},
+            lambda answer: self._reclaimed(answer, list(self._dead)),
+        )
+        self.look_for_cancels()
+
+    def _renewed(self, answer: Answer, number: int, *, sent: float) -> None:
+        if answer is None or number != self._fleet.supervisor:
+            return
+        self.beats += 1
+        if answer:
+            self._notice.lease_deadline = sent + self._lease
+            return
+        self._notice.lease_deadline = 0.0
+        self._echo_by = float("inf")
+        self._fleet.lease_lost(time.monotonic())
+
+    def _reclaimed(self, answer: Answer, dead: list[int]) -> None:
+        if answer is None:
+            return
+        self._dead = [number for number in self._dead if number not in dead]
+        supervisors, jobs, hosts = answer[0]
+        if int(supervisors or 0):
+            self.reclaimed += int(jobs or 0)
+            log.warning("%s jobs were reclaimed from %s supervisors", jobs, supervisors, extra={"hosts": hosts})
+
+    def _met(self, answer: Answer) -> None:
+        neighbours = [
+            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
+            for row in answer or []
+        ]
+        self._dead = machine.dead(neighbours)
+        now = time.monotonic()
+        if self._dead:
+            self._beat_at = now
+        if {neighbour.supervisor for neighbour in neighbours if not machine.alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):
+            self._neighbours_at = now + 0.05  # what their children run must have ended first
+
+    def _cancelled(self, answer: Answer) -> None:
+        now = time.monotonic()
+        for incarnation, token, job in answer or []:
+            self._fleet.cancel(incarnation=int(incarnation or 0), token=int(token or 0), job=int(job or 0), now=now)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

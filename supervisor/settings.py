@@ -1,0 +1,336 @@
+"""What can be set, in one place: each setting with its explanation, unit, default and range.
+
+A value comes from a flag, else the environment (`JOBHERD_*`), else `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml` of the
+working directory, else it is the default; what was not given is never taken for what was given as the default. Flags, errors and
+`docs/settings.md` are made from the fields below: a setting is added by adding a field. This module must not act on a setting.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
+
+from supervisor import settings_values as values
+from supervisor.settings_sources import Given, SettingsError, gather
+from workers.seat import ChildSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from supervisor.settings_values import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field of `Settings` says of itself."""
+
+    reader: Reader
+    explanation: str
+    group: str
+    variables: tuple[str, ...] = ()
+    """Variables of the environment that are looked at after its own."""
+    metavar: str = "VALUE"
+    default_in_words: str | None = None
+    secret: bool = False
+    """The value is never shown."""
+
+
+def setting(  # a field whose metadata carries the explanation
+    default: Any,
+    reader: Reader,
+    explanation: str,
+    *,
+    group: str,
+    variables: tuple[str, ...] = (),
+    metavar: str = "VALUE",
+    says: str | None = None,
+    secret: bool = False,
+) -> Any:
+    told = Setting(reader, explanation, group, variables, metavar, says, secret)
+    return field(default=default, metadata={"setting": told}, repr=not secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. Times are in seconds, sizes in bytes. Made by `Settings.load`; the defaults alone by `Settings()`."""
+
+    # -- the database ----------------------------------------------------------------------------------------------------
+    dsn: str | None = setting(
+        None,
+        values.dsn(),
+        "The database. With none, Jobherd starts an embedded PostgreSQL of its own and says so.",
+        group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True,
+    )  # fmt: skip
+    listen_dsn: str | None = setting(
+        None,
+        values.dsn(),
+        "Where the parent listens and renews its lease, when `dsn` leads through a pooler in transaction mode: LISTEN needs a session of its own.",
+        group="Database", metavar="DSN", says="the same as `dsn`", secret=True,
+    )  # fmt: skip
+    schema: str = setting("jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME")
+    embedded_dir: Path = setting(  # noqa: RUF009  # a path never changes
+        Path(),
+        values.path(),
+        "The folder in which the embedded PostgreSQL keeps its `.jobherd/`.",
+        group="Database", metavar="PATH", says="the working directory",
+    )  # fmt: skip
+    db_retry_initial: float = setting(
+        0.5,
+        values.span(0.1, 60),
+        "How long to wait before the database is tried again after it was lost; doubled each time, with jitter.",
+        group="Database", metavar="TIME",
+    )  # fmt: skip
+    db_retry_max: float = setting(
+        30.0, values.span(0.5, 300), "The longest such wait. The tries never end.", group="Database", metavar="TIME"
+    )
+    lease: float = setting(
+        15.0,
+        values.span(3, 3600),
+        "How long a supervisor may be silent before others take its jobs over. It renews three times in that span.",
+        group="Database", metavar="TIME",
+    )  # fmt: skip
+
+    # -- the work --------------------------------------------------------------------------------------------------------
+    handlers: tuple[str, ...] = setting(
+        (),
+        values.words("folders, files or dotted modules", ":"),
+        "Where the jobs are. The flag may be repeated; a variable has colons between.",
+        group="Work", metavar="PATH", says="none",
+    )  # fmt: skip
+    app_dir: Path = setting(  # noqa: RUF009  # a path never changes
+        Path(),
+        values.path(),
+        "The folder that stands first on the import path of children, so that handlers can import your code.",
+        group="Work", metavar="PATH", says="the working directory",
+    )  # fmt: skip
+    queues: tuple[str, ...] = setting(
+        (),
+        values.queues(),
+        "The queues to serve, the most urgent first. With none: every queue, the most urgent job first.",
+        group="Work", metavar="NAMES", says="all",
+    )  # fmt: skip
+    batch: int = setting(
+        1,
+        values.whole(1, 1000),
+        "How many jobs a child claims at a time. More is faster for jobs of a few milliseconds, and less fair among children.",
+        group="Work", metavar="N",
+    )  # fmt: skip
+    poll: float = setting(
+        5.0,
+        values.span(1, 300),
+        "Backstop: a child looks for work after so long without a wake-up, give or take a tenth.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    unknown_delay: float = setting(
+        60.0,
+        values.span(1, 86400),
+        "A job of a kind that no module here declares goes back and returns after this long: another machine may know it.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    unknown_for: float = setting(
+        86400.0, values.span(60, 30 * 86400), "Such a job fails once it is this old.", group="Work", metavar="TIME"
+    )
+    sweep: float = setting(
+        2.0,
+        values.span(0.2, 60),
+        "How often the keeper looks for running jobs that nobody holds any more.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    until_empty: bool = setting(False, values.switch(), "Drain what is there, then exit with 0. For CI, cron and tests.", group="Work")
+
+    # -- the children ----------------------------------------------------------------------------------------------------
+    workers: int = setting(
+        4, values.whole(0, 64), "How many children run jobs. The signals TTIN and TTOU add and take one.", group="Children", metavar="N"
+    )
+    max_workers: int = setting(
+        64,
+        values.whole(1, 64),
+        "The most children that TTIN may lead to. Memory is set aside for so many.",
+        group="Children", metavar="N",
+    )  # fmt: skip
+    spawn_timeout: float = setting(
+        10.0,
+        values.span(0.5, 600),
+        "A new child that is not ready after this long is killed and tried again.",
+        group="Children", metavar="TIME",
+    )  # fmt: skip
+    respawn_initial: float = setting(
+        0.1,
+        values.span(0.01, 60),
+        "How long a place rests after its child has crashed; doubled with each crash in a row, with jitter.",
+        group="Children", metavar="TIME",
+    )  # fmt: skip
+    respawn_max: float = setting(30.0, values.span(0.1, 3600), "The longest such rest.", group="Children", metavar="TIME")
+    max_jobs: int = setting(
+        0,
+        values.whole(1, 1_000_000_000, zero="never"),
+        "Replace a child after so many jobs.",
+        group="Children", metavar="N", says="0: never",
+    )  # fmt: skip
+    max_age: float = setting(
+        0.0,
+        values.span(1, 30 * 86400, zero="never"),
+        "Replace a child that is this old, between two jobs.",
+        group="Children", metavar="TIME", says="0: never",
+    )  # fmt: skip
+    max_rss: int = setting(
+        0,
+        values.size(32_000_000, 10**13, zero="never"),
+        "Replace a child that holds more memory than this. Looked at while a job runs; the job may end first.",
+        group="Children", metavar="SIZE", says="0: never",
+    )  # fmt: skip
+    jitter: float = setting(
+        0.1,
+        values.fraction(0, 0.5),
+        "The three limits above vary from child to child by up to this share, so that not all are replaced at one moment.",
+        group="Children", metavar="SHARE",
+    )  # fmt: skip
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+    grace: float = setting(
+        5.0,
+        values.span(0.1, 300),
+        "Each rung of the ladder for a job past its time: the timer in the handler, after this SIGTERM, after this again SIGKILL.",
+        group="Shutdown", metavar="TIME",
+    )  # fmt: skip
+    drain_timeout: float = setting(
+        300.0,
+        values.span(0, 86400),
+        "How long running jobs may go on after TERM or Ctrl-C. What is cut off is ready again, its attempt given back.",
+        group="Shutdown", metavar="TIME",
+    )  # fmt: skip
+
+    # -- watching --------------------------------------------------------------------------------------------------------
+    http: tuple[str, int] | None = setting(
+        ("127.0.0.1", 8790),
+        values.address(),
+        "Where /metrics, /livez, /readyz and /startupz are served.",
+        group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
+    )  # fmt: skip
+    log_format: str = setting(
+        "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
+    )
+    log_level: str = setting(
+        "INFO", values.choice("DEBUG", "INFO", "WARNING", "ERROR"), "The least that is logged.", group="Watching", metavar="LEVEL"
+    )
+
+    given: Given = field(default_factory=Given, repr=False, compare=False)
+    """Where the values came from, to explain them and to read them again."""
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, object] = MappingProxyType({}),
+        *,
+        environ: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        only: Iterable[str] | None = None,
+    ) -> Self:
+        """Read the settings.
+
+        flags: what the command line gave, by field name; what is absent was not given.
+        environ: default the process's own. An empty variable counts as not set.
+        directory: where `jobherd.toml` and `pyproject.toml` are looked for; default the working directory.
+        only: the names to read; the others keep their defaults. So a command that needs the database alone does not stumble over the rest.
+
+        Raises SettingsError with one sentence for each thing that is wrong.
+
+        >>> Settings.load({"workers": "2"}, environ={}, directory=Path("/")).workers
+        2
+        """
+        told = specifications()
+        given = gather(
+            {name: told[name] for name in (told if only is None else only)}, flags, environ=environ, directory=directory, known=told
+        )
+        loaded = cls(**given.values, given=given)
+        if problems := loaded._contradictions():
+            raise SettingsError(problems)
+        return loaded
+
+    def again(self) -> Self:
+        """Return the settings read anew from the same flags and places, as SIGHUP asks. Raises SettingsError."""
+        return type(self).load(self.given.flags, directory=self.given.directory)
+
+    def source(self, name: str) -> str:
+        """Return where a setting's value came from, in words: "--workers", "JOBHERD_WORKERS", "jobherd.toml", "default"."""
+        return self.given.sources.get(name, "default")
+
+    def resolved_log_format(self) -> str:
+        """Return text or json: `auto` is text when standard error is a terminal."""
+        if self.log_format != "auto":
+            return self.log_format
+        return "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
+
+    def child(self, *, dsn: str | None = None) -> ChildSettings:
+        """Return what children are told. dsn: the database chosen for this run, when it is not `self.dsn`."""
+        database = dsn if dsn is not None else self.dsn
+        assert database is not None, "the database is chosen before children are made"
+        return ChildSettings(
+            dsn=database,
+            schema=self.schema,
+            handlers=self.handlers,
+            app_dir=self.app_dir,
+            queues=self.queues,
+            batch=self.batch,
+            poll=self.poll,
+            retry_initial=self.db_retry_initial,
+            retry_max=self.db_retry_max,
+            lease=self.lease,
+            grace=self.grace,
+            unknown_delay=self.unknown_delay,
+            unknown_for=self.unknown_for,
+            sweep=self.sweep,
+            http=self.http,
+            log_format=self.resolved_log_format(),
+            log_level=self.log_level,
+            host=socket.gethostname(),
+        )
+
+    def _contradictions(self) -> tuple[str, ...]:
+        """Return a sentence for each pair of settings that cannot both be meant."""
+        pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
+        return tuple(
+            f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
+            f"{high} = {getattr(self, high):g} (from {self.source(high)}): lower the one or raise the other"
+            for low, high in pairs
+            if getattr(self, low) > getattr(self, high)
+        )
+
+
+def specifications() -> dict[str, Setting]:
+    """Return what each setting says of itself, by name, in order."""
+    return {each.name: each.metadata["setting"] for each in fields(Settings) if "setting" in each.metadata}
+
+
+def shown(name: str, value: object) -> str:
+    """Return a setting's value as people write it; a secret is not shown."""
+    match value:
+        case None:
+            return "off" if name == "http" else "none"
+        case _ if specifications()[name].secret:
+            return "(set)"
+        case bool():
+            return str(value).lower()
+        case (str() as host, int() as port):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case tuple():
+            return (specifications()[name].reader.separator or ",").join(map(str, value)) or "none"
+        case float() if name != "jitter":
+            return values.show_span(value)
+        case _:
+            return str(value)
+
+
+def render_settings_markdown() -> str:
+    """Return `docs/settings.md`. Made by `python -m supervisor.settings > docs/settings.md`; a test compares."""
+    from supervisor.settings_page import render  # noqa: PLC0415  # the page is made once in a while, settings are read at every start
+
+    return render(specifications(), {each.name: each.default for each in fields(Settings)})
+
+
+if __name__ == "__main__":
+    print(render_settings_markdown(), end="")

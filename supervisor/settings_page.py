@@ -1,0 +1,55 @@
+"""Writes `docs/settings.md` from what the settings say of themselves. Nothing in the page is written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.settings_sources import flag_of, variable_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisor.settings import Setting
+
+HEAD = """\
+# Settings
+
+<!-- Made from supervisor/settings.py by `python -m supervisor.settings > docs/settings.md`. Do not edit. -->
+
+A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or from `[tool.jobherd]` in
+`pyproject.toml` of the working directory (`jobherd.toml` first, never both), else it is the default. A variable that is set to
+nothing counts as not set. `jobherd run --print-settings` shows every value and where it came from; `jobherd check` looks at them
+without starting anything.
+
+```toml
+# jobherd.toml
+workers = 8
+queues = ["mail", "media"]
+drain_timeout = "10m"
+```
+
+Spans of time are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds. Sizes are written `"900MB"`,
+`"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary ones.
+"""
+
+
+def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
+    """Return the whole page."""
+    from supervisor.settings import shown  # noqa: PLC0415  # settings imports this module to make the page
+
+    lines = [HEAD]
+    for group in dict.fromkeys(setting.group for setting in settings.values()):
+        lines.append(f"## {group}\n")
+        for name, setting in settings.items():
+            if setting.group != group:
+                continue
+            variables = ", ".join(f"`{variable}`" for variable in (variable_of(name), *setting.variables))
+            default = setting.default_in_words or f"`{shown(name, defaults[name])}`"
+            lines += [
+                f"### `{name}`\n",
+                f"{setting.explanation}\n",
+                f"- flag `{flag_of(name)}`, environment {variables}",
+                f"- default: {default}",
+                f"- must be {setting.reader.allowed}\n",
+            ]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,231 @@
+"""How the value of a setting is read: from the text of a flag or a variable, or from what TOML made of it.
+
+Each reader knows what it allows and says it in words, once, for the errors and for the documentation. It must not know which setting
+it reads, nor where the value came from: `supervisor.settings` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from handlers import _durations
+from sql import check_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BYTES: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
+_QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+_TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one sort of value."""
+
+    allowed: str
+    """What it takes, to follow "must be"."""
+    read: Callable[[object], Any]
+    """Return the value, or raise ValueError or TypeError; the text of those is not shown unless it says more than `allowed`."""
+    separator: str | None = None
+    """What stands between the parts of a list in a variable of the environment."""
+
+
+def whole(low: int, high: int, *, zero: str = "") -> Reader:
+    """Read a whole number. With `zero`, 0 is allowed too and means that."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise TypeError
+        number = int(value) if not isinstance(value, str) or re.fullmatch(r"\s*-?\d[\d_]{0,17}\s*", value) else None
+        if number is None or not (low <= number <= high or (zero and number == 0)):
+            raise ValueError
+        return number
+
+    return Reader(_or_zero(f"a whole number from {low:,} to {high:,}", zero), read)
+
+
+def fraction(low: float, high: float) -> Reader:
+    """Read a share of one."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise TypeError
+        number = float(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return Reader(f"a number from {low:g} to {high:g}", read)
+
+
+def span(low: float, high: float, *, zero: str = "") -> Reader:
+    """Read a span of time, in seconds."""
+
+    def read(value: object) -> float:
+        seconds = _durations.seconds(value, field="it")
+        if not (low <= seconds <= high or (zero and seconds == 0)):
+            raise ValueError
+        return seconds
+
+    return Reader(_or_zero(f'a span of time from {show_span(low)} to {show_span(high)} ("30s", "5m", or a number of seconds)', zero), read)
+
+
+def size(low: int, high: int, *, zero: str) -> Reader:
+    """Read a number of bytes."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise TypeError
+        match = _SIZE.fullmatch(str(value))
+        if match is None or match[2].lower() not in _BYTES:
+            raise ValueError
+        number = int(float(match[1]) * _BYTES[match[2].lower()])
+        if not (low <= number <= high or number == 0):
+            raise ValueError
+        return number
+
+    return Reader(_or_zero(f'a size from {show_size(low)} to {show_size(high)} ("900MB", "2GiB", or a number of bytes)', zero), read)
+
+
+def choice(*names: str) -> Reader:
+    """Read one of some words; capitals do not matter."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        return {name.lower(): name for name in names}[value.strip().lower()]
+
+    return Reader(f"one of {', '.join(names)}", read)
+
+
+def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) -> Reader:
+    """Read a list: of TOML, of a flag that was repeated, or a text with a separator."""
+
+    def read(value: object) -> tuple[str, ...]:
+        parts: list[str] = []
+        for part in [value] if isinstance(value, str) else value if isinstance(value, Sequence) else [None]:
+            if not isinstance(part, str):
+                raise TypeError
+            given = part.split(separator) if isinstance(value, str) else [part]
+            parts += [word.strip() for word in given if word.strip()]
+        for word in parts:
+            if pattern is not None and not pattern.fullmatch(word):
+                message = f"{word!r} is not one"
+                raise ValueError(message)
+        return tuple(dict.fromkeys(parts))  # a name said twice is one
+
+    name = {",": "commas", ":": "colons"}[separator]
+    return Reader(f"a list of {what}, with {name} between", read, separator)
+
+
+def queues() -> Reader:
+    """Read names of queues."""
+    return words("queue names (lower-case letters, digits and _ . -, at most 63 characters)", ",", pattern=_QUEUE)
+
+
+def path() -> Reader:
+    """Read the path of a folder. Whether it is there is not looked at: it may come later."""
+
+    def read(value: object) -> Path:
+        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+            raise TypeError
+        return Path(value).expanduser()
+
+    return Reader("the path of a folder", read)
+
+
+def switch() -> Reader:
+    """Read yes or no."""
+
+    def read(value: object) -> bool:
+        return value if isinstance(value, bool) else _TRUTH[str(value).strip().lower()]
+
+    return Reader("true or false", read)
+
+
+def address() -> Reader:
+    """Read HOST:PORT, or off."""
+
+    def read(value: object) -> tuple[str, int] | None:
+        if value is False or (isinstance(value, str) and value.strip().lower() in {"off", "none", "no", "false"}):
+            return None
+        if not isinstance(value, str):
+            raise TypeError
+        host, colon, port = value.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            message = 'an IPv6 address is written in brackets: "[::1]:8790"'
+            raise ValueError(message)
+        if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host):
+            raise ValueError
+        return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" asks for all addresses, as everywhere
+
+    return Reader('HOST:PORT ("127.0.0.1:8790", ":8790" for all addresses), or off', read)
+
+
+def dsn() -> Reader:
+    """Read what libpq connects with. Its password must not reach an error."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise TypeError
+        text = re.sub(r"^postgres(?:ql)?\+\w+://", "postgresql://", value.strip())  # as other tools write it in DATABASE_URL
+        try:
+            conninfo_to_dict(text)
+        except psycopg.Error:
+            raise ValueError from None  # libpq's words repeat a part of the value
+        return text
+
+    return Reader('a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")', read)
+
+
+def schema() -> Reader:
+    """Read the name of our schema."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        return check_schema(value)
+
+    return Reader("a name of lower-case letters, digits and _, at most 41 characters, not starting with a digit or pg_", read)
+
+
+def show_span(seconds: float) -> str:
+    """Return a span as people write it.
+
+    >>> show_span(300.0), show_span(0.5)
+    ('5m', '500ms')
+    """
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
+
+
+def show_size(number: int) -> str:
+    """Return a number of bytes as people write it.
+
+    >>> show_size(32_000_000)
+    '32MB'
+    """
+    for unit in ("TB", "GB", "MB", "KB"):
+        if number and number % _BYTES[unit.lower()] == 0:
+            return f"{number // _BYTES[unit.lower()]}{unit}"
+    return str(number)
+
+
+def _or_zero(allowed: str, zero: str) -> str:
+    return f"{allowed}, or 0: {zero}" if zero else allowed

@@ -1,0 +1,193 @@
+"""The only place that forks, and everything a child must let go of.
+
+Signals are blocked around the fork until the child has handlers of its own: one that came between would run the parent's handlers in the
+child, and be lost. The child never returns through the parent's frames.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from workers import link, main
+from workers.seat import Seat
+
+if TYPE_CHECKING:
+    import selectors
+    from collections.abc import Callable, Iterable
+
+    from supervisor.courier import Courier
+    from supervisor.fleet import Slot
+    from supervisor.signals import SignalPipe
+    from workers.board import Board, Notice
+    from workers.seat import ChildSettings
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: loading takes locks
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The parent's ends of a child's pipes."""
+
+    wake: int
+    report: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a child inherits and must not keep: each of these, kept, has brought a system like this one down."""
+
+    selector: selectors.BaseSelector
+    signals: SignalPipe
+    courier: Courier
+    ends: Iterable[Ends]
+    boards: list[Board]
+    others: Iterable[int] = ()
+    """Further file numbers."""
+
+
+def become_subreaper() -> None:
+    """Make the parent inherit what its dead children leave behind, so that a daemon that escaped by setsid can be found and ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def fork_child(
+    slot: Slot, *, incarnation: int, supervisor: int, notice: Notice, settings: ChildSettings, inherited: Inherited
+) -> tuple[int, Ends]:
+    """Fork a child into the slot. Returns its pid and our ends of its pipes. Raises OSError when the system refuses a process."""
+    _assert_single_threaded()
+    wake_read, wake_write = link.open_pipe()
+    report_read, report_write = link.open_pipe()
+    board = inherited.boards[slot.number]
+    seat = Seat(
+        kind=slot.kind.name,
+        slot=slot.number,
+        incarnation=incarnation,
+        supervisor=supervisor,
+        parent=os.getpid(),
+        wake=wake_read,
+        report=report_write,
+        board=board,
+        notice=notice,
+        settings=settings,
+        boards=tuple(inherited.boards) if slot.kind.sees_all else (),
+    )
+
+    def life() -> NoReturn:
+        os.close(wake_write)
+        os.close(report_read)
+        _let_go(inherited, keep=set(inherited.boards) if slot.kind.sees_all else {board})
+        main.main(seat)
+
+    try:
+        pid = _fork(life)
+    except OSError:
+        for fd in (wake_read, wake_write, report_read, report_write):
+            os.close(fd)
+        raise
+    os.close(wake_read)
+    os.close(report_write)
+    return pid, Ends(wake_write, report_read)
+
+
+def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:
+    """Called in the child: drop what is the parent's, by file number and nothing more."""
+    signal.set_wakeup_fd(-1)
+    # Closed, never unregistered: the epoll set is shared, and unregistering would deafen the parent.
+    inherited.selector.close()
+    inherited.signals.close()
+    # By its number: conn.close() would say goodbye on the session that is the parent's.
+    if (fd := inherited.courier.forget()) >= 0:
+        os.close(fd)
+    # A sibling's write end kept open here would hide the parent's death from that sibling.
+    for ends in inherited.ends:
+        os.close(ends.wake)
+        os.close(ends.report)
+    for fd in inherited.others:
+        os.close(fd)
+    for board in inherited.boards:
+        if board not in keep:
+            board.close()
+
+
+def _fork(life: Callable[[], NoReturn]) -> int:
+    parent = os.getpid()
+    sys.stdout.flush()  # or the child writes what was buffered once more
+    sys.stderr.flush()
+    # Objects that exist now are never looked at by the child's collector: looking would copy their pages.
+    gc.freeze()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setpgid(0, 0)  # its own group: Ctrl-C reaches only the parent, and a kill reaches its grandchildren
+                _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+                if os.getppid() != parent:  # it died between fork and prctl, and nobody will tell us
+                    os._exit(link.EXIT_LEFT)
+                life()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)  # done on both sides: whoever needs it first finds it done
+        return pid
+    finally:
+        gc.unfreeze()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _assert_single_threaded() -> None:
+    if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
+        msg = "the parent has more than one thread: a lock one of them holds would stay shut in the child for ever"
+        raise RuntimeError(msg)
+
+
+class Lookup:
+    """A host name being looked up by a short-lived child: the C library's own look-up blocks, for half a minute if a name server is gone."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        self.fd, write = link.open_pipe()
+        self._data = b""
+
+        def life() -> NoReturn:
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signum, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            lines = []
+            for host in hosts:
+                with suppress(OSError):
+                    lines.append(f"{host} {socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]}")
+            os.write(write, "\n".join(lines).encode())
+            os._exit(0)
+
+        self.pid = _fork(life)
+        os.close(write)
+
+    def read(self) -> dict[str, str] | None:
+        """Return the addresses by host once the child is through, else None."""
+        try:
+            while chunk := os.read(self.fd, 65536):
+                self._data += chunk
+        except BlockingIOError:
+            return None
+        return dict(line.split() for line in self._data.decode().splitlines())
+
+    def close(self) -> None:
+        """End it, whatever it is at."""
+        os.close(self.fd)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)

@@ -1,0 +1,194 @@
+"""What becomes of a dead child's jobs: its session is ended, what it ran is settled, what it had not started is given back.
+
+The order is the point. A claim that was in flight when the child was killed still commits in its backend: released before that, its jobs
+would hang until the lease ends. So nothing is released while the backend lives, and it is asked every few milliseconds. Nothing here waits;
+each step is a letter to the database, and a case whose letter is lost is taken up again when the session is back.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from supervisor.fleet import Death, Rung
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervisor.courier import Answer
+    from supervisor.postmortem import PostMortem
+    from workers.board import Now, Policy
+
+
+class Post(Protocol):
+    """Where letters to the database go."""
+
+    def ask(self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None]) -> None:
+        """Send the statement of that name."""
+
+
+class Step(Enum):
+    """How far a case is."""
+
+    BACKEND = "backend"
+    SETTLE = "settle"
+    RELEASE = "release"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of the job a child died with."""
+
+    outcome: str
+    code: str | None
+    delay: float = 0.0
+    crash: int = 0
+
+
+def judge(now: Now, policy: Policy, death: Death, jitter: float) -> Verdict | None:
+    """Return what becomes of the job that `now` names, or None if it is not ours to say. `jitter` is between -1 and 1."""
+    ladder = death.ladder
+    why = ladder.why.value if ladder is not None and ladder.rung is not Rung.TOLD else death.cause
+    last = now.attempts >= now.max_attempts
+    match why:
+        case "lost":
+            return None
+        case "cancel":
+            return Verdict("cancelled", "JOB_CANCELLED")
+        case "drain" | "quit" | "worn" | "left":
+            return Verdict("abandoned", None)
+        case "timeout":
+            return Verdict("failed", "JOB_TIMEOUT") if last else Verdict("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))
+    if last or now.crashes + 1 >= policy.max_crashes:
+        return Verdict("failed", "WORKER_CRASHED", crash=1)
+    # The first crash may have been the machine's fault: again at once. From the second on it is likely the job's.
+    return Verdict("retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1)
+
+
+def delay(policy: Policy, attempts: int, jitter: float) -> float:
+    """Return the back-off after so many attempts, in seconds."""
+    base, factor, spread, cap = policy.backoff
+    grown = base * factor ** min(max(attempts - 1, 0), 60)
+    return float(min(min(grown, cap) * (1 + spread * jitter), cap))
+
+
+@dataclass(slots=True)
+class Case:
+    """One dead child."""
+
+    death: Death
+    now: Now
+    policy: Policy
+    post_mortem: PostMortem
+    step: Step = Step.BACKEND
+    waiting: bool = False
+    again_at: float = 0.0
+    pause: float = 0.001
+
+
+class Undertaker:
+    """All cases that are open."""
+
+    def __init__(self, post: Post, *, host: str, closed: Callable[[Case, Verdict | None, list[int]], None]) -> None:
+        self._post = post
+        self._host = host
+        self._closed = closed
+        self.cases: list[Case] = []
+
+    def take(self, case: Case) -> None:
+        """Begin a case."""
+        self.cases.append(case)
+
+    def wake_at(self) -> float:
+        """When `step` must be called at the latest."""
+        return min((case.again_at for case in self.cases if not case.waiting), default=float("inf"))
+
+    def step(self, now: float) -> None:
+        """Send what is due."""
+        for case in self.cases:
+            if not case.waiting and now >= case.again_at:
+                self._send(case, now)
+        self.cases = [case for case in self.cases if case.step is not Step.DONE]
+
+    def _send(self, case: Case, now: float) -> None:
+        case.waiting = True
+        death = case.death
+        child: dict[str, object] = {"supervisor": death.supervisor, "incarnation": death.incarnation}
+        match case.step:
+            case Step.BACKEND:
+                self._post.ask("end_backend", child, lambda answer: self._ended(case, answer, now))
+            case Step.SETTLE:
+                verdict = judge(case.now, case.policy, death, random.uniform(-1, 1)) if case.now.job else None
+                if verdict is None:
+                    case.step = Step.RELEASE
+                    self._send(case, now)
+                else:
+                    self._post.ask(
+                        "settle_jobs", self._settlement(case, verdict, now), lambda answer: self._settled(case, verdict, answer, now)
+                    )
+            case Step.RELEASE:
+                self._post.ask("release_child", {**child, "counted": False}, lambda answer: self._released(case, None, answer, now))
+            case Step.DONE:
+                pass
+
+    def _ended(self, case: Case, answer: Answer, now: float) -> None:
+        case.waiting = False
+        if answer is None:
+            case.again_at = now + 0.05
+        elif answer and answer[0][0] not in (None, "0"):
+            case.again_at = now + case.pause
+            case.pause = min(case.pause * 2, 0.1)
+        else:
+            case.step, case.again_at = Step.SETTLE, 0.0
+            self._send(case, now)
+
+    def _settled(self, case: Case, verdict: Verdict, answer: Answer, now: float) -> None:
+        case.waiting = False
+        if answer is None:
+            case.again_at = now + 0.05
+            return
+        # No row: the child had settled it before it died, or the claim was somebody else's by then. Both are fine: change nothing.
+        ours = bool(answer)
+        case.step, case.again_at = Step.RELEASE, 0.0
+        case.waiting = True
+        death = case.death
+        self._post.ask(
+            "release_child",
+            {"supervisor": death.supervisor, "incarnation": death.incarnation, "counted": False},
+            lambda released: self._released(case, verdict if ours else None, released, now),
+        )
+
+    def _released(self, case: Case, verdict: Verdict | None, answer: Answer, now: float) -> None:
+        case.waiting = False
+        if answer is None:
+            case.again_at = now + 0.05
+            return
+        case.step = Step.DONE
+        self._closed(case, verdict, [int(row[0]) for row in answer if row[0] is not None])
+
+    def _settlement(self, case: Case, verdict: Verdict, now: float) -> dict[str, object]:
+        record, report = case.now, case.post_mortem
+        keep = case.policy.keep_failed
+        return {
+            "child": record.child,
+            "token": record.token,
+            "ran_on": f"{self._host}/{case.death.pid}",
+            "ids": [record.job],
+            "outcomes": [verdict.outcome],
+            "delays": [verdict.delay],
+            "results": [None],
+            "codes": [verdict.code],
+            "errors": [report.sentence],
+            "tracebacks": [report.stack or None],
+            "ran": [max(case.death.at - record.started, 0.0)],
+            "ago": [max(now - case.death.at, 0.0)],
+            "usages": [json.dumps({"max_rss": report.max_rss})],
+            "progresses": [None],
+            "post_mortems": [json.dumps(report.as_dict())],
+            "crashes": [verdict.crash],
+            "keeps": [keep],
+        }

@@ -1,0 +1,84 @@
+"""Running the real console in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from orjson import loads
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 60.0
+"""Seconds after which a command has failed."""
+COMMAND = (sys.executable, "-W", "error", "-m", "supervisor")
+
+
+def environment(dsn: str | None, **more: str) -> dict[str, str]:
+    """What a command sees: nothing of Jobherd's but what the test says."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "COLUMNS"}
+    }
+    kept |= {"PYTHONPATH": str(ROOT), "NO_COLOR": ""} | more
+    return kept if dsn is None else kept | {"JOBHERD_DSN": dsn}
+
+
+def jobherd(*words: object, dsn: str | None = None, stdin: str | bytes = b"", cwd: Path | None = None, **more: str):
+    """Run a command to its end."""
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)], input=given, capture_output=True, env=environment(dsn, **more), cwd=cwd, timeout=LIMIT, check=False
+    )
+    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def start(*words: object, dsn: str | None = None, **more: str) -> subprocess.Popen[bytes]:
+    """Start a command that the test will talk to."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(dsn, **more),
+    )  # fmt: skip
+
+
+def on_terminal(*words: object, dsn: str, columns: int = 80, **more: str) -> str:
+    """Run a command whose standard output is a terminal; return what it shows."""
+    master, slave = pty.openpty()
+    try:
+        pid = subprocess.Popen(
+            [*COMMAND, *map(str, words)], stdin=slave, stdout=slave, stderr=slave,
+            env=environment(dsn, TERM="xterm", COLUMNS=str(columns), **more),
+        )  # fmt: skip
+        os.close(slave)
+        slave = -1
+        shown = b""
+        try:
+            while data := os.read(master, 65536):
+                shown += data
+        except OSError:  # how a terminal says that nobody is on the other side any more
+            pass
+        pid.wait(LIMIT)
+        return shown.decode().replace("\r\n", "\n")
+    finally:
+        os.close(master)
+        if slave >= 0:
+            os.close(slave)
+
+
+class Answer:
+    """What a command said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n--- out\n{self.out}--- err\n{self.err}"
+
+    @property
+    def json(self):
+        return loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()

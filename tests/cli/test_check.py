@@ -1,0 +1,140 @@
+"""`check`, and what `run` says before it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+
+from tests.cli.shell import LIMIT, jobherd, start
+from tests.support.processes import wait_for_exit
+
+
+def module(folder, name: str, text: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text("from handlers import handler\n" + textwrap.dedent(text))
+    return str(path)
+
+
+def test_sound_handlers_are_listed(tmp_path):
+    file = module(tmp_path, "mail", '@handler("mail:receipt", queue="mail", timeout="2m")\ndef receipt(order_id: int) -> None: ...\n')
+    answer = jobherd("check", "--handlers", tmp_path, "--json", cwd=tmp_path)
+    assert answer.code == 0, answer
+    assert answer.json == {
+        "ok": True,
+        "kinds": [{"kind": "mail:receipt", "queue": "mail", "timeout": 120.0, "max_attempts": 5, "file": file, "line": 2}],
+        "problems": [],
+    }
+    assert "1 kind, nothing wrong" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
+
+
+def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
+    module(tmp_path, "a_good", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
+    module(tmp_path, "b_twice", '\n@handler("mail:receipt")\ndef receipt() -> None: ...\n')
+    module(tmp_path, "c_option", '@handler("x:y", timeout="never")\ndef y() -> None: ...\n')
+    module(tmp_path, "d_syntax", "\n\ndef (:\n")
+    module(tmp_path, "e_exits", "raise SystemExit(3)\n")
+    answer = jobherd("check", "--handlers", ".", cwd=tmp_path)
+    assert answer.code == 1
+    for place in ("b_twice.py:3", "c_option.py:2", "d_syntax.py:4", "e_exits.py:2"):
+        assert f"jobherd: {place}: " in answer.err, place
+    assert "4 found wrong" in answer.err
+    assert "mail:receipt" in answer.out
+    told = jobherd("check", "--handlers", ".", "--json", cwd=tmp_path).json
+    assert not told["ok"]
+    assert [os.path.basename(each["file"]) for each in told["problems"]] == ["b_twice.py", "c_option.py", "d_syntax.py", "e_exits.py"]
+
+
+def test_a_place_that_does_not_exist_is_wrong(tmp_path):
+    answer = jobherd("check", "--handlers", "./nowhere", cwd=tmp_path)
+    assert answer.code == 1
+    assert "nowhere" in answer.err
+
+
+def test_a_module_that_ends_its_process_is_reported(tmp_path):
+    module(tmp_path, "dies", "import os; os._exit(7)\n")
+    assert "code 7" in jobherd("check", "--handlers", tmp_path).err
+    module(tmp_path, "dies", "import os; os.kill(os.getpid(), 11)\n")
+    assert "SIGSEGV" in jobherd("check", "--handlers", tmp_path).err
+
+
+def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    module(
+        tmp_path,
+        "hangs",
+        f"import subprocess\nprocess = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\nopen({str(fifo)!r}, 'w').write(str(process.pid))\n"
+        "process.wait()\n",
+    )
+    process = start("check", "--handlers", tmp_path, "--timeout", "1s")
+    grandchild = int(fifo.read_text())
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert b"more than 1s" in err
+    wait_for_exit(grandchild)
+
+
+def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
+    module(tmp_path, "prints", 'print("{")\n@handler("a:b")\ndef b() -> None: ...\n')
+    answer = jobherd("check", "--handlers", tmp_path, "--json")
+    assert [kind["kind"] for kind in answer.json["kinds"]] == ["a:b"]
+
+
+def test_handlers_see_the_app_dir(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "shop.py").write_text("NAME = 'shop:order'\n")
+    (tmp_path / "jobs").mkdir()
+    module(tmp_path / "jobs", "order", "from shop import NAME\n@handler(NAME)\ndef order() -> None: ...\n")
+    words = ("check", "--handlers", "jobs", "--json")
+    assert jobherd(*words, "--app-dir", "app", cwd=tmp_path).json["kinds"][0]["kind"] == "shop:order"
+    assert jobherd(*words, cwd=tmp_path).code == 1
+
+
+def test_wrong_settings_are_found_with_the_handlers(tmp_path):
+    (tmp_path / "jobherd.toml").write_text('workers = 99\nhandlers = ["jobs"]\nworkerz = 3\n')
+    (tmp_path / "jobs").mkdir()
+    module(tmp_path / "jobs", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
+    answer = jobherd("check", cwd=tmp_path)
+    assert answer.code == 1
+    assert "workers = 99 (from jobherd.toml): must be a whole number from 0 to 64" in answer.err
+    assert "did you mean workers" in answer.err
+
+
+# -- run, before it starts ---------------------------------------------------------------------------------------------------
+
+
+def test_run_refuses_wrong_settings_with_78_and_every_reason(tmp_path):
+    answer = jobherd("run", "--workers", "99", "--http", "nowhere", dsn="host=/nonexistent", cwd=tmp_path)
+    assert answer.code == 78
+    assert "workers = '99' (from --workers): must be a whole number from 0 to 64" in answer.err
+    assert "http = 'nowhere' (from --http)" in answer.err
+
+
+def test_run_prints_its_settings_and_their_sources(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("poll = '10s'\n")
+    answer = jobherd(
+        "run", "--print-settings", "--workers", 3, cwd=tmp_path, JOBHERD_QUEUES="a,b", DATABASE_URL="postgresql://x:hunter2@y/z"
+    )
+    assert answer.code == 0
+    told = {line.split()[0]: (line.split(" = ")[1].split("  # ")[0].strip(), line.split("  # ")[1]) for line in answer.lines}
+    assert told["workers"] == ("3", "--workers")
+    assert told["queues"] == ("a,b", "JOBHERD_QUEUES")
+    assert told["poll"] == ("10s", "jobherd.toml")
+    assert told["lease"] == ("15s", "default")
+    assert told["dsn"] == ("(set)", "DATABASE_URL")
+    assert "hunter2" not in answer.out
+
+
+def away(number: int) -> tuple[int, bytes]:
+    """Start a supervisor whose database is away, send it a signal once it has said so."""
+    process = start("run", "--log-format", "text", dsn="host=/nonexistent")
+    assert b"the database does not answer" in process.stderr.readline()
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=LIMIT)
+    return process.returncode, rest
+
+
+def test_run_waits_for_its_database_and_leaves_when_told():
+    assert away(signal.SIGTERM) == (0, b"")
+    assert away(signal.SIGINT) == (130, b"")

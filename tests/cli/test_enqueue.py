@@ -1,0 +1,113 @@
+"""`enqueue`: one job, many jobs, and what is refused at the door."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.cli.rows import send
+from tests.cli.shell import jobherd
+
+
+def test_it_prints_the_id_alone_on_its_line(database):
+    answer = jobherd("enqueue", "mail:receipt", '{"order_id": 7}', dsn=database)
+    assert (answer.code, answer.err) == (0, "")
+    job = jobherd("job", int(answer.out), "--json", dsn=database).json
+    assert (job["kind"], job["payload"], job["state"], job["queue"]) == ("mail:receipt", {"order_id": 7}, "ready", "default")
+
+
+def test_every_option_reaches_the_row(database):
+    answer = jobherd(
+        "enqueue", "a:b", "{}", "--queue", "media", "--priority", -5, "--delay", "1h30m", "--max-attempts", 2, "--timeout", "2m",
+        "--good-until", "2040-01-01T00:00:00+00:00", dsn=database,
+    )  # fmt: skip
+    job = jobherd("job", answer.out.strip(), "--json", dsn=database).json
+    assert (job["state"], job["queue"], job["priority"], job["max_attempts"], job["timeout"]) == ("scheduled", "media", -5, 2, 120.0)
+    assert job["good_until"] == "2040-01-01T00:00:00+00:00"
+    assert send(database, "SELECT run_at - created_at FROM jobherd.jobs")[0][0].total_seconds() == 5400
+
+
+def test_a_moment_without_a_zone_is_local_time(database):
+    answer = jobherd("enqueue", "a:b", "{}", "--run-at", "2040-06-01T12:00:00", dsn=database, TZ="Etc/GMT-3")
+    assert jobherd("job", answer.out.strip(), "--json", dsn=database).json["run_at"] == "2040-06-01T09:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["Mail", "{}"], "kind"),
+        (["a:b", "{"], "payload"),
+        (["a:b", '{"x": NaN}'], "payload"),
+        (["a:b", '{"a": {"b": ["\\u0000"]}}'], "$.a.b[0]"),
+        (["a:b", '{"x": "\\ud800"}'], "payload"),
+        (["a:b", "[" * 101 + "]" * 101], "100"),
+        (["a:b", '{"x": ' + "9" * 1001 + "}"], "$.x"),
+        (["a:b", "{}", "--queue", "No"], "queue"),
+        (["a:b", "{}", "--delay", "soon"], "delay"),
+        (["a:b", "{}", "--delay", "1h", "--run-at", "2040-01-01"], "exclude"),
+        (["a:b", "{}", "--max-attempts", "0"], "max_attempts"),
+        (["a:b", "{}", "--timeout", "0"], "timeout"),
+        (["a:b", "{}", "--priority", "99999"], "priority"),
+        (["a:b", "{}", "--run-at", "yesterday"], "moment"),
+        (["a:b", "{}", "--colour", "red"], "--colour"),
+    ],
+)
+def test_what_is_refused_is_2_and_leaves_nothing(database, words, said):
+    answer = jobherd("enqueue", *words, dsn=database)
+    assert answer.code == 2, answer
+    assert said in answer.err
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(0,)]
+
+
+def test_a_payload_beyond_a_megabyte_is_refused(database):
+    answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"x": "' + "y" * 1_000_001 + '"}')
+    assert answer.code == 2
+    assert "line 1" in answer.err
+    endless = jobherd("enqueue", "a:b", "-", dsn=database, stdin=b" " * 5_000_000)
+    assert endless.code == 2
+    assert "longer than" in endless.err
+
+
+def test_standard_input_gives_one_job_a_line_in_order(database):
+    answer = jobherd("enqueue", "a:b", "-", "--queue", "bulk", dsn=database, stdin="".join(f'{{"n": {n}}}\n\n' for n in range(2500)))
+    assert (answer.code, answer.err) == (0, "")
+    assert len(answer.lines) == 2500
+    rows = send(database, "SELECT id, (payload ->> 'n')::int, queue FROM jobherd.ready ORDER BY id")
+    assert rows == [(int(line), n, "bulk") for n, line in enumerate(answer.lines)]
+
+
+def test_without_json_a_pipe_is_read(database):
+    assert len(jobherd("enqueue", "a:b", dsn=database, stdin='{"n": 1}\n{"n": 2}').lines) == 2
+    assert jobherd("enqueue", "a:b", dsn=database).out == ""  # an empty one has no jobs in it
+
+
+def test_a_bad_line_ends_it_with_its_number_and_the_count(database):
+    lines = [orjson.dumps({"n": n}) for n in range(1500)]
+    lines[1200] = b'{"n": '
+    answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin=b"\n".join(lines))
+    assert answer.code == 2
+    assert "line 1201" in answer.err
+    assert "1200 jobs before it are enqueued" in answer.err
+    assert len(answer.lines) == 1200
+    assert send(database, "SELECT count(*), max((payload ->> 'n')::int) FROM jobherd.ready") == [(1200, 1199)]
+
+
+def test_bad_options_for_many_are_no_fault_of_a_line(database):
+    answer = jobherd("enqueue", "a:b", "-", "--queue", "No", dsn=database, stdin="{}\n")
+    assert answer.code == 2
+    assert "line" not in answer.err
+
+
+def test_numbers_keep_every_digit(database):
+    digits = "123456789012345678901234567890"
+    number = jobherd("enqueue", "a:b", f'{{"x": {digits}}}', dsn=database).out.strip()
+    assert digits in jobherd("job", number, "--json", dsn=database).out
+
+
+def test_a_missing_schema_is_made(empty_database):
+    answer = jobherd("enqueue", "a:b", "{}", dsn=empty_database)
+    assert answer.code == 0
+    assert "made the schema" in answer.err
+    assert answer.out == "1\n"

@@ -1,0 +1,255 @@
+"""Looking at jobs and telling them what to do."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+
+import psycopg
+
+import sql
+from tests.cli.rows import child, claim, past, send, supervisor
+from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, start
+
+KEYS = (
+    "id kind queue priority state attempts max_attempts crashes payload result error error_code run_at created_at started_at finished_at "
+    "progress history"
+).split()
+
+
+def enqueue(dsn: str, kind: str = "a:b", **options: object) -> int:
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return int(jobherd("enqueue", kind, "{}", *words, dsn=dsn).out)
+
+
+def everything(dsn: str) -> dict[str, int]:
+    """One job in each state."""
+    running = enqueue(dsn)
+    claim(dsn, child(dsn, supervisor(dsn)))
+    return {
+        "running": running,
+        "ready": enqueue(dsn),
+        "scheduled": enqueue(dsn, delay="1h"),
+        "retrying": send(dsn, "INSERT INTO jobherd.scheduled (kind, attempts, run_at) VALUES ('a:b', 1, now() + '1 h') RETURNING id")[0][0],
+        **{state: past(dsn, state) for state in ("completed", "failed", "cancelled", "expired")},
+    }
+
+
+def test_jobs_of_every_state_are_listed_newest_first_and_found_by_state(database):
+    ids = everything(database)
+    listed = jobherd("jobs", "--json", dsn=database).json
+    assert [job["id"] for job in listed] == sorted(ids.values(), reverse=True)
+    assert {job["state"]: job["id"] for job in listed} == ids
+    table = jobherd("jobs", dsn=database)
+    assert [line.split()[:2] for line in table.lines[1:]] == [
+        [str(number), state] for state, number in sorted(ids.items(), key=lambda i: -i[1])
+    ]
+    for state, number in ids.items():
+        assert [job["id"] for job in jobherd("jobs", "--state", state, "--json", dsn=database).json] == [number], state
+    pair = jobherd("jobs", "--state", "failed,ready", "--state", "running", "--json", dsn=database).json
+    assert {job["state"] for job in pair} == {"failed", "ready", "running"}
+
+
+def test_jobs_are_filtered_by_kind_and_queue(database):
+    past(database, "completed", many=3)
+    wanted = past(database, "failed", kind="rare:one", queue="slow")
+    waiting = enqueue(database, "rare:one")
+    assert [job["id"] for job in jobherd("jobs", "--kind", "rare:one", "--json", dsn=database).json] == [waiting, wanted]
+    assert [job["id"] for job in jobherd("jobs", "--queue", "slow", "--json", dsn=database).json] == [wanted]
+    assert jobherd("jobs", "--queue", "none", "--json", dsn=database).json == []
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(database):
+    past(database, "completed", many=7)
+    for _ in range(4):
+        enqueue(database)
+    past(database, "failed", many=3)
+    seen, before = [], []
+    while page := jobherd("jobs", "--limit", 4, "--json", *before, dsn=database).json:
+        seen += [job["id"] for job in page]
+        before = ["--before", seen[-1]]
+    assert seen == sorted(seen, reverse=True)
+    assert len(set(seen)) == 14
+    assert f"--before {seen[3]}" in jobherd("jobs", "--limit", 4, dsn=database).err
+
+
+def test_a_filter_looks_back_so_far_and_says_so(database):
+    past(database, "completed", kind="rare:one")
+    floor = past(database, "completed", many=50_010) - 50_000 + 1
+    answer = jobherd("jobs", "--kind", "rare:one", dsn=database)
+    assert (answer.code, answer.out) == (0, "")
+    assert f"--before {floor}" in answer.err
+    assert len(jobherd("jobs", "--kind", "rare:one", "--before", floor, "--json", dsn=database).json) == 1
+
+
+def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
+    past(database, "failed")
+    past(database, "completed", many=20_000)
+    send(database, "ANALYZE jobherd.history")
+    parameters = {"states": ["failed"], "kind": None, "queue": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
+    with psycopg.connect(database) as conn:
+        plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
+
+
+def test_a_job_as_json_has_what_scripts_rely_on(database):
+    for state, number in everything(database).items():
+        job = jobherd("job", number, "--json", dsn=database).json
+        assert set(KEYS) <= set(job), state
+        assert (job["id"], job["state"]) == (number, state)
+    failed = jobherd("job", number, "--json", dsn=database).json
+    assert [attempt["outcome"] for attempt in failed["history"]] == ["expired"]
+
+
+def test_a_jobs_page_shows_its_attempts(database):
+    number = past(database, "failed", error="the last straw")
+    send(
+        database,
+        """INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback, ran_on)
+           VALUES (%s, 1, 1, 'retry', now() - interval '5 s', now() - interval '3 s', current_date + 30, 'ValueError', 'the first straw',
+                   'Traceback:\n  File "x.py", line 3', 'beta/12')""",
+        number,
+    )
+    page = jobherd("job", number, dsn=database)
+    assert page.code == 0
+    assert page.out.index("the first straw") < page.out.rindex("the last straw")
+    for words in ("mail:receipt", "failed", '{"order_id": 7}', 'File "x.py", line 3', "beta/12", "alpha/77", "ran for 2s"):
+        assert words in page.out, words
+
+
+def test_a_document_that_python_cannot_load_is_shown_all_the_same(database):
+    hostile = '{"deep": ' + "[" * 3000 + "]" * 3000 + ', "long": ' + "9" * 6000 + "}"
+    number = send(database, "INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s) RETURNING id", hostile)[0][0]
+    for words in (("jobs",), ("jobs", "--json"), ("job", number), ("job", number, "--json")):
+        answer = jobherd(*words, dsn=database)
+        assert answer.code == 0, answer
+    assert hostile in answer.out
+
+
+def test_a_job_that_does_not_exist_is_1(database):
+    for words in (("job", 77), ("wait", 77), ("retry", 77), ("cancel", 77)):
+        answer = jobherd(*words, dsn=database)
+        assert answer.code == 1, answer
+        assert "no job" in answer.out.replace("no such job", "no job") + answer.err
+
+
+def test_wait_tells_how_jobs_ended(database):
+    good, bad = past(database, "completed"), past(database, "failed")
+    assert (jobherd("wait", good, dsn=database).code, jobherd("wait", bad, dsn=database).code) == (0, 1)
+    both = jobherd("wait", good, bad, "--json", dsn=database)
+    assert both.code == 1
+    assert both.json == [{"id": good, "state": "completed"}, {"id": bad, "state": "failed"}]
+
+
+def test_wait_gives_up_with_124_and_names_who_is_left(database):
+    number = enqueue(database)
+    answer = jobherd("wait", number, "--timeout", "0", dsn=database)
+    assert answer.code == 124
+    assert str(number) in answer.err
+
+
+def test_wait_sees_the_end_when_it_comes(database):
+    first, second = past(database, "completed"), enqueue(database)
+    process = start("wait", first, second, dsn=database)
+    assert process.stdout.readline() == f"{first} completed\n".encode()  # it has looked, and goes on
+    jobherd("cancel", second, dsn=database)
+    out, _ = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (1, f"{second} cancelled\n".encode())
+
+
+def test_cancel_is_honest(database):
+    waiting, running = enqueue(database), None
+    answer = jobherd("cancel", waiting, dsn=database)
+    assert (answer.code, answer.out) == (0, f"{waiting} cancelled\n")
+    running = enqueue(database)
+    claim(database, child(database, supervisor(database)))
+    answer = jobherd("cancel", running, "--json", dsn=database)
+    assert (answer.code, answer.json) == (0, [{"id": running, "answer": "cancelling"}])
+    late = jobherd("cancel", past(database, "completed"), dsn=database)
+    assert late.code == 1
+    assert "too late" in late.out
+
+
+def test_retry_takes_ids_from_standard_input_and_tries_each(database):
+    ids = [past(database, "failed") for _ in range(3)]
+    answer = jobherd("retry", "-", dsn=database, stdin=f"{ids[0]}\n{ids[1]} 4711 {ids[2]}\n")
+    assert answer.code == 1  # 4711 does not exist
+    assert answer.lines == [f"{ids[0]} ready", f"{ids[1]} ready", "4711 there is no such job", f"{ids[2]} ready"]
+    assert send(database, "SELECT array_agg(id ORDER BY id) FROM jobherd.ready") == [(ids,)]
+
+
+def test_pause_and_resume(database):
+    enqueue(database, queue="mail")
+    assert jobherd("pause", "mail", "--reason", "provider down", dsn=database).out == "mail is paused\n"
+    assert jobherd("pause", "mail", dsn=database).out == "mail was paused already\n"
+    queue = jobherd("queues", "--json", dsn=database).json[0]
+    assert (queue["queue"], queue["ready"], queue["paused"], queue["reason"]) == ("mail", 1, True, "provider down")
+    assert "provider down" in jobherd("queues", dsn=database).out
+    assert jobherd("resume", "mail", dsn=database).out == "mail is resumed\n"
+    assert jobherd("resume", "mail", dsn=database).out == "mail was not paused\n"
+    refused = jobherd("pause", "No Queue", dsn=database)
+    assert refused.code == 2
+    assert "not a queue name" in refused.err
+
+
+def test_queues_count_what_they_hold(database):
+    everything(database)
+    past(database, "completed", many=5)
+    default = jobherd("queues", "--json", dsn=database).json[0]
+    assert {name: default[name] for name in ("ready", "scheduled", "running", "retrying")} == {
+        "ready": 1, "scheduled": 2, "running": 1, "retrying": 1,
+    }  # fmt: skip
+    assert default["oldest_age"] > 0
+
+
+def test_status_shows_who_works_at_what(database):
+    empty = jobherd("status", dsn=database)
+    assert empty.code == 0
+    assert "nothing runs" in empty.out
+    number = enqueue(database)
+    claim(database, child(database, supervisor(database, host="alpha")))
+    supervisor(database, host="omega", lease=-60)
+    told = jobherd("status", "--json", dsn=database).json
+    alpha, omega = told["supervisors"]
+    assert (alpha["host"], alpha["lapsed"], omega["lapsed"]) == ("alpha", False, True)
+    assert [(each["running"], each["job"], each["job_kind"]) for each in alpha["children"]] == [(1, number, "a:b")]
+    assert told["queues"][0]["running"] == 1
+    page = jobherd("status", dsn=database)
+    assert "lease lapsed" in page.out
+    assert f"{number} a:b" in page.out
+    assert max(len(line) for line in page.lines) <= 80
+
+
+def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
+    old, young = past(database, "failed", days=40, many=2500), past(database, "failed", days=1)
+    other = past(database, "completed", days=40)
+    send(database, "INSERT INTO jobherd.attempts SELECT %s, 1, 1, 'retry', NULL, now(), current_date + 9", old)
+    waiting = enqueue(database)
+    words = ("purge", "--state", "failed", "--older-than", "30d")
+    assert jobherd(*words, "--dry-run", dsn=database).out == "2,500 jobs to delete (2500 failed)\n"
+    refused = jobherd(*words, dsn=database)  # nobody there to ask
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert send(database, "SELECT count(*) FROM jobherd.history") == [(2502,)]
+    done = jobherd(*words, "--yes", "--json", dsn=database)
+    assert (done.code, done.json) == (0, {"counted": {"failed": 2500}, "deleted": 2500, "dry_run": False})
+    assert send(database, "SELECT array_agg(id ORDER BY id) FROM jobherd.jobs") == [(sorted([young, other, waiting]),)]
+    assert send(database, "SELECT count(*) FROM jobherd.attempts") == [(0,)]
+    assert jobherd("purge", "--state", "all", "--older-than", "30d", "--kind", "no:such", "--yes", dsn=database).out == "0 jobs to delete\n"
+    assert jobherd("purge", "--state", "ready", "--older-than", "30d", dsn=database).code == 2
+
+
+def test_purge_takes_no_for_an_answer(database):
+    past(database, "failed", days=40)
+    master, slave = pty.openpty()
+    os.write(master, b"no\n")
+    done = subprocess.run(
+        [*COMMAND, "purge", "--state", "failed", "--older-than", "30d"], stdin=slave, capture_output=True, env=environment(database),
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == 1
+    assert b"Delete 1 job (1 failed)? [y/N]" in done.stderr
+    assert send(database, "SELECT count(*) FROM jobherd.history") == [(1,)]

@@ -1,0 +1,174 @@
+"""What all commands have in common: help, exit codes, errors in a sentence, pipes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psycopg
+import pytest
+
+from supervisor.cli import commands
+from tests.cli.rows import past, send
+from tests.cli.shell import LIMIT, jobherd, on_terminal, start
+
+NOWHERE = "host=/nonexistent"
+CORE = (
+    "run", "enqueue", "jobs", "job", "wait", "retry", "cancel", "purge", "queues", "pause", "resume", "status", "migrate", "check",
+)  # fmt: skip
+LISTS = ("jobs", "job", "wait", "retry", "cancel", "queues", "status", "purge", "check")
+
+
+@pytest.mark.parametrize("command", CORE)
+def test_help_has_an_example_and_fits_80_columns(command):
+    answer = jobherd(command, "--help")
+    assert answer.code == 0
+    assert f"jobherd {command}" in answer.out.split("example:")[1]
+    assert max(len(line) for line in answer.lines) <= 80
+    assert ("--json" in answer.out) == (command in LISTS)
+
+
+def test_the_help_lists_every_command_and_the_exit_codes():
+    answer = jobherd("--help")
+    assert answer.code == 0
+    for command in commands():
+        assert f"\n    {command}" in answer.out
+    assert "69 no database" in answer.out
+
+
+def test_what_is_not_understood_is_2():
+    for words in ([], ["dance"], ["jobs", "--colour"], ["jobs", "--state", "angry"], ["job", "seven"], ["job", "0"], ["job", str(2**63)],
+                  ["jobs", "--limit", "0"], ["wait", "1", "--timeout", "soon"], ["retry", "x"], ["purge"], ["jobs", "--lim", "3"]):  # fmt: skip
+        answer = jobherd(*words, dsn=NOWHERE)
+        assert answer.code == 2, (words, answer)
+        assert answer.out == ""
+        assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "words", [("jobs",), ("job", "1"), ("wait", "1"), ("retry", "1"), ("queues",), ("status",), ("migrate",), ("enqueue", "a:b", "{}")]
+)
+def test_no_database_is_69_with_the_remedy(words):
+    answer = jobherd(*words, dsn=NOWHERE)
+    assert answer.code == 69
+    assert answer.err.startswith("jobherd: the database does not answer")
+    assert "JOBHERD_DSN" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_password_in_the_dsn_is_never_shown():
+    for dsn in ("postgresql://app:hunter2@127.0.0.1:1/x", "host=127.0.0.1 port=1 password=hunter2", "postgresql://app:hunter2@[bad"):
+        answer = jobherd("jobs", dsn=dsn)
+        assert answer.code in {69, 78}
+        assert "hunter2" not in answer.out + answer.err
+
+
+def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database):
+    answer = jobherd("jobs", dsn=empty_database)
+    assert answer.code == 78
+    assert "jobherd migrate" in answer.err
+
+
+def test_a_schema_newer_than_this_version_is_78(database):
+    send(database, "INSERT INTO jobherd.migrations (area, version, name) VALUES ('jobherd', 9000, 'future')")
+    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run",)):
+        answer = jobherd(*words, dsn=database)
+        assert answer.code == 78, answer
+        assert "newer version" in answer.err
+
+
+def test_migrate_is_safe_to_repeat_and_says_what_it_did(empty_database):
+    assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 1
+    first = jobherd("migrate", dsn=empty_database)
+    assert first.code == 0
+    assert "migrations applied" in first.out
+    again = jobherd("migrate", dsn=empty_database)
+    assert (again.code, again.out) == (0, "up to date\n")
+    assert jobherd("migrate", "--dry-run", dsn=empty_database).code == 0
+
+
+def test_another_schema_holds_another_queue(empty_database):
+    assert jobherd("enqueue", "a:b", "{}", "--schema", "jobs_eu", dsn=empty_database).code == 0
+    assert len(jobherd("jobs", "--json", dsn=empty_database, JOBHERD_SCHEMA="jobs_eu").json) == 1
+    assert jobherd("jobs", dsn=empty_database).code == 78
+
+
+def test_a_broken_setting_that_a_command_does_not_need_is_no_matter(database):
+    assert jobherd("jobs", dsn=database, JOBHERD_WORKERS="many").code == 0
+    assert jobherd("jobs", dsn=database, JOBHERD_SCHEMA="No Such").code == 78
+
+
+def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
+    past(database, "completed", many=5000)
+    process = start("jobs", "--limit", 5000, dsn=database)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(LIMIT) == 141
+    process.stdin.close()
+    process.stderr.close()
+
+
+def test_ctrl_c_is_130_without_a_word(database):
+    process = start("enqueue", "a:b", "-", dsn=database)
+    process.stdin.write(b"{}\n" * 1000)
+    process.stdin.flush()
+    assert process.stdout.readline().strip().isdigit()  # it waits for more lines now
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, err) == (130, b"")
+    assert send(database, "SELECT count(*) FROM jobherd.ready") == [(1000,)]
+
+
+def test_colour_is_for_terminals_only(database):
+    past(database, "failed")
+    assert "\x1b[31mfailed" in on_terminal("jobs", dsn=database)
+    assert "\x1b" not in on_terminal("jobs", dsn=database, NO_COLOR="1")
+    assert "\x1b" not in jobherd("jobs", dsn=database).out
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("queues",)])
+def test_tables_fit_80_columns_whatever_is_in_them(database, words):
+    past(database, "failed", kind="k" * 100, queue="q" * 60, error="the reason is long " * 50)
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', repeat('r', 60)))")
+    send(database, "SELECT jobherd.pause(repeat('r', 60), repeat('because ', 40))")
+    assert max(len(line) for line in jobherd(*words, dsn=database).lines) <= 80
+    wide = on_terminal(*words, dsn=database, columns=160, NO_COLOR="1").splitlines()
+    assert 80 < max(len(line) for line in wide) <= 160
+
+
+def test_a_job_cannot_move_the_cursor_of_who_looks_at_it(database):
+    number = past(database, "failed", error="\x1b[2J\r\x9bhello\u202e")
+    for words in (("jobs",), ("job", number)):
+        answer = jobherd(*words, dsn=database)
+        assert "\\e[2J\\r\\x9bhello" in answer.out
+        assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(answer.out)
+
+
+def test_a_terminal_without_utf8_still_gets_its_listing(database):
+    past(database, "failed", error="grüß dich")
+    answer = jobherd("jobs", dsn=database, PYTHONIOENCODING="ascii")
+    assert answer.code == 0
+    assert "gr\\xfc" in answer.out
+
+
+def test_a_refused_right_is_a_sentence(database):
+    role = f"stranger_{os.getpid()}"
+    send(database, f"CREATE ROLE {role} LOGIN")
+    try:
+        stranger = psycopg.conninfo.make_conninfo(database, user=role)
+        answer = jobherd("jobs", dsn=stranger)
+        assert answer.code == 78
+        assert "permission denied" in answer.err
+        assert "Traceback" not in answer.err
+    finally:
+        send(database, f"DROP ROLE {role}")
+
+
+def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
+    first = jobherd("enqueue", "mail:receipt", '{"order_id": 7}', cwd=tmp_path)
+    assert first.code == 0, first
+    assert "embedded PostgreSQL" in first.err
+    assert str(tmp_path / ".jobherd") in first.err
+    listed = jobherd("jobs", "--json", cwd=tmp_path)
+    assert [job["id"] for job in listed.json] == [int(first.out)]

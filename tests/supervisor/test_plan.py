@@ -1,0 +1,377 @@
+"""Every policy of the parent, as a fleet, a number for now, and a list of actions. No process, no clock."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from supervisor.fleet import Course, Exit, Fleet, Limits, Rung, State, Why
+from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, plan
+from workers.board import Now, Order, Phase, Reason
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Ready
+
+KILLED = Exit(None, signal.SIGKILL)
+LEFT = Exit(EXIT_LEFT, None)
+
+
+class Story:
+    """A fleet and its time; forks succeed at once."""
+
+    def __init__(self, **limits):
+        self.now = 100.0
+        self.fleet = Fleet(Limits(**{"workers": 2, "web": False, "jitter": 0.0} | limits))
+        self.fleet.registered(1)
+        self.fleet.database_up(self.now)
+        self.pids = iter(range(1000, 9000))
+
+    def step(self, after=0.0):
+        self.now += after
+        todo = plan(self.fleet, self.now)
+        for action in todo.actions:
+            if isinstance(action, Fork):
+                self.fleet.incarnations += 1
+                self.fleet.forked(
+                    action.slot, pid=next(self.pids), incarnation=self.fleet.incarnations, now=self.now, started=0, jitter=0.0
+                )
+        self.wake_at = todo.wake_at
+        return todo.actions
+
+    def names(self, after=0.0):
+        return [(type(action).__name__, getattr(getattr(action, "slot", None), "number", None)) for action in self.step(after)]
+
+    def ready(self, *numbers):
+        for number in numbers:
+            self.fleet.heard(self.fleet.slots[number], Ready(number + 1, 7), self.now)
+
+    def up(self):
+        self.step()
+        self.ready(*(slot.number for slot in self.fleet.alive()))
+        self.step()
+        return self
+
+    def runs(self, number, *, job=5, token=9, deadline=NEVER, started=0):
+        slot = self.fleet.slots[number]
+        record = Now(Phase.RUNNING, 1, token, job, 1, 1, 5, 0, self.now, deadline)
+        self.fleet.saw(slot, now_record=record, started=started, rss=0, now=self.now)
+        return slot
+
+    def idle(self, *numbers, claims=1):
+        for number in numbers:
+            slot = self.fleet.slots[number]
+            self.fleet.saw(slot, now_record=Now(Phase.IDLE), started=0, rss=0, now=self.now)
+            self.fleet.saw_idle(slot, idle=True, claims=claims)
+
+    def dies(self, number, exit_=KILLED, *, started=0):
+        return self.fleet.exited(self.fleet.slots[number], exit_, now=self.now, started=started, jitter=0.0)
+
+
+def keeper(story):
+    return next(slot for slot in story.fleet.slots if slot.kind.name == "keeper")
+
+
+def test_forks_what_is_wanted_once_it_is_registered():
+    story = Story()
+    story.fleet.registered(0)
+    assert story.step() == []
+    story.fleet.registered(1)
+    assert story.names() == [("Fork", 0), ("Fork", 1), ("Fork", keeper(story).number)]
+    assert all(not isinstance(action, Fork) for action in story.step())
+
+
+def test_one_call_wakes_one_idle_child_and_a_nudge_on_its_way_counts_as_taken():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.called()
+    assert story.names() == [("Nudge", 0)]
+    story.idle(0, 1)  # its board does not show the claim yet
+    story.fleet.called()
+    assert story.names() == [("Nudge", 1)]
+    story.idle(0, claims=2)
+    story.fleet.called()
+    assert story.names() == [("Nudge", 0)]
+
+
+def test_a_call_that_nobody_can_take_is_not_kept_for_the_busy_look_again_themselves():
+    story = Story().up()
+    story.fleet.called(3)
+    assert story.step() == []
+    assert story.fleet.calls == 0
+
+
+def test_more_wakes_the_next():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.heard(story.fleet.slots[0], More(), story.now)
+    assert story.names() == [("Nudge", 0)]
+
+
+def test_everybody_is_woken_when_the_database_is_back():
+    story = Story().up()
+    story.fleet.database_down()
+    story.fleet.database_up(story.now)
+    assert {name for name, _ in story.names()} == {"Nudge"}
+
+
+def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_away():
+    story = Story()
+    story.step()
+    story.fleet.database_down()
+    assert story.step(60) == []
+    story.fleet.database_up(story.now)
+    assert {type(action) for action in story.step()} == {Nudge}
+    assert story.step(9.9) == []
+    kills = story.step(0.2)
+    assert {(type(action), action.signum) for action in kills} == {(Kill, signal.SIGKILL)}
+    assert len(kills) == 3
+    assert story.dies(0).cause == "spawn"
+
+
+def test_the_timeout_ladder():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 10)
+    assert story.step() == []
+    assert story.wake_at <= story.now + 10
+    assert story.step(10) == []  # the child's own timer
+    assert story.step(4.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(4.8) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
+    assert story.step(5) == []
+    assert story.dies(0).ladder.why is Why.TIMEOUT
+
+
+def test_a_ladder_ends_with_its_claim():
+    story = Story().up()
+    story.runs(0, deadline=story.now + 10)
+    story.step(12)
+    story.runs(0, token=10, deadline=story.now + 100)
+    assert story.fleet.slots[0].ladder is None
+    assert story.step(5) == []
+
+
+def test_a_cancelled_job_climbs_the_same_ladder():
+    story = Story().up()
+    slot = story.runs(0)
+    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 5))]
+    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    assert story.step() == []
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(5) == [Kill(slot, signal.SIGKILL)]
+
+
+def test_cancelling_a_job_that_has_not_started_tells_the_child_and_spares_the_one_that_runs():
+    story = Story().up()
+    slot = story.runs(0, job=5)
+    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=6, now=story.now)
+    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=7, now=story.now)
+    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 6))]
+    assert story.wake_at <= story.now + 0.05
+    assert story.step(0.05) == [Interrupt(slot, Order(Reason.CANCEL, 9, 7))]
+    assert story.step(60) == []
+    story.runs(0, job=7)  # it started it all the same: it had not heard in time
+    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 7))]
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+
+
+def test_a_child_that_waits_for_the_database_to_settle_is_not_killed_for_its_timeout():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 10)
+    story.now += 9
+    settling = Now(Phase.SETTLING, 1, 9, 5, 1, 1, 5, 0, story.now - 9, story.now + 1)
+    story.fleet.saw(slot, now_record=settling, started=1, rss=0, now=story.now)
+    assert story.step(100) == []
+    story.fleet.told(signal.SIGTERM, story.now)
+    story.step(1)
+    story.fleet.told(signal.SIGTERM, story.now)
+    assert Kill(slot, signal.SIGKILL) in story.step(0) + story.step(1.1)
+
+
+def test_drain_dismisses_lets_finish_and_cuts_off_at_the_end():
+    story = Story(drain_timeout=60.0).up()
+    busy = story.runs(0)
+    story.idle(1)
+    story.fleet.told(signal.SIGTERM, story.now)
+    assert story.names() == [("Dismiss", 0), ("Dismiss", 1)]
+    story.dies(1, LEFT)
+    story.fleet.deaths_open -= 1
+    assert story.step(30) == []
+    assert story.step(30) == [Interrupt(busy, Order(Reason.DRAIN, 9, 5))]
+    assert story.step(5) == [Kill(busy, signal.SIGTERM)]
+    assert story.step(5) == [Kill(busy, signal.SIGKILL)]
+    assert story.dies(0).cause == "drain"
+    assert story.step() == []  # its job is not given back yet
+    story.fleet.deaths_open -= 1
+    assert story.step() == [Dismiss(keeper(story))]
+    story.dies(keeper(story).number, LEFT)
+    story.fleet.deaths_open -= 1
+    assert story.step() == [Finish(0)]
+
+
+def test_a_second_term_hands_back_fast_but_an_echo_of_the_first_does_not():
+    story = Story().up()
+    busy = story.runs(0)
+    story.fleet.told(signal.SIGTERM, story.now)
+    story.fleet.told(signal.SIGINT, story.now + 0.2)
+    assert story.fleet.course is Course.DRAINING
+    story.step()
+    story.now += 1
+    story.fleet.told(signal.SIGTERM, story.now)
+    assert story.fleet.course is Course.HURRYING
+    assert Interrupt(busy, Order(Reason.DRAIN, 9, 5)) in story.step()
+    assert Kill(busy, signal.SIGTERM) in story.step(0.5)
+    assert Kill(busy, signal.SIGKILL) in story.step(0.5)
+
+
+def test_quit_kills_everybody_now():
+    story = Story().up()
+    story.fleet.told(signal.SIGQUIT, story.now)
+    killed = [action.slot.number for action in story.step() if isinstance(action, Kill) and action.signum is signal.SIGKILL]
+    assert killed == [0, 1, keeper(story).number]
+
+
+def test_leaving_does_not_wait_for_a_database_that_is_away():
+    story = Story().up()
+    story.runs(0)
+    story.fleet.told(signal.SIGTERM, story.now)
+    story.step()
+    story.fleet.database_down()
+    story.dies(0)
+    story.dies(1, LEFT)
+    assert story.step() == []
+    assert story.step(3.1) == [Dismiss(keeper(story))]
+
+
+def test_a_dead_child_is_replaced_and_rests_longer_while_it_gets_nowhere():
+    story = Story().up()
+    rests = []
+    for _ in range(12):
+        story.dies(0)
+        story.step()
+        rests.append(story.fleet.slots[0].rest_until - story.now)
+        assert Fork not in {type(action) for action in story.step()}  # no other slot is filled in its place
+        story.now = story.fleet.slots[0].rest_until
+        assert ("Fork", 0) in story.names()
+    assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0])
+
+
+def test_a_child_that_has_finished_work_is_back_at_once_however_often_it_is_killed():
+    story = Story().up()
+    for _ in range(20):
+        story.now += 1
+        story.dies(0, started=story.fleet.slots[0].started_at_fork + 3)
+        assert story.fleet.slots[0].rest_until - story.now <= 0.1
+        story.step(0.1)
+        story.ready(0)
+
+
+def test_handlers_that_do_not_load_stop_a_supervisor_that_never_served():
+    story = Story()
+    story.step()
+    story.ready(keeper(story).number)
+    for slot in list(story.fleet.alive()):
+        story.fleet.exited(slot, Exit(EXIT_HANDLERS if slot.kind.works else EXIT_LEFT, None), now=story.now, started=0, jitter=0.0)
+    story.fleet.deaths_open = 0
+    assert story.step() == [Finish(78)]
+
+
+def test_handlers_that_do_not_load_later_only_back_off():
+    story = Story().up()
+    story.dies(0)
+    story.step(1)
+    story.dies(0, Exit(EXIT_HANDLERS, None))
+    assert story.fleet.exit_code is None
+    assert story.fleet.slots[0].rest_until > story.now
+
+
+def test_hup_replaces_one_by_one_and_never_goes_below():
+    story = Story().up()
+    story.fleet.told(signal.SIGHUP, story.now)
+    for old, new in ((0, 2), (1, 0)):
+        assert story.names() == [("Fork", new)]
+        assert story.step() == []
+        story.ready(new)
+        assert story.names() == [("Dismiss", old)]
+        story.dies(old, LEFT)
+    story.step()
+    assert not story.fleet.reloading
+    assert sum(slot.counts for slot in story.fleet.workers()) == 2
+
+
+def test_hup_with_broken_code_leaves_the_old_children_in_place():
+    story = Story().up()
+    story.fleet.told(signal.SIGHUP, story.now)
+    story.step()
+    story.dies(2, Exit(EXIT_HANDLERS, None))
+    assert story.fleet.exit_code is None
+    assert story.step(60) == []
+    assert [slot.number for slot in story.fleet.workers() if slot.state is State.READY] == [0, 1]
+
+
+def test_ttin_and_ttou():
+    story = Story().up()
+    story.fleet.told(signal.SIGTTIN, story.now)
+    assert story.names() == [("Fork", 2)]
+    story.ready(2)
+    story.fleet.told(signal.SIGTTOU, story.now)
+    story.fleet.told(signal.SIGTTOU, story.now)
+    assert story.names() == [("Dismiss", 1), ("Dismiss", 2)]
+
+
+@pytest.mark.parametrize("limit", [{"max_jobs": 100}, {"max_age": 50.0}, {"max_rss": 1000}])
+def test_a_worn_child_is_replaced_before_it_leaves(limit):
+    story = Story(**limit).up()
+    story.now += 51
+    slot = story.fleet.slots[0]
+    other = story.fleet.slots[1]
+    other.age_limit = 1e9
+    story.fleet.saw(slot, now_record=None, started=100, rss=1000, now=story.now)
+    assert slot.worn
+    assert story.names() == [("Fork", 2)]
+    story.ready(2)
+    assert story.names() == [("Dismiss", 0)]
+
+
+def test_a_worn_out_child_that_left_by_itself_is_replaced_without_rest():
+    story = Story().up()
+    assert story.dies(0, Exit(EXIT_WORN, None)).cause == "worn"
+    assert story.names() == [("Fork", 0)]
+
+
+def test_a_lost_lease_ends_what_runs_and_nobody_is_forked_before_there_is_a_new_one():
+    story = Story().up()
+    slot = story.runs(0)
+    story.fleet.lease_lost(story.now)
+    actions = story.step()
+    assert Interrupt(slot, Order(Reason.LOST, 9, 5)) in actions
+    assert not any(isinstance(action, Fork) for action in actions)
+    assert Kill(slot, signal.SIGKILL) in story.step(1.0)
+
+
+def test_an_exclusive_job_is_ended_before_the_lease_can_lapse():
+    story = Story().up()
+    slot = story.runs(0)
+    slot.exclusive = True
+    story.fleet.lease_deadline = story.now + 10
+    assert story.step(8.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
+
+
+def test_one_that_was_dismissed_and_does_not_leave_is_killed():
+    story = Story().up()
+    story.idle(1)
+    story.fleet.told(signal.SIGTTOU, story.now)
+    story.step()
+    assert story.step(9) == []
+    assert story.step(1.1) == [Kill(story.fleet.slots[1], signal.SIGKILL)]
+    assert story.fleet.slots[1].ladder.rung is Rung.KILLED
+
+
+def test_the_system_refuses_a_process():
+    story = Story()
+    slot = story.fleet.slots[0]
+    story.fleet.fork_failed(slot, now=story.now, jitter=0.0)
+    assert ("Fork", 0) not in story.names()
+    assert story.wake_at <= story.now + 0.1
+    assert ("Fork", 0) in story.names(0.1)

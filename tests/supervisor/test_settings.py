@@ -1,0 +1,183 @@
+"""Settings: where they come from, what they may be, how they are explained."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from supervisor.settings import Settings, render_settings_markdown, specifications
+from supervisor.settings_sources import SettingsError, flag_of, variable_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(flags=None, environ=None, directory=Path("/nonexistent")) -> Settings:
+    return Settings.load(flags or {}, environ=environ or {}, directory=directory)
+
+
+def refused(flags=None, environ=None, directory=Path("/nonexistent")) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        load(flags, environ, directory)
+    return caught.value.problems
+
+
+def test_nothing_given_is_the_defaults():
+    assert load() == Settings()
+    assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (4, 15.0, ("127.0.0.1", 8790), ())
+
+
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = 1\nbatch = 1\npoll = 1\n")
+    found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_BATCH": "2"}, tmp_path)
+    assert (found.workers, found.batch, found.poll, found.lease) == (3, 2, 1.0, 15.0)
+    assert [found.source(name) for name in ("workers", "batch", "poll", "lease")] == [
+        "--workers", "JOBHERD_BATCH", "jobherd.toml", "default",
+    ]  # fmt: skip
+
+
+def test_what_was_given_as_the_default_still_goes_before_the_next_place(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = 9\n")
+    assert load({"workers": "4"}, {"JOBHERD_WORKERS": "7"}, tmp_path).workers == 4
+    assert load({}, {"JOBHERD_WORKERS": "4"}, tmp_path).workers == 4
+    assert load({"max_jobs": "0"}, {"JOBHERD_MAX_JOBS": "5"}).max_jobs == 0
+    assert load({}, {"JOBHERD_UNTIL_EMPTY": "no"}).source("until_empty") == "JOBHERD_UNTIL_EMPTY"
+
+
+def test_an_empty_variable_is_not_set():
+    found = load({}, {"JOBHERD_WORKERS": "", "JOBHERD_DSN": "", "DATABASE_URL": "postgresql:///app"})
+    assert (found.workers, found.dsn, found.source("dsn")) == (4, "postgresql:///app", "DATABASE_URL")
+
+
+def test_the_database_comes_from_its_own_variable_first():
+    both = {"JOBHERD_DSN": "dbname=a", "DATABASE_URL": "dbname=b"}
+    assert load({}, both).dsn == "dbname=a"
+    assert load({"dsn": "dbname=c"}, both).dsn == "dbname=c"
+    assert load({}, {"DATABASE_URL": "postgresql+asyncpg://u@h/d"}).dsn == "postgresql://u@h/d"
+
+
+def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.jobherd]\nmax-jobs = 7\nqueues = ["a", "b"]\n')
+    assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (7, ("a", "b"))
+    (tmp_path / "jobherd.toml").write_text("max_jobs = 8\n")
+    assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (8, ())
+
+
+def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("lease = 1\n")
+    assert refused({"workers": "65"}, {"JOBHERD_BATCH": "many"}, tmp_path) == (
+        'lease = 1 (from jobherd.toml): must be a span of time from 3s to 1h ("30s", "5m", or a number of seconds)',
+        "batch = 'many' (from JOBHERD_BATCH): must be a whole number from 1 to 1,000",
+        "workers = '65' (from --workers): must be a whole number from 0 to 64",
+    )
+
+
+def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("worker = 3\n")
+    assert refused(directory=tmp_path) == ("worker (from jobherd.toml): no such setting; did you mean workers?",)
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = \n")
+    assert "jobherd.toml cannot be read" in refused(directory=tmp_path)[0]
+    (tmp_path / "jobherd.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text("[tool]\njobherd = 3\n")
+    assert "must be a table" in refused(directory=tmp_path)[0]
+
+
+def test_a_dsn_is_never_in_an_error():
+    problems = refused({"dsn": "hunter2 is my password"}, {"JOBHERD_LISTEN_DSN": "postgresql://u:hunter2@[h/d"})
+    assert len(problems) == 2
+    assert not any("hunter2" in problem for problem in problems)
+    assert "hunter2" not in repr(load({"dsn": "postgresql://u:hunter2@h/d"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("workers", "0", 0), ("workers", "64", 64), ("workers", " 8 ", 8), ("workers", 8, 8),
+        ("drain_timeout", "10m", 600.0), ("drain_timeout", 2.5, 2.5), ("drain_timeout", "1h30m", 5400.0), ("drain_timeout", "0", 0.0),
+        ("max_rss", "900MB", 900_000_000), ("max_rss", "2GiB", 2 << 30), ("max_rss", "64M", 64 << 20), ("max_rss", 32_000_000, 32_000_000),
+        ("max_rss", "0", 0), ("max_age", "1d", 86400.0), ("max_age", "0", 0.0), ("jitter", "0.25", 0.25),
+        ("queues", "a, b,,a", ("a", "b")), ("queues", ["a", "b"], ("a", "b")),
+        ("handlers", "./a:/b:c.d", ("./a", "/b", "c.d")), ("handlers", ["./a:b", "c"], ("./a:b", "c")),
+        ("http", "0.0.0.0:80", ("0.0.0.0", 80)), ("http", ":8790", ("0.0.0.0", 8790)), ("http", "[::1]:1", ("::1", 1)),
+        ("http", "off", None), ("http", False, None), ("http", "localhost:0", ("localhost", 0)),
+        ("log_level", "debug", "DEBUG"), ("log_format", "JSON", "json"), ("until_empty", "yes", True), ("until_empty", False, False),
+        ("app_dir", "/srv/app", Path("/srv/app")), ("schema", "jobs_eu", "jobs_eu"),
+    ],
+)  # fmt: skip
+def test_values_are_read(name, text, value):
+    found = getattr(load({name: text}), name)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("workers", "-1"), ("workers", "4.0"), ("workers", 4.0), ("workers", True), ("workers", "9" * 5000), ("workers", ""),
+        ("max_workers", "0"), ("batch", "0"), ("batch", "1001"), ("poll", "0.5"), ("poll", "nan"), ("poll", "inf"), ("poll", True),
+        ("poll", "5 parsecs"), ("lease", "2s"), ("max_age", "0.5"), ("max_age", "-1"), ("max_rss", "1MB"), ("max_rss", "1XB"),
+        ("max_rss", "-900MB"), ("jitter", "0.6"), ("jitter", "nan"), ("queues", "A"), ("queues", ["a", 3]), ("queues", 3),
+        ("http", "8790"), ("http", "a:b"), ("http", "a:70000"), ("http", "::1:80"), ("http", True), ("http", 8790),
+        ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
+        ("schema", "a; drop"), ("schema", 3), ("dsn", " "), ("dsn", 5), ("handlers", 3),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_range_is_refused(name, value):
+    (problem,) = refused({name: value})
+    assert problem.startswith(name)
+    assert f"(from {flag_of(name)}): must be {specifications()[name].reader.allowed}" in problem
+
+
+def test_settings_that_cannot_both_be_meant_are_refused():
+    (problem,) = refused({"workers": "9"}, {"JOBHERD_MAX_WORKERS": "8"})
+    assert "workers = 9 (from --workers) is more than max_workers = 8 (from JOBHERD_MAX_WORKERS)" in problem
+    assert "respawn_max" in refused({"respawn_initial": "50"})[0]
+    assert "db_retry_max" in refused({"db_retry_initial": "50"})[0]
+
+
+def test_only_what_is_asked_for_is_read():
+    found = Settings.load({}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",))
+    assert (found.schema, found.workers) == ("x", 4)
+
+
+def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOBHERD_WORKERS", raising=False)
+    file = tmp_path / "jobherd.toml"
+    file.write_text("batch = 2\n")
+    first = Settings.load({"workers": "3"}, directory=tmp_path)
+    file.write_text("batch = 5\nworkers = 9\n")
+    second = first.again()
+    assert (first.batch, second.batch, second.workers) == (2, 5, 3)
+    file.write_text("batch = 0\n")
+    with pytest.raises(SettingsError):
+        first.again()
+
+
+def test_children_are_told_what_they_need():
+    told = load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}).child(dsn="dbname=b")
+    assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == ("dbname=b", ("x", "y"), 9.0, "json", 5.0)
+
+
+def test_they_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        Settings().workers = 5
+
+
+def test_every_field_is_a_setting_with_a_default_that_is_allowed():
+    told = specifications()
+    assert set(told) == {each.name for each in fields(Settings)} - {"given"}
+    for each in fields(Settings):
+        if each.name in told and each.default not in (None, ()):
+            value = f"{each.default[0]}:{each.default[1]}" if each.name == "http" else each.default
+            assert told[each.name].reader.read(value) == each.default
+
+
+def test_the_page_is_the_one_that_the_code_makes():
+    page = render_settings_markdown()
+    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python -m supervisor.settings > docs/settings.md"
+    for name, told in specifications().items():
+        for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):
+            assert words in page

@@ -1,0 +1,49 @@
+"""What becomes of the job a child died with."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.fleet import Death, Exit, Ladder, Rung, Why
+from supervisor.undertaker import Verdict, delay, judge
+from workers.board import Now, Phase, Policy
+
+POLICY = Policy("a:b", max_attempts=5, max_crashes=3, backoff=(30.0, 2.0, 0.2, 3600.0))
+
+
+def death(cause="signal", why=None, rung=Rung.KILLED):
+    ladder = None if why is None else Ladder(why, 0.0, 9, 5, rung=rung)
+    return Death(0, "worker", 1, 1, 1, Exit(None, 9), cause, True, ladder, 0.0, 1.0)
+
+
+def now(*, attempts=1, crashes=0):
+    return Now(Phase.RUNNING, 1, 9, 5, 1, attempts, 5, crashes)
+
+
+@pytest.mark.parametrize(
+    ("record", "dead", "verdict"),
+    [
+        (now(), death(), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=2, crashes=1), death(), Verdict("retry", "WORKER_CRASHED", 60.0, 1)),
+        (now(attempts=3, crashes=2), death(), Verdict("failed", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=5), death(), Verdict("failed", "WORKER_CRASHED", 0.0, 1)),
+        (now(), death("exit"), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=2), death("timeout", Why.TIMEOUT), Verdict("retry", "JOB_TIMEOUT", 60.0)),
+        (now(attempts=5), death("timeout", Why.TIMEOUT), Verdict("failed", "JOB_TIMEOUT")),
+        (now(), death("cancel", Why.CANCEL, Rung.TERMED), Verdict("cancelled", "JOB_CANCELLED")),
+        (now(), death("drain", Why.DRAIN), Verdict("abandoned", None)),
+        (now(), death("quit", Why.QUIT), Verdict("abandoned", None)),
+        (now(), death("lost", Why.LOST), None),
+        # It was told, and died of something else before the parent did anything: a crash.
+        (now(), death("signal", Why.CANCEL, Rung.TOLD), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),
+    ],
+)
+def test_the_verdict(record, dead, verdict):
+    assert judge(record, POLICY, dead, 0.0) == verdict
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (32767, 3600)])
+def test_the_backoff(attempts, seconds):
+    assert delay(POLICY, attempts, 0.0) == seconds
+    assert delay(POLICY, attempts, -1.0) == pytest.approx(seconds * 0.8)
+    assert delay(POLICY, attempts, 1.0) == pytest.approx(min(seconds * 1.2, 3600))

@@ -1,0 +1,196 @@
+"""A real supervisor for measurements and faults: started from the command line, with its log read line by line as it comes.
+
+Each event carries the monotonic time at which it was read, so that "the child is back" can be measured from outside. Nothing here knows
+what is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.support.processes import children_of, is_running, wait_for_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 60.0
+"""Seconds, after which what should have happened counts as never happening."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the log. at: monotonic time at which it was read. record: what it says; empty for a line that is no JSON."""
+
+    at: float
+    line: str
+    record: dict[str, Any]
+
+    @property
+    def message(self) -> str:
+        return str(self.record.get("message", ""))
+
+    @property
+    def pid(self) -> int:
+        return int(self.record.get("pid", 0))
+
+
+class Herd:
+    """A supervisor. ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes sure that nothing is left."""
+
+    def __init__(self, dsn: str, handlers: str | Path, *flags: str, workers: int = 2, wait: bool = True, env: dict[str, str] | None = None) -> None:
+        self.workers = workers
+        self.events: list[Event] = []
+        self._wait = wait
+        self._news = threading.Condition()
+        self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")  # no jobherd.toml of the checkout counts here
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
+        environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"} | (env or {})
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "run", "--dsn", dsn, "--handlers", str(handlers), "--workers", str(workers)]
+            + ["--http", "off", "--log-format", "json", *flags],
+            cwd=self._folder.name,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for raw in self.process.stderr:
+            line = raw.decode(errors="replace").rstrip("\n")
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = {}
+            with self._news:
+                self.events.append(Event(time.monotonic(), line, record if isinstance(record, dict) else {}))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    # -- the log ----------------------------------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """A place in the log, for `wait_event(since=...)`."""
+        with self._news:
+            return len(self.events)
+
+    def wait_event(self, wanted: Callable[[Event], bool], *, since: int = 0, timeout: float = LIMIT) -> Event:
+        """Wait for the first line from `since` on that is wanted. TimeoutError shows the last lines."""
+        until = time.monotonic() + timeout
+        with self._news:
+            while True:
+                for event in self.events[since:]:
+                    if wanted(event):
+                        return event
+                since = max(since, len(self.events))
+                left = until - time.monotonic()
+                if left <= 0 or not self._reader.is_alive():
+                    raise TimeoutError("the line did not come; the log ends with\n" + self.tail())
+                self._news.wait(min(left, 0.5))
+
+    def wait_ready(self, timeout: float = LIMIT) -> None:
+        """Wait until so many workers have said READY as were asked for."""
+        seen = 0
+        for _ in range(self.workers):
+            found = self.wait_event(is_ready, since=seen, timeout=timeout)
+            seen = self.events.index(found) + 1
+
+    def tail(self, lines: int = 15) -> str:
+        return "\n".join(event.line for event in self.events[-lines:])
+
+    def messages(self, word: str) -> list[str]:
+        return [event.message for event in list(self.events) if word in event.message]
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def children(self) -> list[int]:
+        return children_of(self.pid)
+
+    def worker_pids(self) -> list[int]:
+        """The workers that live now and have been ready, oldest first."""
+        ready = {event.pid for event in list(self.events) if is_ready(event)}
+        return [pid for pid in self.children() if pid in ready]
+
+    def signal(self, what: signal.Signals) -> float:
+        """Send it to the parent; gives the monotonic time just before."""
+        now = time.monotonic()
+        os.kill(self.pid, what)
+        return now
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        """Wait until the parent has ended; gives its exit code (negative: the signal)."""
+        code = self.process.wait(timeout)
+        self._reader.join(timeout)
+        return code
+
+    def stop(self, timeout: float = LIMIT) -> int:
+        """Drain it, if it runs."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def destroy(self) -> None:
+        """Kill the parent and what is left of its children."""
+        family = descendants(self.pid)
+        for pid in [self.pid, *family]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(LIMIT)
+        for pid in family:
+            wait_for_exit(pid, LIMIT)
+        self._reader.join(LIMIT)
+
+    def __enter__(self) -> Self:
+        if self._wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.destroy()
+                raise
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if self.process.poll() is not None:
+                self.wait()
+            elif kind is None:
+                self.stop()
+            else:
+                self.destroy()
+        finally:
+            if self.process.poll() is None:
+                self.destroy()
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+            self._folder.cleanup()
+
+
+def is_ready(event: Event) -> bool:
+    return event.message.startswith("worker ") and event.message.endswith(" is ready")
+
+
+def descendants(pid: int) -> list[int]:
+    """All living descendants of a process, nearest first."""
+    found = children_of(pid)
+    for child in found:
+        found.extend(each for each in children_of(child) if each not in found)
+    return [each for each in found if is_running(each)]

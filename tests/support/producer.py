@@ -1,0 +1,83 @@
+"""A producer in a process of its own: puts jobs in one by one or in small groups, and appends an id to a file once its COMMIT has returned.
+
+What stands in the file was acknowledged, and must come to an end whatever happens. Runs until its standard input ends; a database that is
+away is waited for. `python -m tests.support.producer DSN FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+
+from tests.support.audit import read_ids
+from tests.support.herd import LIMIT, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Producer:
+    """The process, seen from the script that started it. `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work."""
+
+    def __init__(self, dsn: str, path: Path, *, seed: int, rate: float, kinds: list[tuple[str, dict[str, Any], float]], most: int = 500) -> None:
+        self.path = path
+        path.touch()
+        words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.support.producer", *words], cwd=ROOT, stdin=subprocess.PIPE)
+
+    def stop(self) -> list[int]:
+        """End it and return the ids it was acknowledged."""
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        code = self._process.wait(LIMIT)
+        assert code == 0, f"the producer failed with {code}"
+        return read_ids(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def main() -> None:
+    dsn, path, seed, rate, kinds, most = sys.argv[1:]
+    dice, table = random.Random(int(seed)), json.loads(kinds)
+    weights = [weight for _, _, weight in table]
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    connection: psycopg.Connection[Any] | None = None
+    due, count = time.monotonic(), 0
+    while True:
+        due = max(due + dice.expovariate(float(rate)), time.monotonic() - 1.0)
+        if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+            return
+        try:
+            if connection is None:
+                connection = psycopg.connect(dsn, autocommit=True)
+            if count % 20 == 0 and connection.execute("SELECT count(*) FROM (SELECT FROM jobherd.ready LIMIT %s) AS r", [int(most)]).fetchone() == (int(most),):
+                due += 0.2
+                continue
+            kind, payload, _ = dice.choices(table, weights)[0]
+            row = connection.execute("SELECT jobherd.enqueue(%s, %s::jsonb)", [kind, json.dumps(payload)]).fetchone()
+            assert row is not None
+            os.write(file, b"%d\n" % row[0])  # only now: the commit has returned
+            count += 1
+        except psycopg.OperationalError:
+            if connection is not None:
+                connection.close()
+            connection = None
+            due = time.monotonic() + 0.2
+
+
+if __name__ == "__main__":
+    main()

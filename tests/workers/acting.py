@@ -1,0 +1,252 @@
+"""Handlers that act out what their payload says, loaded by the children under test. They misbehave on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psycopg
+
+from handlers import Abandon, Completed, Failed, Job, Nack, Poison, Retry, Snooze, handler
+from tests.support.gate import at_gate
+
+FOR_EVER = 3600
+
+
+@handler("act:nothing")
+def nothing() -> None:
+    pass
+
+
+@handler("act:returns")
+def returns(value: object = None) -> object:
+    return value
+
+
+@handler("act:gated", timeout="60s")
+def gated(name: str) -> str:
+    return at_gate(name)
+
+
+@handler("act:gated_job", timeout="60s", backoff="1h")
+def gated_job(job: Job, name: str) -> str:
+    job.progress(0.5, name, {"half": True})
+    return at_gate(name)
+
+
+@handler("act:says")
+def says(what: str, thrown: bool = False) -> object:
+    said = {
+        "completed": Completed({"n": 1}),
+        "failed": Failed("no", code="NO"),
+        "nack": Nack("5m", "busy"),
+        "retry": Retry(after=60, reason="later"),
+        "snooze": Snooze("1h"),
+        "abandon": Abandon(),
+        "poison": Poison("gone"),
+    }[what]
+    if thrown:
+        raise said
+    return said
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+class Endless(Exception):
+    def __str__(self) -> str:
+        while True:
+            pass
+
+
+@handler("act:raises", max_attempts=3, backoff="1h")
+def raises(what: str) -> None:
+    match what:
+        case "value":
+            raise ValueError("a value")
+        case "exit":
+            sys.exit(0)
+        case "keyboard":
+            raise KeyboardInterrupt
+        case "generator":
+            raise GeneratorExit
+        case "base":
+            raise BaseException("base")
+        case "group":
+            raise ExceptionGroup("some", [ValueError("a"), KeyError("b")])
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            raises.function("recursion")
+        case "rude":
+            raise Rude
+        case "endless":
+            raise Endless
+        case "nul":
+            raise ValueError("a\0b\ud800c")
+        case "huge":
+            raise ValueError("x" * 50_000_000)
+        case "deep":
+            error: Exception = ValueError("0")
+            for n in range(100_000):
+                error_ = ValueError(str(n))
+                error_.__cause__ = error
+                error = error_
+            raise error
+
+
+@handler("act:unstorable")
+def unstorable() -> object:
+    return object()
+
+
+@handler("act:large")
+def large() -> str:
+    return "x" * 2_000_000
+
+
+@handler("act:slow", timeout=0.3, backoff="1h")
+def slow() -> None:
+    time.sleep(FOR_EVER)
+
+
+@handler("act:stubborn", timeout=0.2, backoff="1h")
+def stubborn() -> str:
+    for _ in range(2):
+        try:
+            time.sleep(FOR_EVER)
+        except BaseException:
+            pass
+    return "swallowed"
+
+
+@handler("act:edge", timeout=0.02, backoff="1h")
+def edge(seconds: float) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return "through"
+
+
+@handler("act:quick", timeout="1m")
+def quick() -> str:
+    n = 0
+    for k in range(200):
+        n += k
+    return "through"
+
+
+@handler("act:waits", timeout="60s", backoff="1h")
+async def waits(name: str) -> str:
+    try:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        loop.call_soon(threading.Thread(target=at_gate, args=(name,), daemon=True).start)
+        await done
+    finally:
+        await asyncio.sleep(0)
+    return "never"
+
+
+@handler("act:exclusive", exclusive=True, timeout="1h")
+def exclusive(name: str) -> str:
+    return at_gate(name)
+
+
+@handler("act:queries", timeout=0.5, backoff="1h")
+def queries(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SELECT pg_sleep(60)")
+
+
+@handler("act:dies", backoff="1h")
+def dies(how: str) -> None:
+    if how == "exit":
+        os._exit(0)
+    if how == "segv":
+        ctypes.string_at(0)
+
+
+@handler("act:mess")
+def mess(what: str) -> str:
+    match what:
+        case "thread":
+            threading.Thread(target=time.sleep, args=(FOR_EVER,)).start()
+        case "daemon":
+            threading.Thread(target=time.sleep, args=(FOR_EVER,), daemon=True).start()
+        case "handlers":
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        case "mask":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGALRM})
+        case "timer":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        case "chdir":
+            os.chdir("/tmp")
+        case "depth":
+            sys.setrecursionlimit(100_000)
+        case "fork":
+            if os.fork() == 0:
+                return "from the copy"
+            os.wait()
+    return "done"
+
+
+@handler("act:where")
+def where() -> dict[str, object]:
+    return {
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+        "depth": sys.getrecursionlimit(),
+        "path": sys.path[0],
+        "mark": os.environ["JOBHERD_CHILD"],
+        "title": open("/proc/self/cmdline", "rb").read().strip(b"\0").decode(),
+        "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "ignored": int(next(line for line in open("/proc/self/status") if line.startswith("SigIgn")).split()[1], 16),
+        "stdin": os.readlink("/proc/self/fd/0"),
+    }
+
+
+@handler("act:logs")
+def logs(text: str) -> None:
+    logging.getLogger("mine").warning("here: %s", text, extra={"colour": "red", "payload": {"secret": text}})
+    print("printed")
+
+
+@handler("act:burns")
+def burns(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+@handler("act:spawns", timeout="60s")
+def spawns(name: str) -> str:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+    return at_gate(f"{name} {child.pid}")
+
+
+@handler("act:deaf", timeout="60s")
+def deaf(name: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    while True:
+        try:
+            at_gate(f"{name} {child.pid}")
+        except BaseException:
+            pass
+
+
+@handler("act:progress")
+def progress(job: Job) -> None:
+    job.progress(0.1, "a\0b\ud800", {"huge": "x" * 10_000})
+    job.progress(0.2, "second", object())
+    job.progress(float("nan"))

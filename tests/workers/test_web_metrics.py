@@ -1,0 +1,362 @@
+"""What is scraped is what stands on the boards and what the parent says; no more series than is good, and no counter ever goes down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from tests.workers.web_support import Scrape, Web
+from workers.board import BUCKETS, MAX_KINDS, OUTCOMES, Board, Notice, Now, Phase, Policy
+from workers.web import exposition, facts, measure, metrics
+from workers.web.server import Request
+from workers.web.thrift import Thrift
+
+PROCESSED = "jobherd_worker_jobs_processed_total"
+DURATION = "jobherd_worker_job_duration_seconds"
+IN_FLIGHT = "jobherd_worker_in_flight"
+
+
+def policies(*names: str) -> list[Policy]:
+    return [Policy(name) for name in names]
+
+
+def child_facts(slot: int, kind: str = "worker", state: str = "ready", pid: int = 4242, **more) -> dict[str, object]:
+    return {"slot": slot, "kind": kind, "state": state, "pid": pid, "incarnation": slot + 1, "since": 0.0, "rss": None, **more}
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scrape_equals_what_was_put_on_the_boards():
+    """Hundreds of runs of several kinds in several slots, whose tables of kinds differ, against plain sums."""
+    chance = random.Random(7)
+    outcomes, timeouts, durations = Counter(), Counter(), {}
+    with Web() as child:
+        for slot, names in enumerate(
+            (["mail:receipt", "image:thumbnail"], ["image:thumbnail", "mail:receipt", "forge:push"], ["forge:push"])
+        ):
+            board = child.boards[slot]
+            numbers = board.declare(policies(*names))
+            for _ in range(300):
+                name, outcome, timeout = chance.choice(names), chance.choice(OUTCOMES), chance.random() < 0.1
+                seconds = chance.choice([*BUCKETS, 0.0, chance.expovariate(1), 1000.0])
+                board.count(numbers[name], OUTCOMES.index(outcome), seconds, timeout=timeout)
+                outcomes[name, outcome] += 1
+                timeouts[name] += timeout
+                durations.setdefault(name, []).append(seconds)
+            board.count_unrun(numbers["forge:push"] if "forge:push" in numbers else numbers["mail:receipt"], OUTCOMES.index("expired"))
+            outcomes["forge:push" if "forge:push" in numbers else "mail:receipt", "expired"] += 1
+        scrape = child.scrape()
+    names = {"mail:receipt", "image:thumbnail", "forge:push"}
+    assert scrape.all(PROCESSED) == {(name, outcome): outcomes[name, outcome] for name in names for outcome in OUTCOMES}
+    assert scrape.all("jobherd_worker_timeouts_total") == {(name,): timeouts[name] for name in names}
+    for name, ran in durations.items():
+        assert scrape.of(f"{DURATION}_count", kind=name) == len(ran)
+        assert scrape.of(f"{DURATION}_sum", kind=name) == pytest.approx(sum(ran))
+        for bound in BUCKETS:
+            assert scrape.of(f"{DURATION}_bucket", kind=name, le=str(bound)) == sum(one <= bound for one in ran)
+        assert scrape.of(f"{DURATION}_bucket", kind=name, le="+Inf") == len(ran)
+
+
+def test_every_outcome_is_there_from_the_start():
+    """A rate needs the zero before the one."""
+    with Web() as child:
+        child.boards[0].declare(policies("mail:receipt"))
+        scrape = child.scrape()
+    assert scrape.all(PROCESSED, kind="mail:receipt") == dict.fromkeys(((outcome,) for outcome in OUTCOMES), 0)
+    assert {"ok", "retry", "failed", "poison"} <= set(OUTCOMES)
+    assert scrape.of(f"{DURATION}_count", kind="mail:receipt") == 0
+    assert scrape.of(IN_FLIGHT, kind="mail:receipt") == 0
+
+
+def test_starts_waits_and_claims_are_sums_over_the_slots():
+    with Web() as child:
+        for slot, board in enumerate(child.boards[:3]):
+            for number in range(slot + 1):
+                board.count_started()
+                board.count_wait(0.004 * (number + 1))
+                board.count_claim(empty=False)
+                board.count_claim(empty=True)
+        scrape = child.scrape()
+    assert scrape.of("jobherd_worker_jobs_started_total") == 6
+    assert scrape.of("jobherd_worker_claims_total") == 12
+    assert scrape.of("jobherd_worker_claims_empty_total") == 6
+    assert scrape.of("jobherd_worker_start_latency_seconds_count") == 6
+    assert scrape.of("jobherd_worker_start_latency_seconds_sum") == pytest.approx(0.004 * (1 + 3 + 6))
+    assert scrape.of("jobherd_worker_start_latency_seconds_bucket", le="0.005") == 3
+    assert scrape.of("jobherd_worker_start_latency_seconds_bucket", le="0.01") == 5
+
+
+def test_in_flight_counts_running_handlers_of_living_children():
+    with Web() as child:
+        number = {}
+        for slot in range(3):
+            number = child.boards[slot].declare(policies("a", "b"))
+        child.boards[0].say(Now(Phase.RUNNING, token=1, job=11, kind=number["a"]))
+        child.boards[1].say(Now(Phase.RUNNING, token=2, job=12, kind=number["b"]))
+        child.boards[2].say(Now(Phase.RUNNING, token=3, job=13, kind=number["b"]))
+        child.notice.publish({"at": 100.0, "children": [child_facts(slot) for slot in range(3)]})
+        assert child.scrape().all(IN_FLIGHT) == {("a",): 1, ("b",): 2}
+        child.boards[0].say(Now(Phase.SETTLING, token=1, job=11, kind=number["a"]))
+        child.notice.publish({"at": 101.0, "children": [child_facts(0), child_facts(1)]})  # the third was killed while it ran b
+        assert child.scrape().all(IN_FLIGHT) == {("a",): 0, ("b",): 1}
+        child.boards[2].say(
+            Now(Phase.RUNNING, token=4, job=14, kind=number["a"], started=101.5)
+        )  # its successor, faster than the news of it
+        assert child.scrape().all(IN_FLIGHT) == {("a",): 1, ("b",): 1}
+
+
+def test_a_kind_without_a_place_on_the_board_is_counted_as_other():
+    with Web() as child:
+        board = child.boards[0]
+        numbers = board.declare(policies(*(f"kind:{number}" for number in range(MAX_KINDS + 50))))
+        assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") is None, "nobody needed it yet"
+        board.count(numbers.get("kind:300", 0), 0, 0.1)
+        assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") == 1
+
+
+def test_a_flood_of_kinds_makes_no_flood_of_series():
+    """Each slot's table is full, each with other kinds, as after many changes of code: nothing is lost, and the labels stay few."""
+    with Web() as child:
+        for slot, board in enumerate(child.boards):
+            numbers = board.declare(policies(*(f"slot{slot}:{number}" for number in range(MAX_KINDS))))
+            for number in numbers.values():
+                board.count(number, 0, 0.1)
+        first, second = child.scrape(), child.scrape()
+    for scrape in (first, second):
+        counted = scrape.all(PROCESSED, outcome="ok")
+        assert len(counted) <= MAX_KINDS + 1
+        assert sum(counted.values()) == len(child.boards) * MAX_KINDS
+    assert first.all(PROCESSED) == second.all(PROCESSED)
+
+
+def test_strange_names_are_escaped():
+    name = 'a"b\\c\nd{e="f"} \u202e é'
+    with Web() as child:
+        child.boards[0].declare(policies(name))
+        text = child.scrape().text
+        assert (name,) in child.scrape().all(IN_FLIGHT)
+    assert all(line.startswith(("#", "jobherd_")) for line in text.splitlines())
+
+
+# -- counters do not go down --------------------------------------------------------------------------------------------
+
+
+def test_a_number_read_torn_is_not_believed():
+    with Web() as child:
+        board = child.boards[0]
+        numbers = board.declare(policies("a"))
+        for _ in range(256):
+            board.count(numbers["a"], 0, 0.1)
+        assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
+        board._counts[numbers["a"]][0] = 0  # as half of a store would look
+        board._words[1] = 0
+        assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
+        board._counts[numbers["a"]][0] = 257
+        assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 257
+
+
+def test_counts_go_on_over_the_death_of_a_child():
+    with Web() as child:
+        board = child.boards[0]
+        board.count(board.declare(policies("a"))["a"], 0, 0.1)
+        board.clear()  # the parent, before it forks the next one
+        successor = board.declare(policies("b", "a"))
+        board.count(successor["a"], 0, 0.1)
+        assert child.scrape().all(PROCESSED, outcome="ok") == {("a",): 2, ("b",): 0}
+
+
+def test_a_word_of_the_parent_that_cannot_be_read_leaves_the_last_one_standing():
+    with Web() as child:
+        child.notice.publish({"respawns": 3, "deaths": {"crash": 2}})
+        assert child.scrape().of("jobherd_child_respawns_total") == 3
+        child.notice._facts.write(b'{"respawns": 4, "dea')
+        scrape = child.scrape()
+        assert (scrape.of("jobherd_child_respawns_total"), scrape.of("jobherd_child_deaths_total", cause="crash")) == (3, 2)
+
+
+def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
+    with Web() as child:
+        for board in child.boards[:2]:
+            board.count(board.declare(policies("a"))["a"], 0, 0.1)
+            board.say(Now(Phase.RUNNING, job=1, kind=1))
+        assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 2
+        child.boards[0]._words[4] = 2**60  # the number of kinds
+        child.boards[0]._now.write(b"\xff" * 53)
+        scrape = child.scrape()
+        assert scrape.of(PROCESSED, kind="a", outcome="ok") == 2
+        assert scrape.of(IN_FLIGHT, kind="a") == 1
+
+
+# -- the parent ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_parent_says_is_shown():
+    with Web() as child:
+        now = time.monotonic()
+        child.notice.loop_at = now - 2
+        child.notice.lease_deadline = now + 12
+        child.notice.publish(
+            {
+                "supervisor": 5,
+                "host": "h",
+                "pid": 31337,
+                "started": now - 100,
+                "listening": True,
+                "database": True,
+                "draining": False,
+                "ready_ever": True,
+                "children": [child_facts(0)],
+                "deaths": {"signal": 3, "oom": 1},
+                "respawns": 4,
+                "reclaimed": 5,
+                "released": 6,
+                "notifications": 7,
+                "wakes": 8,
+                "beats": 9,
+                "version": "1.2.3",
+            }
+        )
+        scrape = child.scrape()
+        assert scrape.all("jobherd_child_deaths_total") == {("signal",): 3, ("oom",): 1}
+        assert scrape.of("jobherd_child_respawns_total") == 4
+        assert scrape.of("jobherd_jobs_reclaimed_total") == 5
+        assert scrape.of("jobherd_jobs_released_total") == 6
+        assert scrape.of("jobherd_notifications_total") == 7
+        assert scrape.of("jobherd_wakes_total") == 8
+        assert scrape.of("jobherd_lease_renewals_total") == 9
+        assert scrape.of("jobherd_listening") == scrape.of("jobherd_database_up") == 1
+        assert scrape.of("jobherd_draining") == 0
+        assert scrape.of("jobherd_build_info", version="1.2.3") == 1
+        assert 11 < scrape.of("jobherd_lease_seconds") <= 12
+        assert 2 <= scrape.of("jobherd_loop_age_seconds") < 3
+        assert scrape.of("jobherd_start_time_seconds") == pytest.approx(time.time() - 100, abs=1)
+        assert "31337" not in scrape.text
+        assert "4242" not in scrape.text
+        child.notice.draining = True
+        child.notice.lease_deadline = now - 3
+        again = child.scrape()
+        assert again.of("jobherd_draining") == 1
+        assert again.of("jobherd_lease_seconds") < -2
+        assert again.of("jobherd_start_time_seconds") == scrape.of("jobherd_start_time_seconds")
+
+
+def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():
+    with Web() as child:
+        board = child.boards[0]
+        board.count(board.declare(policies("a"))["a"], OUTCOMES.index("retry"), 0.1)
+        child.notice.publish({"settled": {"a": {"retry": 2, "failed": 1, "nonsense": 9}}, "timeouts": {"a": 1}})
+        scrape = child.scrape()
+        assert scrape.all(PROCESSED, kind="a") == {(outcome,): {"retry": 3, "failed": 1}.get(outcome, 0) for outcome in OUTCOMES}
+        assert scrape.of("jobherd_worker_timeouts_total", kind="a") == 1
+
+
+def test_children_are_counted_by_what_they_are_at():
+    with Web(slots=8) as child:
+        for slot, phase in enumerate((Phase.IDLE, Phase.CLAIMING, Phase.RUNNING, Phase.RUNNING, Phase.IDLE)):
+            child.boards[slot].say(Now(phase))
+            child.boards[slot].set_database(connected=slot != 1)
+        states = ["ready", "ready", "ready", "ready", "leaving", "booting", "empty"]
+        children = [child_facts(slot, state=state, pid=0 if state == "empty" else 4242, rss=100) for slot, state in enumerate(states)]
+        child.notice.publish({"children": [*children, child_facts(7, kind="web")]})
+        scrape = child.scrape()
+    workers = {"booting": 1, "idle": 1, "claiming": 1, "running": 2, "settling": 0, "leaving": 1}
+    assert scrape.all("jobherd_children", kind="worker") == {(state,): number for state, number in workers.items()}
+    assert scrape.of("jobherd_children", kind="web", state="idle") == 1
+    assert scrape.of("jobherd_children_resident_bytes", kind="worker") == 600
+    assert scrape.of("jobherd_children_resident_bytes", kind="web") is None, "nobody looked: that is not 0"
+    assert scrape.of("jobherd_children_connected", kind="worker") == 4
+
+
+def test_causes_of_death_are_bounded():
+    with Web() as child:
+        child.notice.publish({"deaths": {f"cause {number}": 1 for number in range(500)}})
+        assert child.scrape().all("jobherd_child_deaths_total")["(other)",] == 500 - metrics.CAUSES
+
+
+# -- formats ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "0.0.1"])
+def test_openmetrics_is_spoken_when_asked_for(version):
+    with Web() as child:
+        board = child.boards[0]
+        board.count(board.declare(policies("a"))["a"], 0, 0.1)
+        child.notice.publish({"deaths": {"crash": 1}, "children": [child_facts(0)], "version": "1", "started": 1.0})
+        _, headers, text = child.ask("/metrics", Accept=f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5")
+    if version == "1.0.0":
+        assert headers["content-type"].startswith("application/openmetrics-text")
+        families = {family.name: family for family in parse_openmetrics(text)}  # the strict parser: it raises for what is not allowed
+        assert families["jobherd_worker_jobs_processed"].type == "counter"
+    else:
+        assert headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["", "*/*", "text/html", "application/openmetrics-text;version=evil", "a" * 5000, ";;;,,,", "application/openmetrics-text;q=0"],
+)
+def test_otherwise_the_plain_text_is(accept):
+    with Web() as child:
+        status, headers, text = child.ask("/metrics", Accept=accept)
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert Scrape(text).families
+
+
+def test_the_mode_of_many_files_is_never_used(tmp_path: Path):
+    """Even where its variable is set for the sake of other programs."""
+    program = (
+        "from tests.workers.web_support import Web\n"
+        "with Web() as child:\n"
+        "    child.boards[0].declare([])\n"
+        "    assert child.ask('/metrics')[0] == 200\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        timeout=60,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
+    class Purse(Thrift):
+        strained = False
+
+        def is_strained(self) -> bool:
+            return self.strained
+
+    async def scrapes():
+        clock, purse, board = [10.0], Purse(), Board("test")
+        measurer = measure.Measurer("host=/nowhere")
+        page = exposition.Exposition((board,), facts.Reader(Notice()), measurer, purse, clock=lambda: clock[0])
+
+        async def started():
+            return Scrape((await page.answer(Request("GET", "/metrics"))).body.decode()).of("jobherd_worker_jobs_started_total")
+
+        assert await started() == 0
+        board.count_started()
+        purse.strained = True
+        assert await started() == 0
+        clock[0] += exposition.REUSED + 0.1
+        assert await started() == 1, "but not for long"
+        board.count_started()
+        purse.strained = False
+        assert await started() == 2
+        await measurer.close()
+
+    asyncio.run(scrapes())

@@ -1,0 +1,245 @@
+"""The depth of the queues is what SQL says, costs the same whatever the backlog, and its absence hides nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+
+import sql
+from sql.migrate import migrate
+from tests.support.postgres import Cluster
+from tests.workers.web_support import Web
+from workers.web import measure
+
+JOBS = "jobherd_queue_jobs"
+CAPPED = "jobherd_queue_jobs_capped"
+OLDEST = "jobherd_queue_oldest_seconds"
+MEASURED = "jobherd_queues_measured_timestamp_seconds"
+
+
+@pytest.fixture
+def conn(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Every scrape measures anew, and waits for it."""
+    monkeypatch.setattr(measure, "PERIOD", 0.0)
+    monkeypatch.setattr(measure, "EASE", 0.0)
+    monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
+
+
+def put(conn, table: str, queue: str, *, age: float = 0.0, priority: int = 0, number: int = 1) -> None:
+    """Put back-dated jobs into a table; a negative age is due in the future."""
+    conn.execute(
+        f"INSERT INTO jobherd.{table} (kind, queue, priority, run_at)"
+        " SELECT 'k', %s, %s, clock_timestamp() - make_interval(secs => %s) FROM generate_series(1, %s)",
+        (queue, priority, age, number),
+    )
+
+
+def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
+    """Put a claimed batch into the table of what runs."""
+    conn.execute(
+        "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs)"
+        " SELECT 1, %(token)s, clock_timestamp() - make_interval(secs => %(age)s), %(queue)s, array_agg(r)"
+        "   FROM (SELECT * FROM jobherd.ready LIMIT 0) AS none RIGHT JOIN generate_series(1, %(jobs)s) ON false"
+        "   CROSS JOIN LATERAL (SELECT row(1, now(), now(), null, null, null, 0, 0, null, 0, false, %(queue)s, 'k', '{}')::jobherd.ready AS r) AS one",
+        {"queue": queue, "jobs": jobs, "age": age, "token": token},
+    )
+
+
+def test_depth_and_age_are_what_sql_says(database, conn, always):
+    put(conn, "ready", "default", age=5, number=3)
+    put(conn, "ready", "default", age=90, priority=50)  # the least urgent waits longest
+    put(conn, "ready", "media", number=7)
+    put(conn, "scheduled", "default", age=-3600, number=2)
+    put(conn, "scheduled", "mail", age=30, number=4)  # nobody promotes them
+    hold(conn, "default", jobs=3, age=10, token=1)
+    hold(conn, "default", jobs=1, age=20, token=2)
+    with Web(database) as child:
+        scrape = child.scrape()
+        truth = conn.execute("SELECT queue, state, count(*) FROM jobherd.jobs GROUP BY queue, state").fetchall()
+        assert {(queue, state): number for (queue, state), number in scrape.all(JOBS).items() if number} == {
+            (queue, state): number for queue, state, number in truth
+        }
+        assert not any(scrape.all(CAPPED).values())
+        oldest = {
+            ("default", "ready"): 90,
+            ("media", "ready"): 0,
+            ("default", "running"): 20,
+            ("default", "scheduled"): 0,
+            ("mail", "scheduled"): 30,
+        }
+        for (queue, state), seconds in oldest.items():
+            assert scrape.of(OLDEST, queue=queue, state=state) == pytest.approx(seconds, abs=3), (queue, state)
+        assert set(scrape.all(MEASURED)) == {("ready",), ("scheduled",), ("running",)}
+
+
+def test_a_queue_that_has_run_empty_is_shown_as_empty(database, conn, always):
+    put(conn, "ready", "default", age=60, number=2)
+    with Web(database) as child:
+        assert child.scrape().of(JOBS, queue="default", state="ready") == 2
+        conn.execute("DELETE FROM jobherd.ready")
+        scrape = child.scrape()
+        assert scrape.of(JOBS, queue="default", state="ready") == 0
+        assert scrape.of(OLDEST, queue="default", state="ready") == 0
+
+
+def test_a_queue_that_a_kind_declares_is_there_before_its_first_job(database, conn, always):
+    conn.execute("INSERT INTO jobherd.kinds VALUES ('k', 'media', 0, 5, 3, 7, 30)")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert scrape.all(JOBS, queue="media") == {("ready",): 0, ("scheduled",): 0, ("running",): 0}
+        assert scrape.of("jobherd_queue_paused", queue="media") == 0
+
+
+def test_a_paused_queue_is_shown_as_paused(database, conn, always):
+    with Web(database) as child:
+        conn.execute("SELECT jobherd.pause('media', 'testing')")
+        assert child.scrape().of("jobherd_queue_paused", queue="media") == 1
+        conn.execute("SELECT jobherd.resume('media')")
+        assert child.scrape().of("jobherd_queue_paused", queue="media") == 0
+
+
+def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
+    monkeypatch.setattr(measure, "MOST", 1000)
+    put(conn, "ready", "default", number=1500)
+    put(conn, "scheduled", "default", age=-60, number=1500)
+    with Web(database) as child:
+        scrape = child.scrape()
+    for state in ("ready", "scheduled"):
+        assert scrape.of(JOBS, queue="default", state=state) == 1000
+        assert scrape.of(CAPPED, queue="default", state=state) == 1
+    assert scrape.of(CAPPED, queue="default", state="running") == 0
+
+
+def test_very_many_queues_make_no_flood_of_series(database, conn, always):
+    conn.execute("INSERT INTO jobherd.ready (kind, queue) SELECT 'k', 'tenant-' || n FROM generate_series(1, 1000) AS n")
+    with Web(database) as child:
+        assert len(child.scrape().all(JOBS, state="ready")) == measure.QUEUES
+        assert len(child.scrape().all(JOBS, state="ready")) == measure.QUEUES
+
+
+def test_a_measurement_is_kept_for_some_seconds(database, conn):
+    with Web(database) as child:
+        first = child.scrape()
+        assert first.of(MEASURED, state="ready") is not None
+        put(conn, "ready", "default")
+        second = child.scrape()
+        assert second.of(MEASURED, state="ready") == first.of(MEASURED, state="ready")
+        assert second.of(JOBS, queue="default", state="ready") is None
+
+
+def rows_read(plan: dict) -> int:
+    """Return how many rows the scans of tables in this plan read."""
+    own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"] if "Relation Name" in plan else 0
+    return own + sum(map(rows_read, plan.get("Plans", ())))
+
+
+def scans(plan: dict) -> set[str]:
+    return {plan["Node Type"]} | {node for below in plan.get("Plans", ()) for node in scans(below)}
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("state", ["ready", "scheduled"])
+def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
+    put(conn, state, "default", age=-60, number=30_000)
+    put(conn, state, "media", age=-60, priority=3, number=10_000)
+    if analyzed:
+        conn.execute(f"VACUUM ANALYZE jobherd.{state}")
+    conn.execute(sql.load("steer_planner"))
+    with psycopg.ClientCursor(conn) as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"), {"most": 2000, "queues": 200})
+        (answer,) = cursor.fetchone()
+    plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    assert "Seq Scan" not in scans(plan)
+    assert "Sort" not in scans(plan) or state == "scheduled", plan
+    assert rows_read(plan) < 2 * 2000 + 1000
+
+
+def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypatch):
+    monkeypatch.setattr(measure, "STATEMENT", 0.2)
+    put(conn, "scheduled", "default", age=-60)
+    with Web(database) as child:
+        with conn.transaction():
+            conn.execute("LOCK TABLE jobherd.ready IN ACCESS EXCLUSIVE MODE")
+            scrape = child.scrape()
+            child.scrape()
+            assert scrape.of(JOBS, queue="default", state="ready") is None
+            assert scrape.of(JOBS, queue="default", state="scheduled") == 1
+        assert child.scrape().of(JOBS, queue="default", state="ready") == 0
+        assert len([line for line in child.log.lines if "took longer than" in line]) == 1
+
+
+def test_without_a_database_the_boards_still_speak(monkeypatch):
+    with Web() as child:
+        child.boards[0].count_started()
+        scrape = child.scrape()
+        child.scrape()
+        assert scrape.of("jobherd_worker_jobs_started_total") == 1
+        assert scrape.all(JOBS) == scrape.all(MEASURED) == {}
+        assert len([line for line in child.log.lines if "cannot be measured" in line]) == 1
+
+
+def test_a_database_that_comes_back_is_measured_again_at_the_next_nudge(monkeypatch):
+    monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
+    with Cluster() as own, own.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+            put(connection, "ready", "default", number=2)
+        monkeypatch.setattr(measure, "PERIOD", 0.0)
+        monkeypatch.setattr(measure, "EASE", 0.0)
+        with Web(dsn) as child:
+            assert child.scrape().of(JOBS, queue="default", state="ready") == 2
+            own.stop()
+            monkeypatch.setattr(measure, "PERIOD", 3600.0)
+            monkeypatch.setattr(measure, "REST_MOST", 3600.0)
+            away = child.scrape()
+            child.log.wait_for("metrics: the depth of the queues cannot be measured")
+            assert away.of(JOBS, queue="default", state="ready") == 2, "the last measurement, whose time stands beside it"
+            own.start()
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                put(connection, "ready", "default")
+            child.nudge()
+            child.ask("/")  # the nudge has been heard when this is answered
+            assert child.scrape().of(JOBS, queue="default", state="ready") == 3
+            child.log.wait_for("metrics: the database is back")
+
+
+def test_a_measurement_that_is_stale_is_not_shown(database):
+    import asyncio
+
+    async def measured():
+        now = [100.0]
+        measurer = measure.Measurer(database, clock=lambda: now[0])
+        try:
+            await measurer.refresh(20)
+            assert set(measurer.latest()) == set(measure.STATES)
+            now[0] += measure.STALE
+            assert measurer.latest() == {}
+            assert measurer.paused() == {}
+        finally:
+            await measurer.close()
+
+    asyncio.run(measured())
+
+
+def test_the_session_is_named_and_bounded(database, conn, always):
+    with Web(database) as child:
+        child.scrape()
+        found = conn.execute("SELECT state, xact_start FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall()
+        assert found == [("idle", None)], "one session, no transaction left open"
+        assert child.boards[-1].database
+
+
+def test_another_schema_is_measured_by_its_name(empty_database, always):
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        migrate(connection, schema="jobs_eu")
+        connection.execute("INSERT INTO jobs_eu.ready (kind) VALUES ('k')")
+    with Web(empty_database, schema="jobs_eu") as child:
+        assert child.scrape().of(JOBS, queue="default", state="ready") == 1

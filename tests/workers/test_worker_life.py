@@ -1,0 +1,306 @@
+"""Boot, READY, nudges, dismissal: a worker's life from its parent's side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.gate import Gate
+from tests.support.processes import wait_for_exit
+from tests.support.seats import Bench, count_of
+from workers.board import Phase, Reason
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready
+
+
+def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
+    child = bench.fork()
+    ready = child.wait_report(Ready)
+    row = bench.ask("SELECT id, backend_pid, pid FROM jobherd.children")[0]
+    assert (row["id"], row["backend_pid"], row["pid"]) == (ready.child, ready.backend, child.pid)
+    assert child.board.database
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_job_that_was_there_before_the_worker_is_found(bench: Bench):
+    job = bench.enqueue("act:returns", value={"n": 1})
+    child = bench.start()
+    row = bench.wait(job, "completed")
+    assert (row["result"], row["attempts"], row["ran_on"]) == ({"n": 1}, 1, f"test/{child.pid}")
+    assert row["started_at"] <= row["finished_at"]
+
+
+def test_a_nudge_wakes_an_idle_worker(bench: Bench):
+    child = bench.start()
+    first = bench.enqueue("act:nothing")
+    child.nudge()
+    bench.wait(first, "completed")
+    second = bench.enqueue("act:nothing")
+    child.nudge()
+    bench.wait(second, "completed")
+
+
+def test_a_job_is_found_without_a_nudge_after_the_poll(bench: Bench):
+    bench.start(poll=0.05)
+    bench.wait(bench.enqueue("act:nothing"), "completed")
+
+
+def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Bench, gate: Gate):
+    child = bench.start()
+    child.wait_idle()
+    for name in "abc":
+        bench.enqueue("act:gated", name=name)
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    child.wait_report(More)
+    arrival.open()
+    gate.wait_arrival("b").open()
+    gate.wait_arrival("c").open()
+
+
+def test_kinds_that_the_handlers_declare_are_entered(bench: Bench):
+    bench.start()
+    row = bench.ask("SELECT * FROM jobherd.kinds WHERE name = 'act:raises'")[0]
+    assert (row["max_attempts"], row["keep_completed"], row["keep_failed"]) == (3, 7, 30)
+
+
+def test_a_broken_module_is_reported_before_ready_and_ends_the_child(bench: Bench, tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "mail.py").write_text("from handlers import handler\nimport no_such_thing\n")
+    child = bench.fork(handlers=(str(tmp_path),))
+    assert child.wait() == EXIT_HANDLERS
+    problem = child.wait_report(Problem)
+    assert "mail.py:2" in problem.text
+    assert "no_such_thing" in problem.text
+
+
+def test_a_folder_without_handlers_is_a_problem_too(bench: Bench, tmp_path):
+    child = bench.fork(handlers=(str(tmp_path),))
+    assert child.wait() == EXIT_HANDLERS
+    assert str(tmp_path) in child.wait_report(Problem).text
+
+
+def test_a_child_of_a_reclaimed_supervisor_leaves(bench: Bench):
+    bench.ask("DELETE FROM jobherd.supervisors")
+    assert bench.fork().wait() == EXIT_LEFT
+
+
+def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    later = bench.enqueue("act:gated", name="b")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    child.close_wake()
+    arrival.open("done")
+    assert child.wait() == EXIT_LEFT
+    assert bench.wait(job, "completed")["result"] == "done"
+    assert bench.job(later)["state"] == "ready"
+
+
+def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gate: Gate):
+    jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
+    child = bench.start(batch=3)
+    arrival = gate.wait_arrival("a")
+    child.close_wake()
+    arrival.open()
+    assert child.wait() == EXIT_LEFT
+    assert [bench.job(job)["state"] for job in jobs] == ["completed", "ready", "ready"]
+    assert [bench.job(job)["attempts"] for job in jobs] == [1, 0, 0]
+    assert bench.ask("SELECT FROM jobherd.attempts") == []
+    assert count_of(child, "act:gated", "abandoned") == 2
+
+
+def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_of_its_batch(bench: Bench, gate: Gate):
+    jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
+    child = bench.start(batch=2)
+    arrival = gate.wait_arrival("a")
+    bench.notice.draining = True
+    arrival.open()
+    bench.wait(jobs[0], "completed")
+    bench.wait(jobs[1], "ready")
+    claims = child.board.claims
+    assert child.dismiss() == EXIT_LEFT
+    assert child.board.claims == claims
+
+
+def test_nothing_is_claimed_past_the_lease(bench: Bench):
+    child = bench.start()
+    bench.notice.lease_deadline = time.monotonic() - 1
+    job = bench.enqueue("act:nothing")
+    child.nudge()
+    assert child.dismiss() == EXIT_LEFT
+    assert bench.job(job)["state"] == "ready"
+
+
+def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
+    bench.notice.lease_deadline = 0.0
+    bench.start()
+    job = bench.enqueue("act:nothing")
+    bench.notice.lease_deadline = time.monotonic() + 600
+    bench.wait(job, "completed")
+
+
+def test_sigterm_to_an_idle_worker_makes_it_leave(bench: Bench):
+    child = bench.start()
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait() == EXIT_LEFT
+
+
+def test_sigterm_to_a_busy_worker_lets_the_job_finish(bench: Bench, gate: Gate):
+    child = bench.start(batch=2)
+    jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    os.kill(child.pid, signal.SIGTERM)
+    arrival.open("all of it")
+    assert child.wait() == EXIT_LEFT
+    assert bench.job(jobs[0])["result"] == "all of it"
+    assert bench.job(jobs[1])["state"] == "ready"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGALRM, signal.SIGUSR2])
+def test_signals_that_are_not_meant_for_it_change_nothing(bench: Bench, gate: Gate, number: int):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    os.kill(child.pid, number)
+    arrival.open("on")
+    assert bench.wait(job, "completed")["result"] == "on"
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_sigquit_ends_it_at_once(bench: Bench, gate: Gate):
+    child = bench.start()
+    bench.enqueue("act:gated", name="a")
+    child.nudge()
+    gate.wait_arrival("a")
+    os.kill(child.pid, signal.SIGQUIT)
+    assert child.wait() == 128 + signal.SIGQUIT
+
+
+def test_sigusr1_writes_the_stack_to_the_board(bench: Bench, gate: Gate):
+    child = bench.start()
+    bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    os.kill(child.pid, signal.SIGUSR1)
+    arrival.open()
+    assert child.dismiss() == EXIT_LEFT
+    assert "in at_gate" in child.board.trace()
+
+
+def test_the_board_says_what_runs(bench: Bench, gate: Gate):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    now = child.board.now()
+    assert (now.phase, now.job, now.attempts, now.max_attempts, child.board.policy(now.kind).name) == (Phase.RUNNING, job, 1, 5, "act:gated")
+    assert now.deadline == pytest.approx(now.started + 60)
+    assert not child.board.idle
+    arrival.open()
+    bench.wait(job, "completed")
+    assert child.board.jobs_started == 1
+    assert count_of(child, "act:gated", "ok") == 1
+
+
+def test_a_child_starts_clean(bench: Bench):
+    child = bench.start()
+    job = bench.enqueue("act:where")
+    child.nudge()
+    found = bench.wait(job, "completed")["result"]
+    assert found["pid"] == child.pid
+    assert found["mark"] == f"{bench.supervisor}:{child.seat.incarnation}"
+    assert found["title"] == f"jobherd: worker 0 act:where #{job}"
+    assert found["blocked"] == 0
+    assert found["ignored"] == 0
+    assert found["stdin"] == "/dev/null"
+
+
+def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gate: Gate):
+    job = bench.enqueue("act:gated", name="a")
+    parent, pid = bench.start_orphan_to_be()
+    gate.wait_arrival("a")
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    os.kill(pid, signal.SIGTERM)  # what the kernel sends when the fork had asked for it
+    wait_for_exit(pid, timeout=5)
+    assert bench.wait(job, "ready")["attempts"] == 0
+
+
+def test_an_orphan_that_cannot_hand_its_job_back_ends_itself_and_its_group(bench: Bench, gate: Gate):
+    bench.enqueue("act:deaf", name="a")
+    parent, pid = bench.start_orphan_to_be()
+    arrival = gate.wait_arrival()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    os.kill(pid, signal.SIGTERM)
+    wait_for_exit(pid, timeout=5)
+    wait_for_exit(int(arrival.label.split()[1]), timeout=5)
+
+
+def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
+    parent, pid = bench.start_orphan_to_be()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    wait_for_exit(pid, timeout=5)
+
+
+@pytest.mark.parametrize("what", ["thread", "handlers", "mask"])
+def test_a_child_whose_job_left_something_behind_is_not_reused(bench: Bench, what: str):
+    child = bench.start()
+    job = bench.enqueue("act:mess", what=what)
+    child.nudge()
+    assert child.wait() == EXIT_WORN
+    assert bench.job(job)["state"] == "completed"
+
+
+@pytest.mark.parametrize("what", ["daemon", "chdir", "depth", "fork"])
+def test_what_can_be_put_right_is_put_right_before_the_next_job(bench: Bench, what: str):
+    child = bench.start()
+    first, then = bench.enqueue("act:mess", what=what), bench.enqueue("act:where")
+    child.nudge()
+    assert bench.wait(first, "completed")["result"] == "done"
+    found = bench.wait(then, "completed")["result"]
+    assert (found["cwd"], found["depth"], found["pid"]) == (os.getcwd(), 1000, child.pid)
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_job_that_stops_the_timer_does_not_free_the_next_one_from_its_own(bench: Bench):
+    first, then = bench.enqueue("act:mess", what="timer"), bench.enqueue("act:slow")
+    child = bench.start()
+    bench.wait(first, "completed")
+    assert child.wait() == EXIT_WORN
+    row = bench.job(then)
+    if row["attempts"] == 0:  # it was replaced before it
+        bench.start()
+        row = bench.wait(then, "retrying")
+    assert row["error_code"] == "JOB_TIMEOUT"
+
+
+def test_a_lost_claim_is_logged_and_changes_nothing(bench: Bench, gate: Gate):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    bench.ask("DELETE FROM jobherd.running")
+    next_one = bench.enqueue("act:nothing")
+    arrival.open()
+    bench.wait(next_one, "completed")
+    assert bench.job(job) is None
+    assert f"jobs={job}" in child.log()
+
+
+def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: Bench, gate: Gate):
+    child = bench.start(batch=2)
+    job, other = (bench.enqueue("act:gated", name=name) for name in "ab")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    child.interrupt(Reason.LOST)
+    arrival.wait_gone()
+    assert child.wait() == EXIT_WORN
+    assert {bench.job(job)["state"], bench.job(other)["state"]} == {"running"}  # whoever has them ends them

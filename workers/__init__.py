@@ -1,0 +1,12 @@
+"""The children: whoever does something, does it here; whoever decides, decides in `supervisor`.
+
+A worker's life is `main.py`: boot, READY, then wait, claim, run, settle until dismissed. Its neighbours each hold one part of it:
+`connection.py` the database session that comes back by itself, `execute.py` one job under its deadline, `alarm.py` the timer and the
+signals that interrupt it, `settle.py` what is written of it. `keeper.py` and `web.py` are the other kinds of children.
+
+What passes between parent and child is on two screens: `link.py` (the pipes) and `board.py` (the shared page). A job's payload and
+its result never pass there: the child reads and writes them in the database itself, so no pipe can jam on them.
+
+Laws of a child: it leaves by `os._exit` and never through the parent's frames; it never closes what it inherited but by file number;
+it installs handlers for signals and never ignores them; when the wake pipe ends and its parent is gone, it stops at once.
+"""

@@ -1,0 +1,452 @@
+"""The board: one page of memory that a child writes and its parent reads, and that survives the child.
+
+It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted, the last lines
+of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
+Reading never waits for a writer: what can be torn stands in a `Cell`, twice, with sequence and checksum, and a torn copy is not
+believed. Each region has one writer: the child, but for the order, which the parent writes. No policy stands here.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+from zlib import crc32
+
+MAX_KINDS: Final = 256
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the duration histograms, in seconds; one more bucket holds the rest."""
+OUTCOMES: Final = ("ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
+OTHER_KINDS: Final = "(other)"
+"""The first entry of the table of kinds: whatever has no entry of its own is counted there, so no flood of kinds can fill it."""
+
+
+class Phase(IntEnum):
+    """What a child is at, for people and for the post-mortem."""
+
+    BOOTING = 0
+    IDLE = 1
+    CLAIMING = 2
+    RUNNING = 3
+    SETTLING = 4
+    LEAVING = 5
+
+
+class Reason(IntEnum):
+    """Why the parent interrupts a job."""
+
+    NONE = 0
+    CANCEL = 1
+    DRAIN = 2
+    LOST = 3
+    """The claim turned out to be lost: somebody else has the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a child is doing. `job` is 0 between jobs. Times are monotonic seconds, `deadline` is infinite without a timeout."""
+
+    phase: Phase
+    child: int = 0
+    token: int = 0
+    job: int = 0
+    kind: int = 0
+    attempts: int = 0
+    max_attempts: int = 0
+    crashes: int = 0
+    started: float = 0.0
+    deadline: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The parent's word to a child about one claim: interrupt it."""
+
+    reason: Reason
+    token: int = 0
+    job: int = 0
+
+
+_NOW = struct.Struct("<BqqqHhhhdd")
+_ORDER = struct.Struct("<Bqq")
+_HEAD = struct.Struct("<QII")
+
+
+class Cell:
+    """A record of changing length with one writer and any number of readers, none of whom ever waits.
+
+    It has two halves; the writer fills the older one and stamps it last. A reader takes the newest half whose checksum is right.
+    """
+
+    __slots__ = ("_half", "_offset", "_sequence", "_view", "capacity")
+
+    def __init__(self, view: memoryview, offset: int, capacity: int) -> None:
+        self._view = view
+        self._offset = offset
+        self._half = _HEAD.size + capacity
+        self._sequence = 0
+        self.capacity = capacity
+
+    @staticmethod
+    def size(capacity: int) -> int:
+        """Return how many bytes a cell for records of up to `capacity` bytes takes."""
+        return 2 * (_HEAD.size + capacity)
+
+    def write(self, record: bytes) -> None:
+        """Publish `record`; what is longer than the cell is cut."""
+        record = record[: self.capacity]
+        if not self._sequence:
+            self._sequence = self.read_with_sequence()[0]  # a successor goes on where its predecessor died
+        self._sequence += 1
+        at = self._offset + (self._sequence & 1) * self._half
+        body = at + _HEAD.size
+        self._view[body : body + len(record)] = record
+        _HEAD.pack_into(self._view, at, self._sequence, len(record), crc32(record, self._sequence & 0xFFFFFFFF))
+
+    def read(self) -> bytes | None:
+        """Return the newest whole record, or None if there is none."""
+        return self.read_with_sequence()[1]
+
+    def read_with_sequence(self) -> tuple[int, bytes | None]:
+        """Return the newest whole record and its number (0 and None if there is none)."""
+        best: tuple[int, bytes | None] = (0, None)
+        for at in (self._offset, self._offset + self._half):
+            sequence, length, checksum = _HEAD.unpack_from(self._view, at)
+            if sequence <= best[0] or length > self.capacity:
+                continue
+            record = bytes(self._view[at + _HEAD.size : at + _HEAD.size + length])
+            if crc32(record, sequence & 0xFFFFFFFF) == checksum:
+                best = (sequence, record)
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the parent must know of a kind to write the outcome of a job whose process is dead."""
+
+    name: str = OTHER_KINDS
+    max_attempts: int = 5
+    max_crashes: int = 3
+    keep_completed: int = 7
+    keep_failed: int = 30
+    backoff: tuple[float, float, float, float] = (30.0, 2.0, 0.2, 3600.0)
+    """Base in seconds, factor, jitter as a fraction, cap in seconds."""
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KindCounts:
+    """What a child has counted of one kind, over all children that ever sat in its slot."""
+
+    name: str
+    outcomes: tuple[int, ...]
+    timeouts: int
+    buckets: tuple[int, ...]
+    seconds: float
+
+
+_WORDS: Final = 32
+_NAME: Final = 104
+_POLICY: Final = 280
+_COUNTS: Final = len(OUTCOMES) + 1 + len(BUCKETS) + 1 + 1  # outcomes, timeouts, buckets, sum of seconds
+_ENTRY: Final = _NAME + _POLICY + 8 * 32
+_LOG: Final = 64 * 1024
+_TRACE: Final = 32 * 1024
+_PROGRESS: Final = 2048
+
+_AT_WORDS: Final = 0
+_AT_NOW: Final = _AT_WORDS + 8 * _WORDS
+_AT_ORDER: Final = _AT_NOW + Cell.size(128)
+_AT_PROGRESS: Final = _AT_ORDER + Cell.size(64)
+_AT_WAITS: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
+_AT_KINDS: Final = _AT_WAITS + 8 * 32
+_AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
+_AT_TRACE: Final = _AT_LOG + _LOG
+_SIZE: Final = (_AT_TRACE + _TRACE + 4095) // 4096 * 4096
+
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE = range(7)
+
+
+class Board:
+    """One slot's page. Made by the parent before any fork; `map` makes it usable, in each process for itself."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, _SIZE)
+        self._open()
+
+    def _open(self) -> None:
+        self._memory = mmap.mmap(self.fd, _SIZE)
+        self._view = memoryview(self._memory)
+        self._words = self._view[: 8 * _WORDS].cast("Q")
+        self._now = Cell(self._view, _AT_NOW, 128)
+        self._order = Cell(self._view, _AT_ORDER, 64)
+        self._progress = Cell(self._view, _AT_PROGRESS, _PROGRESS)
+        self._waits = self._view[_AT_WAITS : _AT_WAITS + 8 * 31].cast("Q")
+        self._waited = self._view[_AT_WAITS + 8 * 31 : _AT_WAITS + 8 * 32].cast("d")
+        self._counts: list[memoryview] = []
+        self._sums: list[memoryview[float]] = []
+
+    def close(self) -> None:
+        """Let go of the page (the others keep it)."""
+        for view in (*self._counts, self._words, self._waits):
+            view.release()
+        for sums in (*self._sums, self._waited):
+            sums.release()
+        self._view.release()
+        self._memory.close()
+        os.close(self.fd)
+
+    # -- written by the child ---------------------------------------------------------------------------------------
+
+    def say(self, now: Now) -> None:
+        """Called in the child: publish what it is doing."""
+        self._now.write(
+            _NOW.pack(
+                now.phase, now.child, now.token, now.job, now.kind, now.attempts, now.max_attempts, now.crashes, now.started, now.deadline
+            )
+        )
+
+    def set_idle(self, *, idle: bool) -> None:
+        """Called in the child: it waits for a nudge, or it does not."""
+        self._words[_IDLE] = idle
+
+    def set_database(self, *, connected: bool) -> None:
+        """Called in the child: it has a session, or it looks for one."""
+        self._words[_DATABASE] = connected
+
+    def count_started(self) -> None:
+        """Called in the child: one more job has started."""
+        self._words[_STARTED] += 1
+
+    def count_claim(self, *, empty: bool) -> None:
+        """Called in the child: it asked the database for work."""
+        self._words[_CLAIMS] += 1
+        self._words[_EMPTY] += empty
+
+    def tell_progress(self, record: bytes) -> None:
+        """Called in the child, from the handler: a JSON document of at most 2 KiB."""
+        self._progress.write(record)
+
+    def declare(self, policies: list[Policy]) -> dict[str, int]:
+        """Called in the child at boot: enter its kinds, and return each one's number. Numbers outlive the child that gave them."""
+        known = {self.policy(number).name: number for number in range(self._words[_KINDS])}
+        for policy in (Policy(), *policies):
+            number = known.get(policy.name, len(known))
+            if number >= MAX_KINDS:
+                continue  # counted under OTHER_KINDS
+            known[policy.name] = number
+            at = _AT_KINDS + number * _ENTRY
+            body = json.dumps(
+                [policy.max_attempts, policy.max_crashes, policy.keep_completed, policy.keep_failed, policy.backoff, policy.exclusive]
+            ).encode()
+            self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
+            self._view[at + _NAME : at + _NAME + _POLICY] = body.ljust(_POLICY)
+        self._words[_KINDS] = max(self._words[_KINDS], len(known))
+        for number in range(len(self._counts), self._words[_KINDS]):
+            at = _AT_KINDS + number * _ENTRY + _NAME + _POLICY
+            self._counts.append(self._view[at : at + 8 * (_COUNTS - 1)].cast("Q"))
+            self._sums.append(self._view[at + 8 * (_COUNTS - 1) : at + 8 * _COUNTS].cast("d"))
+        return known
+
+    def count(self, kind: int, outcome: int, seconds: float, *, timeout: bool = False) -> None:
+        """Called in the child: a run of `kind` ended with the outcome of that index in `OUTCOMES`."""
+        counts = self._counts[kind]
+        counts[outcome] += 1
+        counts[len(OUTCOMES)] += timeout
+        counts[len(OUTCOMES) + 1 + bisect_left(BUCKETS, seconds)] += 1
+        self._sums[kind][0] += seconds
+
+    def count_unrun(self, kind: int, outcome: int) -> None:
+        """Called in the child: a job of `kind` ended without running, such as by expiry."""
+        self._counts[kind][outcome] += 1
+
+    def count_wait(self, seconds: float) -> None:
+        """Called in the child: a job started so long after it became due."""
+        self._waits[bisect_left(BUCKETS, seconds)] += 1
+        self._waited[0] += seconds
+
+    def log(self, line: bytes) -> None:
+        """Called in the child: append to the ring of the last 64 KiB of log."""
+        line = line[-_LOG:]
+        at = self._words[_LOGGED] % _LOG
+        first = min(len(line), _LOG - at)
+        self._view[_AT_LOG + at : _AT_LOG + at + first] = line[:first]
+        self._view[_AT_LOG : _AT_LOG + len(line) - first] = line[first:]
+        self._words[_LOGGED] += len(line)
+
+    def open_trace(self) -> int:
+        """Called in the child at boot: clear the place for stacks, and return a file number that writes there."""
+        self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_WRONLY | os.O_CLOEXEC)
+        os.lseek(fd, _AT_TRACE, os.SEEK_SET)
+        return fd
+
+    def clear(self) -> None:
+        """Called in the parent before a fork: nothing of a predecessor may be taken for its successor's."""
+        self.say(Now(Phase.BOOTING))
+        self._now._sequence = 0  # noqa: SLF001 - the child goes on from what stands there, not from our memory
+        self.set_idle(idle=False)
+        self.set_database(connected=False)
+        self._words[_LOGGED] = 0
+        self.order(Order(Reason.NONE))
+        self._progress.write(b"")
+        self._progress._sequence = 0  # noqa: SLF001 - as above
+
+    # -- written by the parent --------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """Called in the parent, before SIGUSR2: which claim to interrupt, and why."""
+        self._order.write(_ORDER.pack(order.reason, order.token, order.job))
+
+    # -- read by anyone ---------------------------------------------------------------------------------------------
+
+    def now(self) -> Now | None:
+        """Return what the child is doing, or None if that cannot be believed."""
+        record = self._now.read()
+        if record is None or len(record) != _NOW.size:
+            return None
+        phase, child, token, job, kind, attempts, max_attempts, crashes, started, deadline = _NOW.unpack(record)
+        return Now(Phase(phase), child, token, job, kind, attempts, max_attempts, crashes, started, deadline)
+
+    def ordered(self) -> Order:
+        """Return the parent's latest order."""
+        record = self._order.read()
+        if record is None or len(record) != _ORDER.size:
+            return Order(Reason.NONE)
+        reason, token, job = _ORDER.unpack(record)
+        return Order(Reason(reason), token, job)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the child waits for a nudge."""
+        return bool(self._words[_IDLE])
+
+    @property
+    def database(self) -> bool:
+        """Whether the child has a session."""
+        return bool(self._words[_DATABASE])
+
+    @property
+    def jobs_started(self) -> int:
+        """How many jobs have started in this slot, whichever child it was."""
+        return int(self._words[_STARTED])
+
+    @property
+    def claims(self) -> tuple[int, int]:
+        """How many claims were made in this slot, and how many of them found nothing."""
+        return int(self._words[_CLAIMS]), int(self._words[_EMPTY])
+
+    def progress(self) -> bytes:
+        """Return the handler's latest word on its progress, a JSON document, or nothing."""
+        return self._progress.read() or b""
+
+    def policy(self, kind: int) -> Policy:
+        """Return what is known of the kind of that number."""
+        if not 0 <= kind < self._words[_KINDS]:
+            return Policy()
+        at = _AT_KINDS + kind * _ENTRY
+        name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
+        try:
+            attempts, crashes, completed, failed, backoff, exclusive = json.loads(bytes(self._view[at + _NAME : at + _NAME + _POLICY]))
+            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive)
+        except ValueError:
+            return Policy(name)
+
+    def kind_counts(self) -> list[KindCounts]:
+        """Return what was counted, kind by kind."""
+        found = []
+        for number in range(self._words[_KINDS]):
+            at = _AT_KINDS + number * _ENTRY + _NAME + _POLICY
+            values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
+            split = len(OUTCOMES)
+            found.append(KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1 : -1], values[-1]))
+        return found
+
+    def waits(self) -> tuple[tuple[int, ...], float]:
+        """Return the histogram of how long jobs were due before they started, and the sum of seconds."""
+        return tuple(self._waits[: len(BUCKETS) + 1]), float(self._waited[0])
+
+    def log_tail(self, limit: int = 8192) -> bytes:
+        """Return the latest `limit` bytes of the child's log, from the beginning of a line."""
+        written = int(self._words[_LOGGED])
+        length = min(written, _LOG, limit)
+        start = (written - length) % _LOG
+        ring = bytes(self._view[_AT_LOG : _AT_LOG + _LOG])
+        tail = (ring + ring)[start : start + length]
+        return tail if length == written else tail[tail.find(b"\n") + 1 :]
+
+    def trace(self) -> str:
+        """Return the stacks that were written here, by a fatal signal or on request."""
+        return bytes(self._view[_AT_TRACE : _AT_TRACE + _TRACE]).rstrip(b"\0").decode(errors="replace")
+
+
+class Notice:
+    """The page of all: the parent writes, every child reads.
+
+    `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
+    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through.
+    """
+
+    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE = range(5)
+    _FACTS = 64 * 1024
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("jobherd-notice", os.MFD_CLOEXEC)
+        self._size = 4096 + Cell.size(self._FACTS)
+        os.ftruncate(self.fd, self._size)
+        self._view = memoryview(mmap.mmap(self.fd, self._size))
+        self._words = self._view[:256].cast("Q")
+        self._times = self._view[256:512].cast("d")
+        self._facts = Cell(self._view, 4096, self._FACTS)
+
+    def bump(self) -> None:
+        """Called in the parent: there may be work."""
+        self._words[self._EPOCH] += 1
+
+    @property
+    def epoch(self) -> int:
+        """Grows with everything that may mean work."""
+        return int(self._words[self._EPOCH])
+
+    @property
+    def lease_deadline(self) -> float:
+        """Monotonic time past which nobody may claim: the lease may have lapsed."""
+        return float(self._times[self._LEASE])
+
+    @lease_deadline.setter
+    def lease_deadline(self, value: float) -> None:
+        self._times[self._LEASE] = value
+
+    @property
+    def loop_at(self) -> float:
+        """Monotonic time at which the parent's loop last turned."""
+        return float(self._times[self._LOOP])
+
+    @loop_at.setter
+    def loop_at(self, value: float) -> None:
+        self._times[self._LOOP] = value
+
+    @property
+    def draining(self) -> bool:
+        """Whether the supervisor is on its way out."""
+        return bool(self._words[self._DRAINING])
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self._words[self._DRAINING] = value
+
+    def publish(self, facts: dict[str, object]) -> None:
+        """Called in the parent: what it knows of the fleet, for the page and the metrics."""
+        self._facts.write(json.dumps(facts).encode())
+
+    def facts(self) -> dict[str, object]:
+        """Return what the parent last published."""
+        record = self._facts.read()
+        found = json.loads(record) if record else {}
+        return found if isinstance(found, dict) else {}

@@ -1,0 +1,252 @@
+"""A child's session: it comes back by itself, for ever.
+
+A database that is away is no error of the child's: it waits, holds what it holds, and goes on. So callers see an answer, `Left` (there
+is no more use in waiting), or a defect in what they sent. Nothing here knows what the statements mean, with one exception: a claim may
+have been committed by a session that broke before it could answer. After a break the old session is ended first, then what it may have
+claimed is given back. The other way round it could still commit, and its jobs would wait for as long as this child lives.
+
+Two statements sent together stand in one transaction without a word of BEGIN: in pipeline mode everything up to the sync is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+import sql
+from workers.logs import redact_dsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from workers.seat import Seat
+    from workers.wake import Wake
+
+Row: TypeAlias = tuple[Any, ...]
+Parameters: TypeAlias = "Mapping[str, object]"
+
+_log = logging.getLogger("jobherd.connection")
+
+_AT_ONCE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+"""Serialization, deadlock, lock timeout, a cancelled statement: the session is good, asking again helps."""
+_TRIES: Final = 5
+_AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", "3D000", "3F000", "42501", "72000"})
+"""A standby; a plan of before a migration; statements that a pooler has lost; a database that is just being restored or moved."""
+_AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"})
+_UNPREPARED: Final = frozenset({"26000", "42P05"})
+_BEFORE_HAND: Final = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+"""A host that is gone says nothing: without these a statement would wait for its answer for two hours."""
+_ENDING: Final = 40
+
+
+class Left(Exception):  # noqa: N818 - no error: the child has been told to leave, or has lost its supervisor
+    """There is no more use in waiting for the database; the message says why."""
+
+
+class Session:
+    """The one connection of a child.
+
+    seat: whose it is. wake: where it waits while the database is away; a nudge or a dismissal ends the wait.
+    holding: asked after a break for the tokens of the claims that the child knows of.
+    child, backend: its number in `children` and its backend's pid, once it is connected.
+    """
+
+    def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple) -> None:
+        self.child = 0
+        self.backend = 0
+        self._seat = seat
+        self._wake = wake
+        self._holding = holding
+        self._connection: psycopg.Connection[Row] | None = None
+        self._prepare: bool | None = True
+        self._lost_at: float | None = None
+        self._pause = 0.0
+        self._changed = 0
+
+    def connect(self) -> None:
+        """Return once there is a session. Raises Left if the child is to leave or its supervisor was reclaimed."""
+        self._keep_trying(lambda: None, patient=False)
+
+    def run(self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True) -> list[Row]:
+        """Send a statement, in a transaction of its own, and return its rows, however long the database is away.
+
+        statement: its name in sql/queries. It may be sent twice: a break hides whether it was committed.
+        patient: also wait when the child has been dismissed; for outcomes, which must not be lost.
+        stubborn: ask again after a deadlock or a lock that was not to be had; without it that is raised.
+        Raises Left, or psycopg.Error if the statement itself is refused.
+        """
+        return self._keep_trying(lambda: self._send(statement, parameters), patient=patient, stubborn=stubborn)
+
+    def count(self, statement: str, parameters: Parameters) -> int:
+        """Send a statement as `run` does and return how many rows it has changed."""
+        self.run(statement, parameters)
+        return self._changed
+
+    def run_both(self, first: str, before: Parameters, second: str, after: Parameters) -> tuple[list[Row], list[Row]]:
+        """Send two statements in one transaction and one round trip, once, and return the rows of each.
+
+        Raises Left as `run`, or psycopg.Error whatever the reason: then neither was executed or a break hides that they were.
+        """
+        connection = self._ready()
+        schema = self._seat.settings.schema
+        one, two = connection.cursor(), connection.cursor()
+        with connection.pipeline():  # at its end stands the sync, which commits
+            one.execute(sql.load(first, schema), before, prepare=self._prepare)
+            two.execute(sql.load(second, schema), after, prepare=self._prepare)
+        return one.fetchall(), two.fetchall()
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._seat.board.set_database(connected=False)
+
+    # -- the way back -----------------------------------------------------------------------------------------------
+
+    def _keep_trying(self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True) -> list[Row]:
+        tries = 0
+        while True:
+            try:
+                self._ready()
+                rows = action()
+            except psycopg.Error as problem:
+                if problem.sqlstate in _AT_ONCE and not self._broken():
+                    if not stubborn:
+                        raise
+                    tries += 1
+                    self._rest(random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(), patient=patient)
+                    continue
+                if not is_away(problem):
+                    raise
+                self._note_lost(problem)
+                self._rest(self._backoff(), patient=patient)
+            else:
+                self._pause = 0.0
+                return rows or []
+
+    def _ready(self) -> psycopg.Connection[Row]:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._open()
+        return self._connection
+
+    def _send(self, statement: str, parameters: Parameters | None = None) -> list[Row]:
+        connection = self._ready()
+        with connection.cursor() as cursor:
+            cursor.execute(sql.load(statement, self._seat.settings.schema), parameters, prepare=self._prepare)
+            self._changed = cursor.rowcount
+            return cursor.fetchall() if cursor.description else []
+
+    def _open(self) -> psycopg.Connection[Row]:
+        seat = self._seat
+        connection = psycopg.connect(
+            "", **session_parameters(seat.settings.dsn, f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}"), autocommit=True
+        )
+        try:
+            self._connection = connection
+            self._register(connection)
+        except BaseException:
+            connection.close()
+            self._connection = None
+            raise
+        seat.board.set_database(connected=True)
+        if self._lost_at is not None:
+            _log.info("the database is back after %.1f s", time.monotonic() - self._lost_at, extra={"backend": self.backend})
+            self._lost_at = None
+        return connection
+
+    def _register(self, connection: psycopg.Connection[Row]) -> None:
+        seat = self._seat
+        if self._prepare is None:
+            connection.prepare_threshold = None
+        self._send("steer_planner")
+        me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
+        if self.child:
+            for _ in range(_ENDING):  # the old session may still commit a claim that nobody would ever hear of
+                if not self._send("end_backend", me)[0][0]:
+                    break
+                self._wake.wait(0.05)
+        pid = os.getpid()
+        rows = self._send("register_child", {**me, "slot": seat.slot, "kind": seat.kind, "pid": pid, "pid_started": process_started(pid)})
+        if not rows:
+            message = f"supervisor {seat.supervisor} is not registered any more: somebody has reclaimed it"
+            raise Left(message)
+        known, (self.child, self.backend) = self.child, rows[0]
+        if known:
+            back = self._send("release_unheard", {"child": self.child, "heard": list(self._holding())})
+            if back:
+                _log.warning("gave back %d jobs of a claim whose answer was lost", len(back), extra={"jobs": _ids(back)})
+
+    def _broken(self) -> bool:
+        return self._connection is None or self._connection.closed or self._connection.broken
+
+    def _note_lost(self, problem: psycopg.Error) -> None:
+        if problem.sqlstate in _UNPREPARED:
+            self._prepare = None  # a pooler between us and the server: statements are sent whole from now on
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._seat.board.set_database(connected=False)
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            reason = " ".join(redact_dsn(str(problem)).split())
+            _log.warning("the database is away, waiting for it: %s", reason[:500], extra={"sqlstate": problem.sqlstate or ""})
+
+    def _backoff(self) -> float:
+        settings = self._seat.settings
+        self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
+        if self._wake.dismissed:
+            self._pause = min(self._pause, 1.0)  # no nudge can end this wait any more
+        return self._pause * random.uniform(0.75, 1.25)
+
+    def _rest(self, seconds: float, *, patient: bool) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            if self._wake.orphaned:
+                message = "the supervisor is dead"
+                raise Left(message)
+            if self._wake.dismissed and not patient:
+                message = "told to leave while the database was away"
+                raise Left(message)
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if self._wake.wait(left):
+                self._pause = 0.0  # the parent says that the database is back
+                return
+
+
+def is_away(problem: psycopg.Error) -> bool:
+    """Return whether the session or the server is the matter, and not the statement: then another try later may be answered."""
+    code = problem.sqlstate or ""
+    if code:
+        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES
+    return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def session_parameters(dsn: str, name: str) -> dict[str, Any]:
+    """Return what to connect with: the DSN, our name for the session, and time limits where the DSN gives none."""
+    return {**_BEFORE_HAND, **conninfo_to_dict(dsn), "application_name": name}
+
+
+def process_started(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot: together with the pid it names the process for as long as the host is up."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _ids(rows: Sequence[Row]) -> str:
+    return ",".join(str(row[0]) for row in rows[:20])

@@ -1,0 +1,279 @@
+"""One job: find its handler, read its payload, call it under the alarm, and say what became of it.
+
+User code runs here and nowhere else in a child, and only while the alarm is open: the handler, the reading of its payload, and the
+describing of what it raised (an exception's own `__str__` is user code too). Nothing that a handler does may end this process but a
+signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from handlers._backoff import DEFAULT
+from handlers._call import call
+from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
+from handlers._job import FOR_EVER, Job
+from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, outcome_of, unknown_kind, unreadable
+from handlers._payload import decode_payload
+from handlers._sanitize import sanitize
+from workers.alarm import JobLost
+from workers.board import OUTCOMES, Now, Phase
+from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from handlers._handler import AnyHandler
+    from workers.alarm import Alarm
+    from workers.board import Board, Notice
+    from workers.seat import ChildSettings
+
+LONG: Final = 0.005
+"""A run of so many seconds is worth a look at what it used."""
+JUDGING: Final = 5.0
+"""Seconds for turning a handler's end into an outcome: its results and exceptions may run code of their own."""
+_MOST_PROGRESS: Final = 2048
+_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
+_NO_JOB: Final = Job(id=0, kind="")
+
+
+class Claimed(NamedTuple):
+    """A row of claim_jobs.sql."""
+
+    token: int
+    id: int  # no number: the row only says that others hold the first rows
+    kind: str
+    queue: str
+    payload: str
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    priority: int
+    timeout: float | None
+    created_at: float
+    run_at: float
+    good_for: float | None
+    waited: float
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    problem: BaseException
+
+
+class Executor:
+    """Runs jobs, one at a time.
+
+    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. now: what was last said of a job on the board.
+    """
+
+    def __init__(
+        self,
+        *,
+        handlers: Mapping[str, AnyHandler],
+        numbers: Mapping[str, int],
+        board: Board,
+        notice: Notice,
+        alarm: Alarm,
+        settings: ChildSettings,
+        title: Callable[[str], None],
+    ) -> None:
+        self.running: Claimed | None = None
+        self.now = Now(Phase.IDLE)
+        self._handlers = handlers
+        self._numbers = numbers
+        self._board = board
+        self._notice = notice
+        self._alarm = alarm
+        self._settings = settings
+        self._title = title
+        self._child = 0
+        self._said = False
+        self._cpu = _cpu()
+        self._cpu_at = time.monotonic()
+        self._expected: dict[str, float] = {}
+
+    def seat_child(self, child: int) -> None:
+        """The child has got its number from the database."""
+        self._child = child
+
+    def look_at_clock(self) -> None:
+        """What the process used until now is no job's."""
+        self._cpu = _cpu()
+        self._cpu_at = time.monotonic()
+
+    def expected(self, kind: str) -> float:
+        """Return how long jobs of a kind have lately run here, in seconds; infinity for one that was not seen yet."""
+        return self._expected.get(kind, FOR_EVER)
+
+    def execute(self, row: Claimed, *, claimed_at: float) -> Finished | None:
+        """Run one job and return what became of it; None if its claim was lost while it ran: then there is nothing to write.
+
+        claimed_at: monotonic time at which the claim's answer came.
+        """
+        handler = self._handlers.get(row.kind)
+        number = self._numbers.get(row.kind, 0)
+        board, alarm = self._board, self._alarm
+        started = time.monotonic()
+        if row.good_for is not None and started - claimed_at >= row.good_for:
+            board.count_unrun(number, _NUMBER["expired"])
+            return Finished(row.id, EXPIRED, ended=started, keep=_keep(handler, "expired"))
+        if handler is None:
+            age = max(row.run_at, row.created_at) + row.waited - row.created_at
+            outcome = unknown_kind(row.kind, age=age, limit=self._settings.unknown_for, delay=self._settings.unknown_delay)
+            board.count_unrun(number, _NUMBER[outcome.label])
+            return Finished(row.id, outcome, ended=started)
+
+        policy = handler.policy
+        most = policy.max_attempts if row.max_attempts is None else row.max_attempts
+        timeout = policy.timeout if row.timeout is None else row.timeout
+        deadline = started + timeout
+        if self._said:
+            board.tell_progress(b"")  # before the board names this job: it must not be shown its predecessor's
+            self._said = False
+        self.now = Now(Phase.RUNNING, self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
+        board.say(self.now)
+        board.count_started()
+        if row.attempts == 1:
+            board.count_wait(max(0.0, row.waited + started - claimed_at))
+        self._title(f"{row.kind} #{row.id}")
+        self.running = row
+        job = self._job(row, most, deadline) if handler.signature.takes_job else _NO_JOB
+        alarm.enter(row.id, deadline=deadline, timeout=timeout, lease=self._notice if policy.exclusive else None)
+        fits = False
+        ending: object
+        # Between these two stores anything may be raised at any point, and nothing anywhere else: see alarm.py.
+        try:
+            alarm.open = True
+            if alarm.told:
+                alarm.check()
+            payload = decode_payload(row.payload)
+            if job is not _NO_JOB:
+                job.payload = payload
+            arguments = handler.binding.bind(payload)
+            fits = True
+            ending = call(handler, job, arguments)
+            alarm.open = False
+        except BaseException as raised:
+            alarm.open = False
+            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else _Unreadable(raised)
+        if alarm.forked:
+            os._exit(
+                0
+            )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
+        ended = time.monotonic()
+        outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        ending = None
+        alarm.leave()
+        self.running = None
+        if isinstance(alarm.raised, JobLost):
+            return None
+        ran = ended - started
+        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
+        before = self._expected.get(row.kind, ran)
+        self._expected[row.kind] = before + (ran - before) / 4
+        return Finished(
+            row.id,
+            outcome,
+            ran=ran,
+            ended=ended,
+            keep=_keep(handler, outcome.label),
+            usage=self._usage(ended, ran),
+            progress=board.progress().decode(errors="replace") or None if self._said else None,
+        )
+
+    def unstarted(self, row: Claimed, *, cancelled: bool) -> Finished:
+        """Return the handing back of a job that was claimed and not started."""
+        outcome = CANCELLED_BEFORE if cancelled else HANDED_BACK
+        self._board.count_unrun(self._numbers.get(row.kind, 0), _NUMBER[outcome.label])
+        return Finished(row.id, outcome, keep=_keep(self._handlers.get(row.kind), outcome.label))
+
+    def count_expired(self, row: Claimed) -> None:
+        """The claim itself found that the job's time was over."""
+        self._board.count_unrun(self._numbers.get(row.kind, 0), _NUMBER["expired"])
+
+    def _judge(self, ending: object, handler: AnyHandler, attempt: int, most: int) -> Outcome:
+        alarm = self._alarm
+        alarm.judge(JUDGING)
+        try:
+            alarm.open = True
+            if isinstance(ending, _Unreadable):
+                outcome = unreadable(ending.problem)
+            else:
+                outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=alarm.raised)
+            alarm.open = False
+        except BaseException:
+            alarm.open = False
+            error = f"what the handler returned or raised could not be judged within {JUDGING:g} s"
+            outcome = (
+                Outcome("failed", "failed", code=UNHANDLED_ERROR, error=error)
+                if attempt >= most
+                else Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), code=UNHANDLED_ERROR, error=error)
+            )
+        return outcome
+
+    def _job(self, row: Claimed, most: int, deadline: float) -> Job:
+        return Job(
+            id=row.id,
+            kind=row.kind,
+            queue=row.queue,
+            priority=row.priority,
+            attempt=row.attempts,
+            max_attempts=most,
+            crashes=row.crashes,
+            token=row.token,
+            created=row.created_at,
+            run=row.run_at,
+            deadline=deadline,
+            on_progress=self._progress,
+            on_cancelled=self._is_cancelled,
+        )
+
+    def _is_cancelled(self) -> bool:
+        return isinstance(self._alarm.raised, JobCancelled)
+
+    def _progress(self, fraction: float, note: str, data: object) -> None:
+        if self._alarm.forked:
+            return
+        record: dict[str, object] = {"fraction": fraction}
+        if note:
+            record["note"] = note
+        if data is not None:
+            record["data"] = data
+        self._said = True
+        try:
+            text = orjson.dumps(record)
+        except (TypeError, ValueError, RecursionError):
+            text = b"\\u0000"
+        if len(text) > _MOST_PROGRESS or b"\\u0000" in text:
+            # Cut off it would be no JSON, and one NUL would keep the progress of the whole fleet out of the database.
+            text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)})
+        self._board.tell_progress(text)
+
+    def _usage(self, ended: float, ran: float) -> str | None:
+        if ended - self._cpu_at < LONG:
+            return None
+        before, self._cpu, self._cpu_at = self._cpu, _cpu(), ended
+        if ran < LONG:
+            return None
+        used = self._cpu
+        return f'{{"cpu_user":{used[0] - before[0]:.6f},"cpu_system":{used[1] - before[1]:.6f},"max_rss":{used[2]}}}'  # as in post-mortems
+
+
+def _cpu() -> tuple[float, float, int]:
+    """Return user and system seconds of this process and its children that have ended, and the largest size in bytes."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
+
+
+def _keep(handler: AnyHandler | None, label: str) -> int:
+    if handler is None:
+        return 30
+    return handler.policy.keep_completed_days if label == "ok" else handler.policy.keep_failed_days

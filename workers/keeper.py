@@ -1,0 +1,229 @@
+"""The keeper: what must be done in time, but not by the parent, who must never wait for the database.
+
+It makes due jobs ready, gives back running jobs that nobody holds, keeps the partitions of the past, and copies what running jobs say of
+their progress from the boards. Its main work has a time to the millisecond, so nothing that may take long is begun shortly before it.
+Several keepers on one database do no harm: each statement skips what another has locked.
+
+When the parent is dead it has a last duty. The workers have been told by the kernel and hand back what they hold; what is left of their
+process groups after 1.5 s is killed: a handler stuck in C code, and what it has started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import psycopg
+
+from workers.board import Now, Phase
+from workers.connection import Left, Session, is_away
+from workers.link import EXIT_LEFT, Ready, send
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from workers.board import Board
+    from workers.main import Body
+
+_log = logging.getLogger("jobherd.keeper")
+
+MOST: Final = 1000
+"""Due jobs moved by one statement: more would hold their locks for long."""
+_MOVING: Final = 0.05
+"""A due job that could not be moved is in another keeper's hands; look again after so many seconds."""
+_HOUR: Final = 3600.0
+_QUIET: Final = 3.0
+"""Partitions wait for so many seconds without a due job: attaching one may wait 2 s for readers."""
+_OVERDUE: Final = 600.0
+_AGAIN: Final = 300.0
+_COPY: Final = 1.0
+_FORGET: Final = 30.0
+_LAST: Final = 1.5
+_FOR_EVER: Final = float("inf")
+
+
+def run(body: Body) -> int:
+    """Live as a keeper and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(body, _frame))
+    try:
+        Keeper(body).live()
+    except Left as reason:
+        _log.info("leaving: %s", reason)
+    body.seat.board.say(Now(Phase.LEAVING))
+    if body.wake.orphaned:
+        end_groups(_children_of(body), marks=f"{body.seat.supervisor}:")
+    return EXIT_LEFT
+
+
+class Keeper:
+    """Several duties, each with the time at which it is due next."""
+
+    def __init__(self, body: Body) -> None:
+        self._seat = body.seat
+        self._wake = body.wake
+        self._title = body.title
+        self._session = Session(body.seat, body.wake)
+        self._due_at = 0.0
+        self._sweep_at = 0.0
+        self._partitions_at = 0.0
+        self._copy_at = 0.0
+        self._forget_at = 0.0
+        self._told: dict[int, tuple[int, int, bytes]] = {}
+
+    def live(self) -> None:
+        """Connect, say READY, and keep house until dismissed. Raises Left."""
+        self._session.connect()
+        self._keep_partitions(time.monotonic())
+        self._seat.board.say(Now(Phase.IDLE, self._session.child))
+        self._title("keeps house")
+        send(self._seat.report, Ready(self._session.child, self._session.backend))
+        while not self._wake.dismissed:
+            self._do_what_is_due()
+            at = min(self._due_at, self._sweep_at, self._copy_at, self._forget_at)
+            if self._wake.wait(at - time.monotonic()):
+                self._due_at = 0.0  # something was scheduled before all others, or the database is back
+        self._session.close()
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._due_at:
+            self._promote()
+        if now >= self._copy_at:
+            self._copy_progress()
+            self._copy_at = now + _COPY
+        if now >= self._sweep_at:
+            self._sweep()
+            self._sweep_at = now + self._seat.settings.sweep
+        if now >= self._forget_at:
+            self._session.run("drop_progress")
+            self._forget_at = now + _FORGET
+        quiet = self._due_at - time.monotonic() > _QUIET
+        if now >= self._partitions_at and (quiet or now >= self._partitions_at + _OVERDUE):
+            self._keep_partitions(now)
+
+    def _promote(self) -> None:
+        while True:
+            asked = time.monotonic()
+            if self._session.count("promote_due", {"most": MOST}) >= MOST:
+                continue
+            rows = self._session.run("next_due")
+            now = time.monotonic()
+            backstop = self._seat.settings.poll * random.uniform(0.9, 1.1)
+            due_in = rows[0][0] if rows else backstop
+            # A job whose time came between the two statements was not refused by anybody: waiting for it would make it late.
+            if due_in > 0 or -due_in >= now - asked:
+                break
+        self._due_at = now + min(backstop, due_in if due_in > 0 else _MOVING)
+
+    def _sweep(self) -> None:
+        rows = self._session.run("release_orphans")
+        if rows:
+            _log.warning(
+                "gave back %d running jobs that nobody held", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
+            )
+
+    def _keep_partitions(self, now: float) -> None:
+        self._partitions_at = now + _HOUR
+        try:
+            rows = self._session.run("keep_partitions", {"ahead": self._seat.settings.keep_failed_max + 2}, stubborn=False)
+        except psycopg.Error as problem:
+            if not is_away(problem):
+                raise
+            # Somebody reads the past for long: its rows fall into the default partition until then, and nothing is lost.
+            self._partitions_at = now + _AGAIN
+            _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
+            return
+        made, dropped = rows[0]
+        if made or dropped:
+            _log.info("made %d partitions, dropped %d", made, dropped)
+
+    def _copy_progress(self) -> None:
+        jobs: list[int] = []
+        tokens: list[int] = []
+        progresses: list[str] = []
+        for number, board in enumerate(self._seat.boards):
+            told = _progress_on(board)
+            if told is None or self._told.get(number) == told:
+                continue
+            self._told[number] = told
+            jobs.append(told[0])
+            tokens.append(told[1])
+            progresses.append(told[2].decode())
+        if jobs:
+            self._session.run("write_progress", {"jobs": jobs, "tokens": tokens, "progresses": progresses})
+
+
+def _progress_on(board: Board) -> tuple[int, int, bytes] | None:
+    """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
+    before = board.now()
+    if before is None or before.phase is not Phase.RUNNING or not before.job:
+        return None
+    text = board.progress()
+    after = board.now()
+    if not text or after is None or (after.job, after.token) != (before.job, before.token):
+        return None
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None  # one bad record would keep all others out of the database
+    return before.job, before.token, text
+
+
+def _dismiss(body: Body, _frame: FrameType | None) -> None:
+    body.wake.dismissed = True
+    body.wake.poke()
+
+
+def _children_of(body: Body) -> set[int]:
+    """Return the pids of all children but this one, as the parent last published them. Each leads a process group of its number."""
+    children = body.seat.notice.facts().get("children")
+    found = [child.get("pid") for child in children if isinstance(child, dict)] if isinstance(children, list) else []
+    return {pid for pid in found if isinstance(pid, int) and pid > 1} - {os.getpid()}
+
+
+def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[int]:
+    """SIGKILL what is left of these process groups after so many seconds, or return as soon as nothing is. Returns whom it killed.
+
+    marks: how our mark in the environment of what escaped from its group begins.
+    A number may have passed to a stranger since: only processes of our own session, or with our mark, are ours to kill.
+    """
+    until = time.monotonic() + seconds
+    while _members(groups, marks) and time.monotonic() < until:
+        time.sleep(0.02)  # nobody is left who could wake us
+    killed: set[int] = set()
+    while left := _members(groups, marks) - killed:  # again, until none has been forked between the look and the kill
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+    return sorted(killed)
+
+
+def _members(groups: set[int], marks: str) -> set[int]:
+    session, me = os.getsid(0), os.getpid()
+    mark = f"JOBHERD_CHILD={marks}".encode()
+    found = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == me:
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in {b"Z", b"X"}:
+                continue
+            if int(fields[2]) in groups and int(fields[3]) == session:
+                found.add(int(name))
+                continue
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue
+        if environment.startswith(mark) or b"\0" + mark in environment:
+            found.add(int(name))
+    return found

@@ -1,0 +1,105 @@
+"""The pipes between a parent and a child, both ends: everything that can be said there.
+
+wake, parent to child: one byte says "look for work"; the end of the file says "finish what you hold and leave", and with a changed
+parent it says that the parent died. report, child to parent: READY, MORE, and a PROBLEM in words. Never a message per job, never a
+payload: a pipe that can fill up is a pipe that two processes can die on.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+NUDGE: Final = b"\1"
+
+EXIT_LEFT: Final = 0
+"""The child was asked to leave and has left."""
+EXIT_WORN: Final = 64
+"""Something was torn out of the child's interpreter; it is not reused. No crash."""
+EXIT_HANDLERS: Final = 78
+"""The handlers do not load. Counts only before READY."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The child has its session and its handlers."""
+
+    child: int
+    backend: int
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """A nudged child filled its batch: there is more than it can take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something people should know, in a sentence."""
+
+    text: str
+
+
+Report = Ready | More | Problem
+
+_HEAD = struct.Struct("<cH")
+_READY = struct.Struct("<qq")
+_LONGEST: Final = 4000  # with its head below PIPE_BUF: a write is whole or not at all
+
+
+def open_pipe() -> tuple[int, int]:
+    """Return the two ends of a pipe; neither blocks, neither survives an exec."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def nudge(fd: int) -> None:
+    """Called in the parent. A full pipe means that the child has been nudged already; a broken one, that its death is on its way to us."""
+    with suppress(BlockingIOError, BrokenPipeError):
+        os.write(fd, NUDGE)
+
+
+def send(fd: int, report: Report) -> bool:
+    """Called in the child. Return whether it was taken: a parent that does not read must not hold up a child."""
+    match report:
+        case Ready(child, backend):
+            body = _HEAD.pack(b"R", _READY.size) + _READY.pack(child, backend)
+        case More():
+            body = _HEAD.pack(b"M", 0)
+        case Problem(text):
+            words = text.encode(errors="replace")[:_LONGEST]
+            body = _HEAD.pack(b"P", len(words)) + words
+    try:
+        os.write(fd, body)
+    except (BlockingIOError, BrokenPipeError):
+        return False
+    return True
+
+
+class Inbox:
+    """Called in the parent: puts the bytes of one report pipe together again."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[Report]:
+        """Return the reports that are whole now. Bytes that make no sense end the list and are forgotten: a child can be mad."""
+        self._rest += data
+        found: list[Report] = []
+        while len(self._rest) >= _HEAD.size:
+            tag, length = _HEAD.unpack_from(self._rest)
+            if len(self._rest) < _HEAD.size + length:
+                break
+            body = self._rest[_HEAD.size : _HEAD.size + length]
+            self._rest = self._rest[_HEAD.size + length :]
+            if tag == b"R" and length == _READY.size:
+                found.append(Ready(*_READY.unpack(body)))
+            elif tag == b"M":
+                found.append(More())
+            elif tag == b"P":
+                found.append(Problem(body.decode(errors="replace")))
+            else:
+                self._rest = b""
+        return found

@@ -1,0 +1,157 @@
+"""Where a child begins: the clean slate, then the life of its kind, then `os._exit`.
+
+The parent calls `main` in the forked child once everything of the parent's is let go of, with all signals blocked. From here on nothing
+returns: frames below belong to the parent. Kinds are a table; the modules behind it are imported in the child that lives by them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from setproctitle import setproctitle
+
+from workers import logs
+from workers.alarm import Alarm
+from workers.link import EXIT_LEFT
+from workers.wake import Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.seat import Seat
+
+EXIT_BROKEN: Final = 70
+"""An error of our own that nobody expected."""
+MARKER: Final = "JOBHERD_CHILD"
+"""The environment variable by which the parent finds what a handler has started and left behind, whatever group it has moved to."""
+
+_log = logging.getLogger("jobherd.child")
+
+
+@dataclass(slots=True)
+class Body:
+    """What every child has: its seat, the place where it waits, its alarm, and a name in the list of processes."""
+
+    seat: Seat
+    wake: Wake
+    alarm: Alarm
+    title: Callable[[str], None]
+
+
+def main(seat: Seat) -> NoReturn:
+    """Live as the child of that seat, and end the process with an exit code from `link`. Never returns.
+
+    seat: from the parent. All signals must be blocked; they are unblocked once this child has handlers of its own.
+    """
+    code = EXIT_BROKEN
+    try:
+        code = _live(seat)
+    except SystemExit as problem:  # a module of ours called exit: still no way through the parent's frames
+        code = problem.code if isinstance(problem.code, int) else EXIT_BROKEN
+    except BaseException:  # what nobody expected must be seen, in the log and by the parent
+        _show_last_words(seat)
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _live(seat: Seat) -> int:
+    body = start_clean(seat)
+    try:
+        return KINDS[seat.kind](body)
+    except Exception:
+        if body.wake.orphaned:
+            return EXIT_LEFT
+        raise
+
+
+def _worker(body: Body) -> int:
+    from workers.worker import run  # noqa: PLC0415 - only in such a child
+
+    return run(body)
+
+
+def _keeper(body: Body) -> int:
+    from workers.keeper import run  # noqa: PLC0415 - only in such a child
+
+    return run(body)
+
+
+def _web(body: Body) -> int:
+    from workers.web import run  # noqa: PLC0415 - only in such a child
+
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # it holds nothing that could be finished
+    run(body.seat)
+    return EXIT_LEFT
+
+
+KINDS: Final[dict[str, Callable[[Body], int]]] = {"worker": _worker, "keeper": _keeper, "web": _web}
+"""The kinds of children, and where the life of each begins. Each returns the exit code."""
+
+
+def start_clean(seat: Seat) -> Body:
+    """Leave nothing of the parent's in this process that a job could trip over, and unblock the signals."""
+    wake = Wake(seat.wake, parent=seat.parent)
+    alarm = Alarm(seat.board, wake, lease=seat.settings.lease)
+    signal.set_wakeup_fd(-1)  # the parent's: what arrives here is not to wake its loop
+    alarm.install()
+    _enable_traces(seat)
+    random.seed()
+    sys.setswitchinterval(0.005)
+    gc.enable()
+    _close_standard_input()
+    settings = seat.settings
+    logs.set_up(who=f"{seat.kind} {seat.slot}", log_format=settings.log_format, level=settings.log_level, board=seat.board)
+    os.environ[MARKER] = f"{seat.supervisor}:{seat.incarnation}"
+    title = _titles(seat)
+    title("boots")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return Body(seat, wake, alarm, title)
+
+
+def _enable_traces(seat: Seat) -> None:
+    trace = seat.board.open_trace()  # stays open: a stack is written by a signal handler in the worst of moments
+    faulthandler.disable()
+    faulthandler.enable(file=trace, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=trace, all_threads=True)
+
+
+def _close_standard_input() -> None:
+    """A handler that reads a terminal would be stopped by the kernel, and its job with it."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    if fd != 0:
+        os.dup2(fd, 0)
+        os.close(fd)
+
+
+def _titles(seat: Seat) -> Callable[[str], None]:
+    prefix = f"jobherd: {seat.kind} {seat.slot} " if seat.kind == "worker" else f"jobherd: {seat.kind} "
+    return lambda doing: setproctitle(prefix + doing)
+
+
+def _show_last_words(seat: Seat) -> None:
+    text = traceback.format_exc()
+    try:
+        text = logs.redact_dsn(text)
+        _log.critical("an error of Jobherd's own ended this process", exc_info=True)
+        fd = seat.board.open_trace()
+        os.write(fd, text.encode(errors="replace")[-30_000:])
+    except BaseException:  # the last way to be heard
+        os.write(2, text.encode(errors="replace"))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # the reader is gone, or a handler has closed it

@@ -1,0 +1,67 @@
+"""What a child is handed at its fork: its place, its pipes, its board, its settings. Values only; nothing here acts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workers.board import Board, Notice
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    """What children are told of the settings. Times in seconds."""
+
+    dsn: str
+    schema: str = "jobherd"
+    handlers: tuple[str, ...] = ()
+    """Folders, files or dotted modules that hold jobs."""
+    app_dir: Path = field(default_factory=Path)
+    """Put first on the import path of children."""
+    queues: tuple[str, ...] = ()
+    """The queues to serve, the most urgent first; none: all, the most urgent job first."""
+    batch: int = 1
+    """How many jobs a child claims at a time."""
+    poll: float = 5.0
+    """Backstop: a child looks for work after so long without a nudge, give or take a tenth."""
+    retry_initial: float = 0.5
+    retry_max: float = 30.0
+    """Back-off of a child that has lost its database: from initial, doubling, to max, for ever."""
+    lease: float = 15.0
+    grace: float = 5.0
+    """Each rung of the ladder: timer, then SIGTERM, then SIGKILL."""
+    unknown_delay: float = 60.0
+    unknown_for: float = 86400.0
+    """A job of a kind that no module here declares comes back after `unknown_delay`, and fails once it is `unknown_for` old."""
+    sweep: float = 2.0
+    """How often a keeper looks for running jobs that nobody holds."""
+    keep_failed_max: int = 30
+    """The longest retention of any kind, in days: so many partitions are kept ahead."""
+    http: tuple[str, int] | None = ("127.0.0.1", 8790)
+    log_format: str = "text"
+    log_level: str = "INFO"
+    host: str = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A numbered place for a child, as the child sees it."""
+
+    kind: str
+    slot: int
+    incarnation: int
+    """The parent's count of forks: names this child before the database has ever heard of it."""
+    supervisor: int
+    parent: int
+    """The parent's pid: a child whose getppid() differs is an orphan."""
+    wake: int
+    """File number it reads nudges from."""
+    report: int
+    """File number it sends reports to."""
+    board: Board
+    notice: Notice
+    settings: ChildSettings
+    boards: tuple[Board, ...] = ()
+    """Every slot's page, for the kinds that look at all of them (keeper, web); else empty."""

@@ -1,0 +1,67 @@
+"""Where a child waits: the wake pipe, and what ends a wait.
+
+A signal by itself may arrive just before the wait and be slept through; a byte in a pipe cannot. So a signal handler that wants the
+loop's attention calls `poke`, and the wait looks at both pipes. Nothing here knows what is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+
+
+class Wake:
+    """The child's end of its wake pipe.
+
+    dismissed: the parent has closed its end, or somebody sent SIGTERM to this process: finish what you hold and leave.
+    """
+
+    def __init__(self, fd: int, *, parent: int) -> None:
+        self.dismissed = False
+        self._fd = fd
+        self._parent = parent
+        self._poked, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._poked, select.POLLIN)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the parent is dead: whoever it was that forked us is not our parent any more."""
+        return os.getppid() != self._parent
+
+    def poke(self) -> None:
+        """End the wait, from a signal handler; a full pipe has been poked already."""
+        with suppress(BlockingIOError):
+            os.write(self._poke, b"\1")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a nudge, a poke, the end of the pipe, or for so long. Return whether a nudge came."""
+        nudged = False
+        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000):
+            data = _drain(fd)
+            if fd == self._fd and data is None:
+                # The end of a file can be read for ever: a loop that still holds outcomes would spin on it.
+                self._poll.unregister(self._fd)
+                self.dismissed = True
+            elif fd == self._fd and data:
+                nudged = True
+        return nudged
+
+    def look(self) -> bool:
+        """Look without waiting, between two jobs of a batch. Return whether a nudge came."""
+        return self.wait(0.0)
+
+
+def _drain(fd: int) -> bytes | None:
+    """Return what can be read, or None at the end of the file."""
+    data = b""
+    while True:
+        try:
+            part = os.read(fd, 4096)
+        except BlockingIOError:
+            return data
+        if not part:
+            return None
+        data = part

@@ -1,0 +1,147 @@
+"""The child that answers HTTP: metrics and health, from the boards, with the core packages alone.
+
+`server.py` speaks HTTP and knows nothing of jobs, `health.py` judges, `metrics.py` counts and `exposition.py` shows it, `measure.py` asks the database for the depth
+of the queues, `facts.py` holds what the parent says. Nothing here claims, changes or stops anything, and nobody here waits for a child:
+a scrape reads pages of memory. What is shown never holds a payload, a DSN, or a process id.
+
+A port that is taken costs the metrics and no job: it is said once and tried again, and the child stays. The multiprocess mode of
+prometheus-client is not used: it leaves a dead process's gauges for ever and a file for each that ever lived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from workers.board import Now, Phase
+from workers.link import Problem, Ready, send
+from workers.web.exposition import Exposition
+from workers.web.facts import Reader
+from workers.web.health import pages
+from workers.web.measure import Measurer
+from workers.web.server import Server, is_loopback
+from workers.web.thrift import Thrift
+
+if TYPE_CHECKING:
+    from workers.seat import Seat
+
+__all__ = ["run"]
+
+log = logging.getLogger("jobherd")
+
+RETRY_FIRST: Final = 1.0
+RETRY_MOST: Final = 30.0
+"""Seconds between two tries to bind the port: doubling."""
+BACKLOG: Final = 128
+
+
+def run(seat: Seat) -> None:
+    """Serve HTTP on `seat.settings.http` until the wake pipe ends.
+
+    Raises nothing for a port that is taken or a database that is away. Needs no main thread and starts none but those in which names
+    are resolved; they are not waited for.
+
+    >>> run(seat)  # doctest: +SKIP
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(_live(seat))
+    finally:
+        loop.close()
+
+
+async def _live(seat: Seat) -> None:
+    """Serve until dismissed; a defect in the server ends the child, and the parent replaces it."""
+    loop = asyncio.get_running_loop()
+    measurer = Measurer(seat.settings.dsn, seat.settings.schema, tell=lambda up: seat.board.set_database(connected=up))
+    dismissed = loop.create_future()
+
+    def heard() -> None:
+        try:
+            word = os.read(seat.wake, 65536)
+        except BlockingIOError:
+            return
+        if word:
+            measurer.hurry()  # a nudge says that something has changed: perhaps the database is back
+        elif not dismissed.done():
+            loop.remove_reader(seat.wake)  # an ended pipe is readable for ever: the loop would spin on it
+            dismissed.set_result(None)
+
+    loop.add_reader(seat.wake, heard)
+    serving = loop.create_task(_serve(seat, measurer))
+    try:
+        await asyncio.wait((dismissed, serving), return_when=asyncio.FIRST_COMPLETED)
+        seat.board.say(Now(Phase.LEAVING))
+        if serving.done():
+            serving.result()
+    finally:
+        loop.remove_reader(seat.wake)
+        serving.cancel()
+        await asyncio.gather(serving, measurer.close(), return_exceptions=True)
+
+
+async def _serve(seat: Seat, measurer: Measurer) -> None:
+    reader = Reader(seat.notice)
+    thrift = Thrift()
+    routes = pages(reader) | {"/metrics": Exposition(seat.boards, reader, measurer, thrift).answer}
+    if seat.settings.http is None:
+        _take_the_seat(seat)
+        await asyncio.get_running_loop().create_future()
+        return
+    host, port = seat.settings.http
+    listening = await _listen(seat, host, port)
+    address = listening.getsockname()
+    shown = f"[{address[0]}]" if listening.family == socket.AF_INET6 else address[0]
+    log.info("metrics and health on http://%s:%d", shown, address[1])
+    own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
+    await Server(listening, routes, names=own_names, thrift=thrift).serve()
+
+
+async def _listen(seat: Seat, host: str, port: int) -> socket.socket:
+    """Bind, now or as soon as the port is free; say READY either way: the fleet must not hang on a scrape's port."""
+    rest = RETRY_FIRST
+    told = False
+    while True:
+        try:
+            listening = await _bind(host, port)
+        except OSError as error:
+            if not told:
+                told = True
+                text = (
+                    f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
+                )
+                log.warning("%s; trying again", text)
+                send(seat.report, Problem(text))
+                _take_the_seat(seat)
+        else:
+            if not told:
+                _take_the_seat(seat)
+            return listening
+        await asyncio.sleep(rest)
+        rest = min(2 * rest, RETRY_MOST)
+
+
+def _take_the_seat(seat: Seat) -> None:
+    seat.board.say(Now(Phase.IDLE))
+    send(seat.report, Ready(0, 0))  # it holds no jobs, so no row of the database stands for it
+
+
+async def _bind(host: str, port: int) -> socket.socket:
+    """Listen on the first address of `host`. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

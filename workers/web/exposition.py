@@ -1,0 +1,71 @@
+"""The page `/metrics`: asks for a measurement, has the metrics rendered, and says in which format. Counts nothing itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from workers.web.measure import PATIENCE
+from workers.web.metrics import JobherdCollector
+from workers.web.server import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from workers.board import Board
+    from workers.web.facts import Reader
+    from workers.web.measure import Measurer
+    from workers.web.server import Request
+    from workers.web.thrift import Thrift
+
+REUSED: Final = 1.0
+"""Seconds for which a rendering is handed out again when the child is strained."""
+_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether this Accept header takes OpenMetrics 1. The header itself never reaches the library: an odd version in it raises there.
+
+    >>> wants_openmetrics("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2"), wants_openmetrics("*/*")
+    (True, False)
+    """
+    for part in accept.split(","):
+        media, *words = (word.strip().lower() for word in part.split(";"))
+        if media == "application/openmetrics-text":
+            asked = dict(word.split("=", 1) for word in words if "=" in word)
+            if asked.get("version", "1").startswith("1") and asked.get("q") not in {"0", "0.0", "0.00", "0.000"}:
+                return True
+    return False
+
+
+class Exposition:
+    """The page `/metrics`."""
+
+    def __init__(
+        self,
+        boards: Sequence[Board],
+        reader: Reader,
+        measurer: Measurer,
+        thrift: Thrift,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(JobherdCollector(boards, reader, measurer))
+        self._measurer = measurer
+        self._thrift = thrift
+        self._clock = clock
+        self._rendered: dict[str, tuple[float, bytes]] = {}
+
+    async def answer(self, request: Request) -> Answer:
+        """Return the metrics in the format that the Accept header prefers."""
+        await self._measurer.refresh(PATIENCE)
+        encode, content_type = choose_encoder(_OPENMETRICS if wants_openmetrics(request.headers.get("accept", "")) else "")
+        at, body = self._rendered.get(content_type, (-float("inf"), b""))
+        now = self._clock()
+        if now - at > REUSED or not self._thrift.is_strained():
+            body = encode(self._registry)
+            self._rendered[content_type] = (now, body)
+        return Answer(200, body, content_type)

@@ -1,0 +1,79 @@
+"""Whether the supervisor lives, has started, and takes work: three questions, each answered with its reasons. Judges, and does nothing.
+
+Alive, started and ready are three things: restarting a supervisor because its database is away, or because it drains, would end the
+jobs that still run. So `/livez` looks at the parent's loop and at nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from workers.web.server import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.web.facts import Facts, Reader
+    from workers.web.server import Request, Route
+
+LOOP_LATE: Final = 5.0
+"""Seconds after which a loop that has not turned is dead."""
+
+INDEX: Final = """\
+jobherd
+
+/metrics   what was counted: Prometheus text, or OpenMetrics if asked for
+/livez     the supervisor's loop turns
+/readyz    the supervisor takes work
+/startupz  the supervisor has had a child ready
+"""
+
+
+def why_not_live(facts: Facts) -> list[str]:
+    """Return why the supervisor should be restarted, if it should."""
+    if facts.loop_age > LOOP_LATE:
+        return [
+            "the supervisor's loop has not turned yet"
+            if not facts.loop_at
+            else f"the supervisor's loop has not turned for {facts.loop_age:.0f} s"
+        ]
+    return []
+
+
+def why_not_started(facts: Facts) -> list[str]:
+    """Return why the supervisor cannot be said to have started."""
+    return [] if facts.ready_ever else ["no child has been ready yet"]
+
+
+def why_not_ready(facts: Facts) -> list[str]:
+    """Return why no new work is taken here."""
+    reasons = why_not_live(facts)
+    if facts.draining:
+        reasons.append("the supervisor is draining")
+    if not facts.listening:
+        reasons.append("the supervisor does not hear the queue: its LISTEN connection is down")
+    if not facts.lease_until:
+        reasons.append("the supervisor has no lease yet")
+    elif facts.lease_left <= 0:
+        reasons.append(f"the lease lapsed {abs(facts.lease_left):.0f} s ago")
+    if not any(child.kind == "worker" and child.state == "ready" for child in facts.children):
+        reasons.append("no worker is ready")
+    return reasons
+
+
+def pages(reader: Reader) -> dict[str, Route]:
+    """Return the pages of health, and the index, by path."""
+
+    def page(ask: Callable[[Facts], list[str]]) -> Route:
+        async def answer(_: Request) -> Answer:
+            reasons = ask(reader.read())
+            body = json.dumps({"ok": not reasons, "reasons": reasons}) + "\n"
+            return Answer(503 if reasons else 200, body.encode(), "application/json")
+
+        return answer
+
+    async def index(_: Request) -> Answer:
+        return Answer(200, INDEX.encode())
+
+    return {"/": index, "/livez": page(why_not_live), "/readyz": page(why_not_ready), "/startupz": page(why_not_started)}

@@ -1,0 +1,199 @@
+"""How deep the queues are, asked of the database: seldom, only when somebody scrapes, and never so that it hurts.
+
+A measurement reads at most `MOST` rows a queue and may take `STATEMENT` seconds; it is kept for some seconds, and for twenty times as
+long as it took. Nobody waits for a database that is away: a scrape then tells what the boards say, and until when the depths were
+known. An error is logged by its class alone: its text can quote the DSN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger("jobherd")
+
+STATES: Final = ("ready", "scheduled", "running")
+MOST: Final = 100_000
+"""Rows that are counted of one queue and state; of very many queues, less."""
+QUEUES: Final = 200
+"""Queues that are shown: each is a few time series in somebody's store."""
+PERIOD: Final = 5.0
+"""Seconds for which a measurement is kept."""
+EASE: Final = 20.0
+"""And for so many times as long as it took: measuring takes at most a twentieth of one session's time."""
+REST_MOST: Final = 30.0
+"""The longest pause between two measurements, in seconds."""
+STALE: Final = 120.0
+"""Seconds after which a measurement is not shown any more: a gap is better than a lie."""
+STATEMENT: Final = 2.0
+"""The longest a statement may take, in seconds; the server ends it."""
+PATIENCE: Final = 1.0
+"""The longest a scrape waits for a fresh measurement, in seconds."""
+
+_SESSION: Final[dict[str, Any]] = {
+    "application_name": "jobherd web",
+    "connect_timeout": 3,
+    # A network that swallows packets must not hold the session for the kernel's quarter of an hour.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """One queue in one state."""
+
+    jobs: int
+    capped: bool = False
+    """At least so many: the count stopped there."""
+    oldest: float = 0.0
+    """Seconds: since the oldest became due (ready, scheduled) or was claimed (running)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a measurement of one state found."""
+
+    at: float
+    """Unix time."""
+    taken: float
+    """Monotonic time."""
+    depths: Mapping[str, Depth] = field(default_factory=dict)
+
+
+class Measurer:
+    """Measures on a session of its own, at most one measurement at a time."""
+
+    def __init__(
+        self,
+        dsn: str,
+        schema: str = sql.SCHEMA,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[bool], object] = bool,
+    ) -> None:
+        """Measure there. `tell` is told whenever a session begins or ends."""
+        self._dsn = dsn
+        self._schema = schema
+        self._clock = clock
+        self._tell = tell
+        self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._next = -float("inf")
+        self._rest = PERIOD
+        self._away = False
+        self._failing: set[str] = set()
+        self._found: dict[str, Measured] = {}
+        self._paused: dict[str, bool] = {}
+
+    def hurry(self) -> None:
+        """End the rest after a failure: perhaps the database is back."""
+        if self._away:
+            self._next = -float("inf")
+
+    async def refresh(self, patience: float = PATIENCE) -> None:
+        """See to it that the measurement is not too old; wait for a new one, but not longer than `patience` seconds."""
+        if self._running is None and self._clock() >= self._next:
+            self._running = asyncio.get_running_loop().create_task(self._measure())
+        if self._running is not None:
+            await asyncio.wait((self._running,), timeout=patience)
+
+    def latest(self) -> dict[str, Measured]:
+        """Return the last measurement of each state, unless it is stale. A queue that was once seen stays, with depth 0."""
+        now = self._clock()
+        return {state: found for state, found in self._found.items() if now - found.taken < STALE}
+
+    def paused(self) -> dict[str, bool]:
+        """Return for every known queue whether it is paused; nothing when that is stale."""
+        return self._paused if self.latest() else {}
+
+    async def close(self) -> None:
+        """Let go of the session."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,))
+        await self._hang_up()
+
+    async def _measure(self) -> None:
+        started = self._clock()
+        try:
+            connection = await self._connect()
+            await self._ask(connection)
+        except Exception as error:
+            await self._hang_up()
+            self._lose(error)
+        else:
+            self._rest = PERIOD
+            if self._away:
+                self._away = False
+                log.info("metrics: the database is back, the depth of the queues is measured again")
+            self._next = self._clock() + min(REST_MOST, max(PERIOD, EASE * (self._clock() - started)))
+        finally:
+            self._running = None
+
+    def _lose(self, error: Exception) -> None:
+        self._next = self._clock() + self._rest
+        self._rest = min(2 * self._rest, REST_MOST)
+        if not self._away:
+            self._away = True
+            log.warning("metrics: the depth of the queues cannot be measured (%s); the rest of the metrics goes on", name_of(error))
+
+    async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed:
+            self._connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **_SESSION)
+            await self._connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
+            await self._connection.execute(sql.load("steer_planner"))
+            self._tell(True)
+        return self._connection
+
+    async def _ask(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+        wanted = {"most": MOST, "queues": QUEUES}
+        names = await connection.execute(sql.load("name_queues", self._schema), wanted)
+        known = {str(queue): bool(paused) for queue, paused in await names.fetchall()}
+        for queue in self._paused:  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
+            if len(known) < QUEUES:
+                known.setdefault(queue, False)
+        for state in STATES:
+            try:
+                cursor = await connection.execute(sql.load(f"measure_{state}", self._schema), wanted)
+                rows = await cursor.fetchall()
+            except psycopg.errors.QueryCanceled:  # it took too long: the others may do better
+                if state not in self._failing:
+                    self._failing.add(state)
+                    log.warning("metrics: the depth of %s jobs took longer than %g s to measure", state, STATEMENT)
+                continue
+            self._failing.discard(state)
+            depths = {str(queue): Depth(int(jobs), bool(capped), float(oldest)) for queue, jobs, capped, oldest in rows}
+            self._found[state] = Measured(time.time(), self._clock(), depths)
+            for queue in depths:
+                if len(known) < QUEUES:
+                    known.setdefault(queue, False)
+        self._paused = known
+
+    async def _hang_up(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._tell(False)
+            await connection.close()
+
+
+def name_of(error: BaseException) -> str:
+    """Return what may be said of an error of the database: its class, and the server's code if it has one.
+
+    >>> name_of(psycopg.errors.QueryCanceled())
+    'QueryCanceled, 57014'
+    """
+    code = getattr(error, "sqlstate", None)
+    return f"{type(error).__name__}, {code}" if code else type(error).__name__

@@ -1,0 +1,282 @@
+"""The metrics: what children counted on their boards, what the parent says, and how deep the queues are, as Prometheus wants it.
+
+A scrape reads memory and stores nothing, so it slows no child. Labels are kinds, outcomes, states, causes and queues, each of a bounded
+number; never a pid, a job or a slot. A counter never goes down: boards outlive the children that write them, and a number that was
+read torn, lower than before, is not believed. `docs/metrics.md` lists them all, and a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from contextlib import suppress
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from workers.board import BUCKETS, MAX_KINDS, OTHER_KINDS, OUTCOMES, Phase
+from workers.web.measure import STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client import Metric
+
+    from workers.board import Board, KindCounts, Now
+    from workers.web.facts import Child, Facts, Reader
+    from workers.web.measure import Depth, Measurer
+
+CAUSES: Final = 64
+"""Causes of death that are shown by name; more of them count as "(other)"."""
+
+_STATE: Final = re.compile(r"[a-z_]{1,20}")
+_LE: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+_READY: Final = "ready"
+
+
+class Tally:
+    """What was counted of one kind, over all slots."""
+
+    __slots__ = ("buckets", "outcomes", "seconds", "timeouts")
+
+    def __init__(self) -> None:
+        self.outcomes = [0] * len(OUTCOMES)
+        self.timeouts = 0
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+
+
+class Highest:
+    """Numbers that only grow, as last read. A child may write a number while we read it: a torn one is lower, and is not believed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], tuple[float, ...]] = {}
+
+    def of(self, *key: object, numbers: Sequence[float]) -> tuple[float, ...]:
+        """Return `numbers`, none lower than it was under this key before."""
+        before = self._seen.get(key)
+        after = tuple(numbers) if before is None else tuple(map(max, before, numbers))
+        self._seen[key] = after
+        return after
+
+
+class JobherdCollector(Collector):
+    """Turns boards and facts into metric families, at each scrape anew."""
+
+    def __init__(self, boards: Sequence[Board], reader: Reader, measurer: Measurer) -> None:
+        self._boards = boards
+        self._reader = reader
+        self._measurer = measurer
+        self._highest = Highest()
+        self._kinds: dict[str, str] = {}
+        self._last: dict[int, list[KindCounts]] = {}
+        self._born: tuple[float, float] = (0.0, 0.0)
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing: registering must not collect."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at a scrape."""
+        facts = self._reader.read()
+        yield from self._jobs(facts)
+        yield from self._slots(facts)
+        yield from self._parent(facts)
+        yield from self._queues()
+
+    # -- jobs, from the boards --------------------------------------------------------------------------------------
+
+    def _label(self, name: str) -> str:
+        """Return what a kind is called in a label: its name, while there are not too many."""
+        label = self._kinds.get(name)
+        if label is None:
+            label = name if len(self._kinds) < MAX_KINDS else OTHER_KINDS
+            if label == name:
+                self._kinds[name] = label
+        return label
+
+    def _counted(self, slot: int, board: Board) -> list[KindCounts]:
+        """Return what a board has counted; what it said last if a child has scribbled over it: the others are still to be shown."""
+        with suppress(ValueError, struct.error):
+            self._last[slot] = board.kind_counts()
+        return self._last.get(slot, [])
+
+    def _tallies(self, facts: Facts) -> dict[str, Tally]:
+        tallies: dict[str, Tally] = {}
+        for slot, board in enumerate(self._boards):
+            for number, counts in enumerate(self._counted(slot, board)):
+                split = len(OUTCOMES)
+                read = (*counts.outcomes, counts.timeouts, *counts.buckets, counts.seconds)
+                numbers = self._highest.of("kind", slot, number, numbers=read)
+                tally = tallies.setdefault(self._label(counts.name), Tally())
+                tally.outcomes = [int(a + b) for a, b in zip(tally.outcomes, numbers[:split], strict=True)]
+                tally.timeouts += int(numbers[split])
+                tally.buckets = [int(a + b) for a, b in zip(tally.buckets, numbers[split + 1 : -1], strict=True)]
+                tally.seconds += numbers[-1]
+        for kind, outcomes in facts.settled.items():
+            tally = tallies.setdefault(self._label(kind), Tally())
+            for outcome, number in outcomes.items():
+                if outcome in OUTCOMES:
+                    tally.outcomes[OUTCOMES.index(outcome)] += number
+        for kind, number in facts.timeouts.items():
+            tallies.setdefault(self._label(kind), Tally()).timeouts += number
+        other = tallies.get(OTHER_KINDS)
+        if other is not None and not any(other.outcomes) and not other.timeouts:
+            del tallies[OTHER_KINDS]  # every board has the entry; nearly nobody needs it
+        return tallies
+
+    def _jobs(self, facts: Facts) -> Iterator[Metric]:
+        tallies = self._tallies(facts)
+        processed = CounterMetricFamily("jobherd_worker_jobs_processed", "Runs that ended, by outcome.", labels=["kind", "outcome"])
+        timeouts = CounterMetricFamily("jobherd_worker_timeouts", "Runs that were cut off at their timeout.", labels=["kind"])
+        durations = HistogramMetricFamily("jobherd_worker_job_duration_seconds", "How long handlers ran.", labels=["kind"])
+        in_flight = GaugeMetricFamily("jobherd_worker_in_flight", "Handlers that run now.", labels=["kind"])
+        running = self._running(facts, tallies)
+        for kind, tally in tallies.items():
+            for outcome, number in zip(OUTCOMES, tally.outcomes, strict=True):
+                processed.add_metric([kind, outcome], number)
+            timeouts.add_metric([kind], tally.timeouts)
+            durations.add_metric([kind], list(zip(_LE, accumulate(tally.buckets), strict=True)), tally.seconds)
+        for kind, number in running.items():
+            in_flight.add_metric([kind], number)
+        yield from (processed, durations, in_flight, timeouts)
+        yield from self._sums()
+
+    def _running(self, facts: Facts, known: Iterable[str]) -> dict[str, int]:
+        """Return how many handlers of each kind run.
+
+        The board of a dead child still says what it ran: only the living count, and who began after the parent's word, which may be
+        a second old.
+        """
+        running = dict.fromkeys(known, 0)
+        seated = {child.slot for child in facts.children if child.pid}
+        for slot, board in enumerate(self._boards):
+            now = _now(board)
+            if now is None or now.phase is not Phase.RUNNING or not now.job:
+                continue
+            if slot in seated or now.started > facts.at or not facts.told:
+                kind = self._label(board.policy(now.kind).name)
+                running[kind] = running.get(kind, 0) + 1
+        return running
+
+    def _sums(self) -> Iterator[Metric]:
+        waits, waited, started, claims, empty = [0] * len(_LE), 0.0, 0, 0, 0
+        for slot, board in enumerate(self._boards):
+            buckets, seconds = board.waits()
+            numbers = self._highest.of("slot", slot, numbers=(*buckets, seconds, board.jobs_started, *board.claims))
+            waits = [int(a + b) for a, b in zip(waits, numbers[:-4], strict=True)]
+            waited += numbers[-4]
+            started, claims, empty = started + int(numbers[-3]), claims + int(numbers[-2]), empty + int(numbers[-1])
+        yield HistogramMetricFamily(
+            "jobherd_worker_start_latency_seconds",
+            "How long jobs were due before they started.",
+            buckets=list(zip(_LE, accumulate(waits), strict=True)),
+            sum_value=waited,
+        )
+        yield CounterMetricFamily("jobherd_worker_jobs_started", "Jobs that started.", value=started)
+        yield CounterMetricFamily("jobherd_worker_claims", "Claims, which are questions to the database for work.", value=claims)
+        yield CounterMetricFamily("jobherd_worker_claims_empty", "Claims that found nothing.", value=empty)
+
+    # -- children ---------------------------------------------------------------------------------------------------
+
+    def _slots(self, facts: Facts) -> Iterator[Metric]:
+        states: dict[tuple[str, str], int] = {}
+        memory: dict[str, int] = {}
+        connected: dict[str, int] = {}
+        for child in facts.children:
+            connected.setdefault(child.kind, 0)
+            for phase in Phase:
+                states.setdefault((child.kind, phase.name.lower()), 0)
+            if not child.pid:
+                continue
+            key = (child.kind, self._state(child))
+            states[key] = states.get(key, 0) + 1
+            if child.rss:  # not looked at unless there is a limit
+                memory[child.kind] = memory.get(child.kind, 0) + child.rss
+            connected[child.kind] += self._boards[child.slot].database if child.slot < len(self._boards) else 0
+        children = GaugeMetricFamily("jobherd_children", "Children that live, by what they are at.", labels=["kind", "state"])
+        for key, number in states.items():
+            children.add_metric(key, number)
+        resident = GaugeMetricFamily("jobherd_children_resident_bytes", "Memory of living children, together.", labels=["kind"])
+        sessions = GaugeMetricFamily("jobherd_children_connected", "Children that have a database session.", labels=["kind"])
+        for kind, size in memory.items():
+            resident.add_metric([kind], size)
+        for kind, number in connected.items():
+            sessions.add_metric([kind], number)
+        yield from (children, resident, sessions)
+
+    def _state(self, child: Child) -> str:
+        """Return what a living child is at: its own word while it is READY, else the parent's."""
+        if child.state != _READY:
+            return child.state if _STATE.fullmatch(child.state) else "idle"
+        now = _now(self._boards[child.slot]) if child.slot < len(self._boards) else None
+        return "idle" if now is None or now.phase is Phase.BOOTING else now.phase.name.lower()
+
+    # -- the parent -------------------------------------------------------------------------------------------------
+
+    def _parent(self, facts: Facts) -> Iterator[Metric]:
+        deaths = CounterMetricFamily("jobherd_child_deaths", "Children that ended, by cause; `left` was asked to.", labels=["cause"])
+        shown = dict(sorted(facts.deaths.items())[:CAUSES])
+        if len(facts.deaths) > CAUSES:
+            shown[OTHER_KINDS] = sum(facts.deaths.values()) - sum(shown.values())
+        for cause, number in shown.items():
+            deaths.add_metric([cause], number)
+        yield deaths
+        counts = facts.counts
+        yield CounterMetricFamily("jobherd_child_respawns", "Children forked in the place of one that died.", value=counts["respawns"])
+        yield CounterMetricFamily(
+            "jobherd_jobs_reclaimed", "Jobs taken back from supervisors whose lease lapsed.", value=counts["reclaimed"]
+        )
+        yield CounterMetricFamily("jobherd_jobs_released", "Jobs given back for children that died.", value=counts["released"])
+        yield CounterMetricFamily("jobherd_notifications", "Notifications heard from the database.", value=counts["notifications"])
+        yield CounterMetricFamily("jobherd_wakes", "Children nudged to look for work.", value=counts["wakes"])
+        yield CounterMetricFamily("jobherd_lease_renewals", "Times the lease was renewed.", value=counts["beats"])
+        yield GaugeMetricFamily("jobherd_lease_seconds", "Seconds until the lease may lapse; below 0 it has.", value=facts.lease_left)
+        yield GaugeMetricFamily("jobherd_listening", "Whether the supervisor hears the queue.", value=facts.listening)
+        yield GaugeMetricFamily("jobherd_database_up", "Whether the supervisor reaches its database.", value=facts.database)
+        yield GaugeMetricFamily("jobherd_draining", "Whether the supervisor is on its way out.", value=facts.draining)
+        yield GaugeMetricFamily("jobherd_loop_age_seconds", "Since when the supervisor's loop has not turned.", value=facts.loop_age)
+        if facts.started:
+            if self._born[0] != facts.started:  # worked out once: two clocks would make it tremble
+                self._born = (facts.started, time.time() - (facts.now - facts.started))
+            yield GaugeMetricFamily("jobherd_start_time_seconds", "When the supervisor started, in Unix time.", value=self._born[1])
+        yield InfoMetricFamily("jobherd_build", "What runs here.", value={"version": facts.version})
+
+    # -- the queues -------------------------------------------------------------------------------------------------
+
+    def _queues(self) -> Iterator[Metric]:
+        jobs = GaugeMetricFamily("jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"])
+        capped = GaugeMetricFamily("jobherd_queue_jobs_capped", "Whether there may be more: the count stops.", labels=["queue", "state"])
+        oldest = GaugeMetricFamily("jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"])
+        paused = GaugeMetricFamily("jobherd_queue_paused", "Whether nobody claims from a queue.", labels=["queue"])
+        at = GaugeMetricFamily("jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"])
+        queues = self._measurer.paused()
+        found = self._measurer.latest()
+        for state in STATES:
+            measured = found.get(state)
+            if measured is None:
+                continue
+            at.add_metric([state], measured.at)
+            for queue, depth in _filled(measured.depths, queues):
+                jobs.add_metric([queue, state], depth.jobs if depth else 0)
+                capped.add_metric([queue, state], depth.capped if depth else 0)
+                oldest.add_metric([queue, state], depth.oldest if depth else 0)
+        for queue, held in queues.items():
+            paused.add_metric([queue], held)
+        yield from (jobs, capped, oldest, paused, at)
+
+
+def _now(board: Board) -> Now | None:
+    try:
+        return board.now()
+    except ValueError:  # no such phase: a child has scribbled over its board
+        return None
+
+
+def _filled(depths: Mapping[str, Depth], queues: Iterable[str]) -> Iterator[tuple[str, Depth | None]]:
+    """Return the depth of every queue that is known, None where nothing was found."""
+    for queue in sorted({*depths, *queues}):
+        yield queue, depths.get(queue)

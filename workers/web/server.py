@@ -1,0 +1,275 @@
+"""A small HTTP server: GET and HEAD, one answer a connection, and no harm from anybody. Knows nothing of jobs.
+
+Every connection has its limits: bytes of head, seconds to ask, seconds to take the answer. There are never more than a few of them:
+whoever comes when all are taken displaces the oldest, so people who send or read slowly can hold no place that others need. What
+comes after the head is not read. On a loopback address only its own names are answered: a page on the web that has its name resolved
+to 127.0.0.1 would else read from here with the visitor's browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from workers.web.thrift import Thrift
+
+    Route = Callable[["Request"], Awaitable["Answer"]]
+
+log = logging.getLogger("jobherd")
+
+_REQUEST: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection, and all of them, may take. Times in seconds."""
+
+    connections: int = 64
+    head: int = 16 * 1024
+    asking: float = 5.0
+    taking: float = 10.0
+    lingering: float = 1.0
+    """After the answer: to take in what was sent unasked, or a reset would overtake the answer."""
+    leftover: int = 256 * 1024
+    """Bytes that are taken in so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked. Names of headers are in lower case."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Refused(Exception):  # noqa: N818 - says what happened
+    """The request is refused, in a sentence that repeats nothing of it."""
+
+    def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
+        super().__init__(reason)
+        self.answer = Answer(status, f"{reason}\n".encode(), headers=headers)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is an address of this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("jobs.example")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse(head: bytes) -> Request:
+    r"""Return the request that this head, without its empty line, stands for. Raises Refused.
+
+    >>> parse(b"GET /livez?x=1 HTTP/1.1\r\nHost: localhost").path
+    '/livez'
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    asked = _REQUEST.fullmatch(first)
+    if not asked:
+        raise Refused(HTTPStatus.BAD_REQUEST, "the request line is not one of HTTP/1")
+    headers: dict[str, str] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if not found:
+            raise Refused(HTTPStatus.BAD_REQUEST, "a header is not one")
+        name = found[1].lower()
+        if name == "host" and name in headers:
+            raise Refused(HTTPStatus.BAD_REQUEST, "more than one Host")
+        headers[name] = found[2].rstrip()
+    if asked[3] == "1" and "host" not in headers:
+        raise Refused(HTTPStatus.BAD_REQUEST, "no Host")
+    if asked[1] not in {"GET", "HEAD"}:
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD"))
+    path, _, query = asked[2].partition("?")
+    return Request(asked[1], path, query, headers)
+
+
+def host_of(header: str) -> str:
+    """Return the host in a Host header, without its port: any port may have been forwarded to ours.
+
+    >>> host_of("localhost:8790"), host_of("[::1]:80"), host_of("::1")
+    ('localhost', '::1', '::1')
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.lower() if header.count(":") > 1 else header.partition(":")[0].lower().removesuffix(".")
+
+
+class Server:
+    """Answers on one listening socket, which it owns."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        routes: Mapping[str, Route],
+        *,
+        names: frozenset[str] | None,
+        thrift: Thrift,
+        limits: Limits | None = None,
+    ) -> None:
+        """Serve `routes`, by path. `names` are further hosts to answer as; None: whatever the Host header says."""
+        self._listening = listening
+        self._routes = routes
+        self._names = names
+        self._thrift = thrift
+        self._limits = limits or Limits()
+        self._open: dict[asyncio.Task[None], None] = {}
+        self._told_at = -float("inf")
+
+    async def serve(self) -> None:
+        """Answer until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await asyncio.sleep(self._thrift.pause())  # also at 0: who is here comes before who knocks
+                try:
+                    connection, _ = await loop.sock_accept(self._listening)
+                except ConnectionError:
+                    continue
+                except OSError as error:  # no file number or no memory is left: give back a place, and try again
+                    self._tell("cannot take a connection", error)
+                    self._displace()
+                    await asyncio.sleep(0.1)
+                    continue
+                if len(self._open) >= self._limits.connections:
+                    self._displace()
+                task = loop.create_task(self._attend(connection))
+                self._open[task] = None
+                task.add_done_callback(lambda done, connection=connection: self._leave(done, connection))  # type: ignore[misc]
+        finally:
+            self._listening.close()
+            left = list(self._open)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _displace(self) -> None:
+        for oldest in self._open:
+            del self._open[oldest]
+            oldest.cancel()
+            return
+
+    def _leave(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        self._open.pop(task, None)
+        if task.cancelled():
+            _reset(connection)
+        connection.close()  # here, and not in the task: one that is cancelled before its first step never reaches its `finally`
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._tell("a connection failed", error)
+
+    def _tell(self, what: str, error: BaseException) -> None:
+        """Log it, but not more than once a minute: what everybody on the network can cause must not fill a disk."""
+        now = time.monotonic()
+        if now - self._told_at >= 60:
+            self._told_at = now
+            log.error("http: %s: %s", what, type(error).__name__, exc_info=error)
+
+    async def _attend(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        limits = self._limits
+        head_only = False
+        try:
+            try:
+                async with asyncio.timeout(limits.asking):
+                    request = parse(await self._read_head(connection))
+                head_only = request.method == "HEAD"
+                answer = await self._answer(request)
+            except Refused as refused:
+                answer = refused.answer
+            try:
+                async with asyncio.timeout(limits.taking):
+                    for part in written(answer, head_only=head_only):
+                        await loop.sock_sendall(connection, part)
+            except TimeoutError:
+                _reset(connection)
+                return
+            connection.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(limits.lingering):
+                taken = 0
+                while taken < limits.leftover and (more := await loop.sock_recv(connection, 65536)):
+                    taken += len(more)
+        except OSError:  # TimeoutError is one: whoever is too slow, or gone, is left
+            return
+
+    async def _read_head(self, connection: socket.socket) -> bytes:
+        loop = asyncio.get_running_loop()
+        read = bytearray()
+        while True:
+            more = await loop.sock_recv(connection, 4096)
+            if not more:
+                raise ConnectionError
+            read += more
+            end = read.find(b"\r\n\r\n", max(0, len(read) - len(more) - 3))
+            if end >= 0 and end <= self._limits.head:
+                return bytes(read[:end])
+            if len(read) > self._limits.head:
+                raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is longer than {self._limits.head} bytes")
+
+    async def _answer(self, request: Request) -> Answer:
+        if self._names is not None and (header := request.headers.get("host")) is not None:
+            host = host_of(header)
+            if not (host in self._names or host == "localhost" or is_loopback(host)):
+                raise Refused(HTTPStatus.FORBIDDEN, "this address answers as localhost only; bind another one to be reached by name")
+        route = self._routes.get(request.path)
+        if route is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "nothing here; see /")
+        try:
+            return await route(request)
+        except Exception as error:
+            self._tell(f"{request.path} failed", error)
+            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log says why") from None
+
+
+def _reset(connection: socket.socket) -> None:
+    """Have it close at once. Else the kernel keeps what was not taken, megabytes of it, for as long as the other side likes."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def written(answer: Answer, *, head_only: bool = False) -> tuple[bytes, ...]:
+    """Return the answer as it goes over the wire, in parts: a long body is not copied for each who takes it slowly."""
+    lines = [
+        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Connection: close",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+        *(f"{name}: {value}" for name, value in answer.headers),
+        "\r\n",
+    ]
+    head = "\r\n".join(lines).encode("latin-1")
+    if head_only:
+        return (head,)
+    return (head, answer.body) if len(answer.body) > 65536 else (head + answer.body,)

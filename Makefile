@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test check format unit test-pg15 schema screenshots bench clean
+.PHONY: help run test check format unit test-pg15 schema bench faults clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -17,7 +17,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	@touch $@
 
 run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, dashboard address
-	@exec $(BIN)/jobherd run --demo
+	@$(BIN)/jobherd forge demo & exec $(BIN)/jobherd run --handlers handlers.forge --handlers handlers.jobs_purge
 
 test: check unit test-pg15  ## everything that CI checks
 
@@ -40,6 +40,20 @@ test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
+
+bench: $(VENV)/.ready  ## latency, processor, lateness, claim, drain: each against its floor in the same run
+	$(BIN)/python -m tests.bench.latency
+	$(BIN)/python -m tests.bench.cpu
+	$(BIN)/python -m tests.bench.scheduled
+	$(BIN)/python -m tests.bench.claim
+	$(BIN)/python -m tests.bench.drain
+
+faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 minutes)
+	$(BIN)/python -m tests.faults.kill_children
+	$(BIN)/python -m tests.faults.terminate
+	$(BIN)/python -m tests.faults.parent
+	$(BIN)/python -m tests.faults.stuck
+	$(BIN)/python -m tests.faults.outage
 
 clean:               ## remove what the targets made, the data too
 	rm -rf $(VENV) .jobherd build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

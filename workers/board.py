@@ -169,7 +169,7 @@ _AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
 _AT_TRACE: Final = _AT_LOG + _LOG
 _SIZE: Final = (_AT_TRACE + _TRACE + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE = range(7)
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED = range(8)
 
 
 class Board:
@@ -294,6 +294,7 @@ class Board:
         self.set_idle(idle=False)
         self.set_database(connected=False)
         self._words[_LOGGED] = 0
+        self._words[_DISMISSED] = 0
         self.order(Order(Reason.NONE))
         self._progress.write(b"")
         self._progress._sequence = 0  # noqa: SLF001 - as above
@@ -303,6 +304,10 @@ class Board:
     def order(self, order: Order) -> None:
         """Called in the parent, before SIGUSR2: which claim to interrupt, and why."""
         self._order.write(_ORDER.pack(order.reason, order.token, order.job))
+
+    def dismiss(self) -> None:
+        """Called in the parent, before it closes the wake pipe: that end of the file is a word of ours, and not our death."""
+        self._words[_DISMISSED] = 1
 
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
@@ -321,6 +326,11 @@ class Board:
             return Order(Reason.NONE)
         reason, token, job = _ORDER.unpack(record)
         return Order(Reason(reason), token, job)
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether the parent has asked the child to leave."""
+        return bool(self._words[_DISMISSED])
 
     @property
     def idle(self) -> bool:

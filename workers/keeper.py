@@ -56,7 +56,7 @@ def run(body: Body) -> int:
     except Left as reason:
         _log.info("leaving: %s", reason)
     body.seat.board.say(Now(Phase.LEAVING))
-    if body.wake.orphaned:
+    if body.wake.orphaned or (body.wake.ended and not body.seat.board.dismissed):
         end_groups(_children_of(body), marks=f"{body.seat.supervisor}:")
     return EXIT_LEFT
 

@@ -15,10 +15,13 @@ class Wake:
     """The child's end of its wake pipe.
 
     dismissed: the parent has closed its end, or somebody sent SIGTERM to this process: finish what you hold and leave.
+    ended: the parent has closed its end, or is dead. The kernel closes what the dead had open a moment before their children change
+        parents: whoever looks at `orphaned` in that moment takes the dead for alive.
     """
 
     def __init__(self, fd: int, *, parent: int) -> None:
         self.dismissed = False
+        self.ended = False
         self._fd = fd
         self._parent = parent
         self._poked, self._poke = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -44,7 +47,7 @@ class Wake:
             if fd == self._fd and data is None:
                 # The end of a file can be read for ever: a loop that still holds outcomes would spin on it.
                 self._poll.unregister(self._fd)
-                self.dismissed = True
+                self.dismissed = self.ended = True
             elif fd == self._fd and data:
                 nudged = True
         return nudged

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._backoff import Backoff
+from handlers._client import Client, configure
 from handlers._registry import load
 from workers.board import Now, Phase, Policy, Reason
 from workers.connection import Left, Session
@@ -47,6 +48,9 @@ _LAPSED: Final = 0.2
 
 def run(body: Body) -> int:
     """Live as a worker and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    settings = body.seat.settings
+    # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
+    configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
     handlers = load_handlers(body)
     if handlers is None:
         return EXIT_HANDLERS

@@ -165,15 +165,15 @@ class Fleet:
 
     def wait_exit(self, limit: float = LIMIT) -> int:
         """Wait until the supervisor has ended, and return its exit code (negative: the signal)."""
-        self.stage.wait(lambda: self.has_exited, f"the end of supervisor {self.pid}", limit=limit)
+        self.stage.wait(self.note_exit, f"the end of supervisor {self.pid}", limit=limit)
         assert self.code is not None
         return self.code
 
-    @property
-    def has_exited(self) -> bool:
+    def note_exit(self) -> bool:
+        """Return whether it has ended."""
         self.drain()
-        if self.code is None and (code := self._process.poll()) is not None:
-            self.code = code
+        if self.code is None:
+            self.code = self._process.poll()
         return self.code is not None
 
     def wait_gone(self, limit: float = LIMIT) -> None:
@@ -273,7 +273,7 @@ class Stage(Queue):
         while True:
             if value := condition():
                 return value
-            if not self._hear(until - time.monotonic()):
+            if time.monotonic() >= until or not self._hear(until - time.monotonic()):
                 told = what if isinstance(what, str) else what()
                 logs = "\n\n".join(f"--- supervisor {fleet.pid}\n{fleet.text()}" for fleet in self.fleets)
                 raise TimeoutError(f"waited {limit} s for {told}\n{logs}")
@@ -292,6 +292,8 @@ class Stage(Queue):
         for fleet in self.fleets:
             if not fleet.ended and fleet.fd in heard:
                 fleet.drain()
+            if fleet.pidfd in heard:
+                fleet.note_exit()
         if not self._ears.closed and self._ears.fileno() in heard:
             try:
                 for _ in self._ears.notifies(timeout=0):

@@ -56,7 +56,9 @@ def generated(path: Path, commits: int = 200, *, authors: int = 5, seed: int = 1
     return path
 
 
-def commit(repository: Path, ref: str, files: dict[str, bytes], *, subject: str = "a change", parents: tuple[str, ...] = (), **more: str) -> str:
+def commit(
+    repository: Path, ref: str, files: dict[str, bytes], *, subject: str = "a change", parents: tuple[str, ...] = (), **more: str
+) -> str:
     """Make a commit of exactly these files, set the ref to it, and return its name."""
     lines = []
     for name, content in files.items():

@@ -165,7 +165,7 @@ class Bench:
 
     def ask(self, text: str, **parameters: object) -> list[dict[str, Any]]:
         cursor = self.connection.execute(text, parameters or None)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
     def fork(self, kind: str = "worker", *, boards: tuple[Board, ...] = (), **settings: Any) -> Child:
         """Fork a child and return at once."""
@@ -290,3 +290,11 @@ def listening_socket() -> socket.socket:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     return listening
+
+
+def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:
+    """Wait until its log says so. The board is memory and has no event; the look is short."""
+    until = time.monotonic() + timeout
+    while words not in child.log():
+        assert time.monotonic() < until, f"it has not said {words!r} within {timeout} s, but: {child.log()}"
+        select.select([], [], [], 0.002)

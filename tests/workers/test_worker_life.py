@@ -109,7 +109,7 @@ def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gat
     assert child.wait() == EXIT_LEFT
     assert [bench.job(job)["state"] for job in jobs] == ["completed", "ready", "ready"]
     assert [bench.job(job)["attempts"] for job in jobs] == [1, 0, 0]
-    assert bench.ask("SELECT FROM jobherd.attempts") == []
+    assert bench.ask("SELECT 1 FROM jobherd.attempts") == []
     assert count_of(child, "act:gated", "abandoned") == 2
 
 

@@ -1,2 +1,2 @@
--- A repository. Run by repo:size_recalc.
-SELECT id, path, name, size_bytes, objects, branches, tags, sized_at FROM jobherd.forge_repos WHERE id = %(id)s
+-- A repository, and the moment it is now. Run by repo:size_recalc before it measures.
+SELECT id, path, name, size_bytes, objects, branches, tags, sized_at, clock_timestamp() AS began FROM jobherd.forge_repos WHERE id = %(id)s

@@ -1,0 +1,74 @@
+"""What people write, and the words they write it with.
+
+`from handlers import ...` is the whole public Python API, for those who write handlers and for those who enqueue jobs. Modules of this
+package without a leading underscore hold handlers that ship, and `handlers.testing`; those with one are not for use from outside.
+
+    from handlers import handler
+
+    @handler("mail:receipt")
+    def receipt(order_id: int) -> None: ...
+
+    receipt.enqueue(order_id=7)
+
+The laws of the house: a handler is a plain function and can be called as one. Nothing here opens a connection before it is asked to
+enqueue. Importing a handler registers it nowhere. What a handler returns or raises is turned into a row in one place, `_outcome`, for
+workers and tests alike. Payloads are checked at the door, decoded under the job's own responsibility, and never shown in an error.
+"""
+
+from __future__ import annotations
+
+from handlers._backoff import Backoff
+from handlers._binding import BindingError
+from handlers._client import AsyncClient, Client, NotConfiguredError, aenqueue_on, configure, default_client, enqueue_on
+from handlers._dispositions import (
+    Abandon,
+    Completed,
+    Disposition,
+    Failed,
+    JobCancelled,
+    JobDrained,
+    JobInterrupted,
+    JobTimeout,
+    Nack,
+    Poison,
+    Retry,
+    Snooze,
+)
+from handlers._durations import Duration
+from handlers._handler import Handler, handler
+from handlers._job import Job
+from handlers._payload import Json, PayloadError, ResultError, check_payload
+from handlers._producer import Producer
+
+__all__ = [
+    "Abandon",
+    "AsyncClient",
+    "Backoff",
+    "BindingError",
+    "Client",
+    "Completed",
+    "Disposition",
+    "Duration",
+    "Failed",
+    "Handler",
+    "Job",
+    "JobCancelled",
+    "JobDrained",
+    "JobInterrupted",
+    "JobTimeout",
+    "Json",
+    "Nack",
+    "NotConfiguredError",
+    "PayloadError",
+    "Poison",
+    "Producer",
+    "ResultError",
+    "Retry",
+    "Snooze",
+    "aenqueue_on",
+    "check_payload",
+    "configure",
+    "default_client",
+    "enqueue_on",
+    "handler",
+]

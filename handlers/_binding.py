@@ -1,0 +1,201 @@
+"""From a payload to the arguments of a handler, and back.
+
+A handler's signature is the contract for its payload: keys are parameters, annotations are checked. The signature is read once and
+turned into a list of converters; binding a payload is one loop over it. Compiling waits for the first use, when every name that the
+annotations mention exists. It must not coerce: "7" is no int, True is no int, 7 is a float. What JSON has no word for travels as text
+and is rebuilt from its annotation (dates, UUID, Decimal, Enum, dataclasses).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_type_hints
+
+from handlers._converters import Convert, Misfit, converter_for, describe_type
+from handlers._job import Job
+from handlers._payload import PayloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Slot: TypeAlias = "tuple[str, Convert | None, bool]"
+"""Of one parameter: its name, what checks it (None: anything goes), whether the payload has to have it."""
+
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+WHOLE: Final = "payload"
+"""A handler whose only parameter has this name takes the whole document, whatever it is."""
+
+
+class BindingError(PayloadError):
+    """A payload does not fit the handler's parameters. The message names the place and what belongs there, never the value."""
+
+
+class Signature:
+    """What can be told from a function without resolving its annotations: enough to refuse a bad one where it is declared."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        name = getattr(function, "__qualname__", repr(function))
+        code = inspect.unwrap(function)
+        if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+            message = f"{name} has a yield, so calling it would only make a generator: return a value, or nothing"
+            raise TypeError(message)
+        parameters = list(inspect.signature(function).parameters.values())
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.takes_job = bool(parameters) and _is_job(parameters[0])
+        if self.takes_job:
+            del parameters[0]
+        self.open = False
+        self.parameters: list[inspect.Parameter] = []
+        for parameter in parameters:
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                self.open = True
+            elif parameter.kind not in _NAMED:
+                message = f"{name}: parameter {parameter.name!r} has no name that a payload could use: write it without * or /"
+                raise TypeError(message)
+            else:
+                self.parameters.append(parameter)
+        self._binding: Binding | None = None
+        self.function = function
+        self.name = name
+        self.names = frozenset(parameter.name for parameter in self.parameters)
+        self.required = frozenset(p.name for p in self.parameters if p.default is inspect.Parameter.empty)
+        self.whole = not self.open and [parameter.name for parameter in self.parameters] == [WHOLE]
+
+    @property
+    def binding(self) -> Binding:
+        """What turns payloads into arguments. Made at the first use, when every name in the annotations exists."""
+        if self._binding is None:
+            self._binding = Binding(self)
+        return self._binding
+
+    def payload(self, arguments: tuple[object, ...], named: Mapping[str, object]) -> object:
+        """Return the payload that a call with these arguments stands for. Raises TypeError as the call would."""
+        if arguments:
+            if len(arguments) > len(self.parameters):
+                message = f"{self.name} takes {len(self.parameters)} arguments, {len(arguments)} were given"
+                raise TypeError(message)
+            given: dict[str, object] = {}
+            for parameter, value in zip(self.parameters, arguments, strict=False):
+                if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                    message = f"{self.name} takes {parameter.name!r} by name only"
+                    raise TypeError(message)
+                if parameter.name in named:
+                    message = f"{self.name} got {parameter.name!r} twice"
+                    raise TypeError(message)
+                given[parameter.name] = value
+            given.update(named)
+        else:
+            given = dict(named)
+        if not self.open and not given.keys() <= self.names:
+            message = f"{self.name} has no parameter {min(given.keys() - self.names)!r}{_known(self.names)}"
+            raise TypeError(message)
+        if not self.required <= given.keys():
+            message = f"{self.name} needs {min(self.required - given.keys())!r}"
+            raise TypeError(message)
+        if self.whole:
+            return given.get(WHOLE)
+        return given
+
+
+class Binding:
+    """A signature with its annotations resolved: turns payloads into keyword arguments."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.takes_job: Final = signature.takes_job
+        hints, self.unchecked = _hints(signature)
+        self.slots: Final[tuple[Slot, ...]] = tuple(
+            (
+                parameter.name,
+                converter_for(hints[parameter.name]) if parameter.name in hints else None,
+                parameter.name in signature.required,
+            )
+            for parameter in signature.parameters
+        )
+        self._open = signature.open
+        self._names = signature.names
+        self._whole = signature.whole
+        self._expected = {name: describe_type(hint) for name, hint in hints.items()}
+
+    def bind(self, payload: object) -> dict[str, Any]:
+        """Return the keyword arguments for `payload`. Raises BindingError naming the first place that does not fit.
+
+        payload: a decoded document; a handler whose one parameter is called `payload` takes any, all others an object.
+        """
+        if self._whole:
+            payload = {WHOLE: payload}
+        elif type(payload) is not dict:
+            message = f"payload at $ must be an object with the handler's parameters as keys, not {_json_name(payload)}"
+            raise BindingError(message, "$")
+        arguments: dict[str, Any] = {}
+        for name, convert, required in self.slots:
+            if name in payload:
+                value = payload[name]
+                if convert is None:
+                    arguments[name] = value
+                    continue
+                try:
+                    arguments[name] = convert(value)
+                except Misfit as misfit:
+                    path = ("$" if self._whole else f"$.{name}") + "".join(reversed(misfit.steps))
+                    message = f"payload at {path} {misfit.reason}"
+                    raise BindingError(message, path) from None
+            elif required:
+                expected = f", expected {self._expected[name]}" if name in self._expected else ""
+                message = f"payload at $.{name} is missing{expected}"
+                raise BindingError(message, f"$.{name}")
+        if len(arguments) != len(payload):
+            rest = {name: value for name, value in payload.items() if name not in arguments}
+            if not self._open:
+                name = min(rest)[:80]
+                message = f"payload at $ has a key {name!r} that the handler has no parameter for{_known(self._names)}"
+                raise BindingError(message, "$")
+            arguments.update(rest)
+        return arguments
+
+
+def _is_job(parameter: inspect.Parameter) -> bool:
+    if parameter.kind not in {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
+        return False
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return parameter.name == "job"
+    if isinstance(annotation, str):
+        return annotation.strip("'\" ").rpartition(".")[2] == Job.__name__
+    return annotation is Job
+
+
+def _hints(signature: Signature) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the resolved annotations, and the names of those that cannot be resolved: their arguments are passed as they are."""
+    function = inspect.unwrap(signature.function)
+    given = {p.name: p.annotation for p in signature.parameters if p.annotation is not inspect.Parameter.empty}
+    with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
+        known = get_type_hints(function)
+        return {name: known[name] for name in given if name in known}, ()
+    found: dict[str, Any] = {}
+    for name, annotation in given.items():
+        holder = type("holder", (), {"__annotations__": {name: annotation}, "__module__": getattr(function, "__module__", "")})
+        try:
+            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}))[name]
+        except Exception:  # noqa: S112
+            continue
+    return found, tuple(name for name in given if name not in found)
+
+
+def _known(names: frozenset[str]) -> str:
+    return f"; it has {', '.join(sorted(names))}" if names else "; it has none"
+
+
+def _json_name(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+    return "an object"

@@ -1,0 +1,394 @@
+"""The ways to the database: a synchronous client, an asynchronous one, and the caller's own connection.
+
+Each is a thin shell around the statements of `_enqueue`. On the caller's own connection the job is part of the caller's transaction:
+nothing here commits. The clients keep a psycopg pool, opened at the first use. A pool that was opened before a fork belongs to the
+parent: the child drops it without a word to the server (closing it would end the parent's sessions) and opens its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+
+import psycopg
+import psycopg_pool
+from psycopg.rows import tuple_row
+from psycopg.types.string import TextLoader
+
+import sql
+from handlers import _enqueue
+from handlers._durations import Duration, at_least_zero
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from handlers._enqueue import Row, Statement
+
+T = TypeVar("T")
+
+Connection: TypeAlias = "psycopg.Connection[Any]"
+AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
+Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
+AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
+
+_JSON_TYPES: Final = ("json", "jsonb")
+_SESSION: Final = {"autocommit": True, "application_name": "jobherd client"}
+
+_left_behind: list[object] = []
+"""Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+
+
+class NotConfiguredError(RuntimeError):
+    """Nobody said which database to use."""
+
+
+def find_dsn(dsn: str | None = None) -> str:
+    """Return `dsn`, or the environment's JOBHERD_DSN or DATABASE_URL. Raises NotConfiguredError with the remedy."""
+    found = dsn or os.environ.get("JOBHERD_DSN") or os.environ.get("DATABASE_URL")
+    if not found:
+        message = "no database is configured: give dsn='postgresql://user@host/name', or set JOBHERD_DSN or DATABASE_URL"
+        raise NotConfiguredError(message)
+    return found
+
+
+def run_on(connection: Connection, statement: Statement[T], *, schema: str | None = None) -> T:
+    """Run a statement on the caller's own connection, in the caller's transaction if there is one."""
+    # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        _take_json_as_text(cursor)
+        cursor.execute(_text(statement, schema), statement.parameters)
+        return statement.read(cursor.fetchall(), _names(cursor))
+
+
+async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str | None = None) -> T:
+    """Run a statement on the caller's own asynchronous connection, in the caller's transaction if there is one."""
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        _take_json_as_text(cursor)
+        await cursor.execute(_text(statement, schema), statement.parameters)
+        return statement.read(await cursor.fetchall(), _names(cursor))
+
+
+def enqueue_on(connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+    """Put one job into the queue as a part of the transaction of `connection`, and return its id.
+
+    connection: a psycopg connection; nothing is committed here. In autocommit mode the job is there at once.
+    schema: where Jobherd lives, default what `configure` was told, or "jobherd". The rest is as in `Client.enqueue`.
+
+    >>> with connection.transaction():  # doctest: +SKIP
+    ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
+    42
+    """
+    return run_on(connection, _enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options), schema=schema)[0]
+
+
+async def aenqueue_on(connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+    """`enqueue_on` for an asynchronous psycopg connection."""
+    return (await arun_on(connection, _enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options), schema=schema))[0]
+
+
+class Client:
+    """Enqueue and look after jobs by name, from threads and plain code. No handler module is imported.
+
+    dsn: where the database is; default the environment's JOBHERD_DSN or DATABASE_URL, looked at when the first statement is sent.
+    schema: the schema Jobherd lives in, default "jobherd".
+    connection: a psycopg connection of the caller's own: then every job is part of its transaction, and there is no pool.
+    min_size, max_size: connections kept and at most open, default 0 and 4.
+    timeout: how long to wait for a connection, a span of time, default 30 s.
+    Raises ValueError for a schema that cannot be one; NotConfiguredError and psycopg's errors come with the first statement.
+
+    >>> with Client("postgresql:///app") as client:  # doctest: +SKIP
+    ...     client.enqueue("mail:receipt", {"order_id": 7}, delay="10m")
+    42
+    """
+
+    def __init__(  # all but the first by name
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = sql.SCHEMA,
+        connection: Connection | None = None,
+        min_size: int = 0,
+        max_size: int = 4,
+        timeout: Duration = 30.0,
+    ) -> None:
+        self.schema: Final = sql.check_schema(schema)
+        self._dsn = dsn
+        self._connection = connection
+        self._sizes = (min_size, max_size)
+        self._timeout = at_least_zero(timeout, field="timeout")
+        self._pool: Pool | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:  # checked by check_options
+        """Put one job into the queue and return its id.
+
+        kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
+        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, as in `Handler.options`.
+        Raises PayloadError, ValueError or TypeError for what is wrong with them.
+
+        >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
+        42
+        """
+        return self.run(_enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options))[0]
+
+    def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
+        """Put many jobs of one kind into the queue by one statement and return their ids in the order of `payloads`.
+
+        >>> client.enqueue_many("mail:receipt", [{"order_id": 7}, {"order_id": 8}])  # doctest: +SKIP
+        [42, 43]
+        """
+        return self.run(_enqueue.enqueue_by_name(kind, payloads, options))
+
+    def job(self, job_id: int) -> dict[str, Any] | None:
+        """Return the job's row of the view `jobherd.jobs`, or None if there is no such job (any more)."""
+        return self.run(_enqueue.show_job(job_id))
+
+    def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
+        """Return the job's row once it is completed, failed, cancelled or expired.
+
+        It looks after 20 ms first, then ever more seldom, at last once a second.
+        timeout: a span of time, default None: for ever. Raises TimeoutError past it, and LookupError if there is no such job.
+        """
+        patience = _Patience(job_id, timeout)
+        while (pause := patience.look(row := self.job(job_id))) is not None:
+            time.sleep(pause)
+        return row or {}
+
+    def cancel(self, job_id: int) -> str | None:
+        """Cancel a job. Returns "cancelled", "cancelling" (it runs and is told), the state it ended in before, or None."""
+        return self.run(_enqueue.cancel_job(job_id))
+
+    def retry(self, job_id: int) -> str | None:
+        """Run a job again, at once. Returns "ready", "running" if it runs already, or None if there is no such job."""
+        return self.run(_enqueue.retry_job(job_id))
+
+    def run(self, statement: Statement[T]) -> T:
+        """Send one of this package's statements. For handlers and tests there are the methods above."""
+        if self._connection is not None:
+            return run_on(self._connection, statement, schema=self.schema)
+        with self._opened().connection() as connection:
+            return run_on(connection, statement, schema=self.schema)
+
+    def close(self) -> None:
+        """Close the pool. The client may be used again; it opens another one."""
+        self._forget_the_parents()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _opened(self) -> Pool:
+        self._forget_the_parents()
+        if self._pool is None:
+            with self._lock:
+                if self._pool is None:
+                    pool: Pool = psycopg_pool.ConnectionPool(
+                        find_dsn(self._dsn),
+                        kwargs=dict(_SESSION),
+                        min_size=self._sizes[0],
+                        max_size=self._sizes[1],
+                        timeout=self._timeout,
+                        check=_notice_the_end,
+                        num_workers=1,
+                        open=False,
+                        name="jobherd",
+                    )
+                    pool.open()
+                    self._pool = pool
+        return self._pool
+
+    def _forget_the_parents(self) -> None:
+        if self._pid != os.getpid():
+            _left_behind.append(self._pool)
+            # The lock too: another thread of the parent may have held it at the fork, and would never let go of it here.
+            self._pool, self._pid, self._lock = None, os.getpid(), threading.Lock()
+
+
+class AsyncClient:
+    """`Client` for asyncio. Its pool belongs to the event loop that first uses it; another loop gets another pool.
+
+    The parameters are those of `Client`; `connection` is an asynchronous one.
+
+    >>> async with AsyncClient("postgresql:///app") as client:  # doctest: +SKIP
+    ...     await client.enqueue("mail:receipt", {"order_id": 7})
+    42
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = sql.SCHEMA,
+        connection: AsyncConnection | None = None,
+        min_size: int = 0,
+        max_size: int = 4,
+        timeout: Duration = 30.0,
+    ) -> None:
+        self.schema: Final = sql.check_schema(schema)
+        self._dsn = dsn
+        self._connection = connection
+        self._sizes = (min_size, max_size)
+        self._timeout = at_least_zero(timeout, field="timeout")
+        self._pool: AsyncPool | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
+        """Put one job into the queue and return its id. See `Client.enqueue`."""
+        return (await self.run(_enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options)))[0]
+
+    async def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
+        """Put many jobs of one kind into the queue by one statement. See `Client.enqueue_many`."""
+        return await self.run(_enqueue.enqueue_by_name(kind, payloads, options))
+
+    async def job(self, job_id: int) -> dict[str, Any] | None:
+        """Return the job's row of the view `jobherd.jobs`, or None."""
+        return await self.run(_enqueue.show_job(job_id))
+
+    async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109  # as in Client
+        """Return the job's row once it is over. See `Client.wait`."""
+        patience = _Patience(job_id, timeout)
+        while (pause := patience.look(row := await self.job(job_id))) is not None:  # noqa: ASYNC110  # the event is in the database
+            await asyncio.sleep(pause)
+        return row or {}
+
+    async def cancel(self, job_id: int) -> str | None:
+        """Cancel a job. See `Client.cancel`."""
+        return await self.run(_enqueue.cancel_job(job_id))
+
+    async def retry(self, job_id: int) -> str | None:
+        """Run a job again, at once. See `Client.retry`."""
+        return await self.run(_enqueue.retry_job(job_id))
+
+    async def run(self, statement: Statement[T]) -> T:
+        """Send one of this package's statements."""
+        if self._connection is not None:
+            return await arun_on(self._connection, statement, schema=self.schema)
+        pool = await self._opened()
+        async with pool.connection() as connection:
+            return await arun_on(connection, statement, schema=self.schema)
+
+    async def close(self) -> None:
+        """Close the pool. The client may be used again; it opens another one."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
+            await pool.close()
+        elif pool is not None:
+            _left_behind.append(pool)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def _opened(self) -> AsyncPool:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._pool is not None and self._home == home:
+            return self._pool
+        if self._pool is not None:
+            _left_behind.append(self._pool)
+        # No await before the pool is in place: two tasks that come here together must find the same one.
+        pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
+            find_dsn(self._dsn),
+            kwargs=dict(_SESSION),
+            min_size=self._sizes[0],
+            max_size=self._sizes[1],
+            timeout=self._timeout,
+            check=_anotice_the_end,
+            num_workers=1,
+            open=False,
+            name="jobherd",
+        )
+        self._pool, self._home = pool, home
+        await pool.open()
+        return pool
+
+
+class _Patience:
+    """How long `wait` goes on, and how long it pauses between two looks. The caller does the waiting."""
+
+    def __init__(self, job_id: int, timeout: Duration | None) -> None:
+        self._id = job_id
+        self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
+        self._pause = _enqueue.FIRST_LOOK
+
+    def look(self, row: dict[str, Any] | None) -> float | None:
+        """Return the seconds until the next look, or None if the job is over."""
+        if row is None:
+            message = f"there is no job {self._id}"
+            raise LookupError(message)
+        if row["state"] in _enqueue.OVER:
+            return None
+        left = float("inf") if self._until is None else self._until - time.monotonic()
+        if left <= 0:
+            message = f"job {self._id} is still {row['state']}"
+            raise TimeoutError(message)
+        pause, self._pause = self._pause, min(_enqueue.LONGEST_LOOK, self._pause * _enqueue.LOOK_FACTOR)
+        return min(pause, left)
+
+
+_default: Client | None = None
+
+
+def default_client() -> Client:
+    """Return the process-wide client: what `Handler.enqueue` uses when it is given neither client nor connection."""
+    global _default  # the one place that knows it
+    if _default is None:
+        _default = Client()
+    return _default
+
+
+def configure(dsn: str | None = None, *, schema: str = sql.SCHEMA, client: Client | None = None) -> Client:
+    """Say where handlers and producers of this process enqueue by default, and return that client.
+
+    dsn, schema: as for `Client`; or client: a ready one. A client that was the default before is left as it is.
+
+    >>> _ = configure("postgresql:///app")
+    """
+    global _default
+    _default = client if client is not None else Client(dsn, schema=schema)
+    return _default
+
+
+def _text(statement: Statement[Any], schema: str | None) -> bytes:
+    if schema is None:
+        schema = sql.SCHEMA if _default is None else _default.schema
+    return sql.load(statement.name, schema).encode()
+
+
+def _take_json_as_text(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
+    # psycopg's own loader raises for documents that Python cannot hold, and then the job cannot even be shown.
+    for name in _JSON_TYPES:
+        cursor.adapters.register_loader(name, TextLoader)
+
+
+def _names(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> tuple[str, ...]:
+    return tuple(column.name for column in cursor.description or ())
+
+
+def _notice_the_end(connection: psycopg.Connection[Row]) -> None:
+    """Raise OperationalError if the server has ended the session. A round trip is made only when the server has said something."""
+    if _has_news(connection.pgconn.socket):
+        psycopg_pool.ConnectionPool.check_connection(connection)
+
+
+async def _anotice_the_end(connection: psycopg.AsyncConnection[Row]) -> None:
+    if _has_news(connection.pgconn.socket):
+        await psycopg_pool.AsyncConnectionPool.check_connection(connection)
+
+
+def _has_news(socket: int) -> bool:
+    poll = select.poll()  # select() refuses file numbers beyond 1023
+    poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

@@ -1,0 +1,91 @@
+"""How people write a span of time, and what it is inside: seconds, as a float.
+
+The one place that reads "10m", "1h30m", a timedelta or a plain number. It must not know what the span is for: the caller names the
+field, and the error names it again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+Duration: TypeAlias = str | float | timedelta
+"""A span of time: `"10m"`, `"1h30m"`, `"500ms"`, `"7d"`, a timedelta, or a number of seconds."""
+
+LONGEST: Final = 100 * 365 * 86400.0
+"""A hundred years. The database refuses dates far beyond: a longer span would fail when the outcome is written, too late to tell."""
+
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*(ms|s|m|h|d|w)", re.ASCII)
+_NUMBER: Final = re.compile(r"\s*-?(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*", re.ASCII)
+
+
+def seconds(value: object, *, field: str) -> float:
+    """Return `value` in seconds.
+
+    value: a text of numbers with units ms, s, m, h, d, w ("10m", "1h30m", "-5s"), a text or a number of seconds, or a timedelta.
+    field: what the caller calls it; the error names it.
+
+    Raises TypeError for any other type and ValueError for what is no span of time, is not finite or is longer than 100 years.
+
+    >>> seconds("1h30m", field="delay")
+    5400.0
+    """
+    match value:
+        case bool():
+            raise TypeError(_refusal(field, value))
+        case int() | float():
+            try:
+                span = float(value)
+            except OverflowError:
+                span = math.inf
+        case timedelta():
+            span = value.total_seconds()
+        case str():
+            span = _read(value, field)
+        case _:
+            raise TypeError(_refusal(field, value))
+    if not -LONGEST <= span <= LONGEST:  # false for NaN too
+        message = f"{field} is out of range: a span of time must be a finite number of seconds, at most 100 years"
+        raise ValueError(message)
+    return span
+
+
+def at_least_zero(value: object, *, field: str) -> float:
+    """Return `value` in seconds, a negative span as 0: "an hour ago" and "now" ask for the same."""
+    return max(0.0, seconds(value, field=field))
+
+
+def positive(value: object, *, field: str) -> float:
+    """Return `value` in seconds; a span that is not more than zero raises ValueError."""
+    span = seconds(value, field=field)
+    if span <= 0:
+        message = f"{field} must be more than 0 seconds, not {value!r}"
+        raise ValueError(message)
+    return span
+
+
+def _read(text: str, field: str) -> float:
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    body = text.strip()
+    sign = 1.0
+    if body.startswith("-"):
+        sign, body = -1.0, body[1:]
+    total, place = 0.0, 0
+    while place < len(body):
+        part = _PART.match(body, place)
+        if part is None:
+            raise ValueError(_refusal(field, text))
+        total += float(part[1]) * _SECONDS[part[2]]
+        place = part.end()
+    if place == 0:
+        raise ValueError(_refusal(field, text))
+    return sign * total
+
+
+def _refusal(field: str, value: object) -> str:
+    shown = repr(value[:40]) if isinstance(value, str) else f"of type {type(value).__name__}"
+    return f'{field} is no span of time ({shown}): write "500ms", "30s", "10m", "1h30m", "7d", a timedelta or a number of seconds'

@@ -1,0 +1,163 @@
+"""What is asked of the database, as values: the name of a statement, its parameters, and how to read the answer.
+
+No connection is seen here, so the synchronous and the asynchronous client, and the caller's own connection, share all of it and only
+differ in how they wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from handlers._durations import Duration, at_least_zero, positive
+from handlers._payload import PayloadError, check_payload, decode_payload
+from handlers._policy import check_kind, check_queue, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, ...]
+
+OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+"""The states that a job does not leave by itself."""
+
+FIRST_LOOK, LONGEST_LOOK, LOOK_FACTOR = 0.02, 1.0, 1.5
+"""How often `wait` looks: after 20 ms first, then ever more seldom, at last once a second."""
+
+_JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """One statement to send: `sql.load(name)` with `parameters`; `read` turns rows and column names into the answer."""
+
+    name: str
+    parameters: dict[str, Any]
+    read: Callable[[list[Row], tuple[str, ...]], T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The checked options of an enqueue. None: what the kind declares."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    timeout: float | None = None
+    good_until: datetime | None = None
+
+
+def check_options(  # one parameter for each option
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    delay: Duration | None = None,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    timeout: Duration | None = None,
+    good_until: datetime | None = None,
+) -> Options:
+    """Return the options checked, spans of time in seconds. Raises ValueError or TypeError that name the field and the remedy."""
+    if delay is not None and run_at is not None:
+        message = "delay and run_at exclude each other: give one of them"
+        raise ValueError(message)
+    return Options(
+        queue=None if queue is None else check_queue(queue),
+        priority=None if priority is None else check_whole(priority, field="priority"),
+        delay=None if delay is None else at_least_zero(delay, field="delay"),
+        run_at=None if run_at is None else _moment(run_at, field="run_at"),
+        max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
+        timeout=None if timeout is None else positive(timeout, field="timeout"),
+        good_until=None if good_until is None else _moment(good_until, field="good_until"),
+    )
+
+
+def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
+    """Put jobs of one kind into the queue; the answer is their ids in the order of `texts`, which have passed the door."""
+    return Statement(
+        "enqueue_jobs",
+        {
+            "kind": kind,
+            "payloads": texts,
+            "queue": options.queue,
+            "priority": options.priority,
+            "delay": options.delay,
+            "run_at": options.run_at,
+            "max_attempts": options.max_attempts,
+            "timeout": options.timeout,
+            "good_until": options.good_until,
+        },
+        _read_ids,
+    )
+
+
+def enqueue_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, Any]) -> Statement[list[int]]:
+    """Check kind, payloads and options as they come from a caller that has no handler at hand."""
+    return enqueue_jobs(check_kind(kind), [check_payload(payload) for payload in payloads], check_options(**options))
+
+
+def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
+    """Look one job up; the answer is its row of the view, or None."""
+    return Statement("show_job", {"id": _check_id(job_id)}, _read_job)
+
+
+def cancel_job(job_id: int) -> Statement[str | None]:
+    """Cancel one job; the answer is what became of that, or None if there is no such job."""
+    return Statement("cancel_job", {"id": _check_id(job_id)}, _read_answer)
+
+
+def retry_job(job_id: int) -> Statement[str | None]:
+    """Run one job again; the answer is the state it is in, or None if there is no such job."""
+    return Statement("retry_job", {"id": _check_id(job_id)}, _read_answer)
+
+
+def _moment(value: object, *, field: str) -> datetime:
+    if not isinstance(value, datetime):
+        message = f"{field} must be a datetime with a time zone, not a {type(value).__name__}"
+        raise TypeError(message)
+    if value.tzinfo is None or value.utcoffset() is None:
+        message = f"{field} has no time zone: use datetime.now(UTC) + ..., or value.astimezone() for local time"
+        raise ValueError(message)
+    if not 1900 <= value.year < 9000:  # what the tables accept
+        message = f"{field} must lie between the years 1900 and 9000, not in {value.year}"
+        raise ValueError(message)
+    return value
+
+
+def _check_id(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        message = f"a job's id is a whole number, not a {type(value).__name__}"
+        raise TypeError(message)
+    if not -(2**63) <= value < 2**63:
+        message = "a job's id fits into 64 bits; this one does not"
+        raise ValueError(message)
+    return value
+
+
+def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
+    return [row[0] for row in rows]
+
+
+def _read_answer(rows: list[Row], _: tuple[str, ...]) -> str | None:
+    return rows[0][0] if rows else None
+
+
+def _read_job(rows: list[Row], names: tuple[str, ...]) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    return {name: _readable(value) if name in _JSON_COLUMNS else value for name, value in zip(names, rows[0], strict=True)}
+
+
+def _readable(value: object) -> object:
+    """Return the document in a JSON column. What Python cannot load is shown as its text: looking at a bad job must work."""
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return decode_payload(value)
+    except PayloadError:
+        return value

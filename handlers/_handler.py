@@ -1,0 +1,187 @@
+"""The decorator that makes a function a handler.
+
+A handler is the function, its kind and its policy. It can be called like the function, and it produces jobs for itself. Decorating
+registers nothing anywhere: the registry finds handlers in the modules it loads, so importing a module has no effect on any worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from handlers._backoff import DEFAULT
+from handlers._binding import Signature
+from handlers._enqueue import Options
+from handlers._policy import Policy, check_kind, check_policy
+from handlers._producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from handlers._backoff import BackoffLike
+    from handlers._durations import Duration
+    from handlers._job import Job
+    from handlers._policy import Errors
+
+P = ParamSpec("P")
+C = ParamSpec("C")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+FOLDERS = "jobherd_user"
+"""The package under which folders of handlers are loaded."""
+USUAL = "handle"
+"""A function of this name gives its kind no last part: `handle` in `mail/receipt.py` is `mail:receipt`."""
+
+
+class Handler(Producer[P], Generic[P, C, R_co]):
+    """A function that works on jobs of one kind. Made by `handler`.
+
+    kind: its name. function: what was decorated. policy: its options, checked. file, line: where it is written.
+    """
+
+    def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
+        super().__init__(kind, Signature(function), Options(queue=policy.queue, priority=policy.priority))
+        self.function = function
+        self.policy = policy
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        self.file: str = os.path.abspath(code.co_filename) if code is not None else "<unknown>"  # of any odd name
+        self.line: int = code.co_firstlineno if code is not None else 0
+        functools.update_wrapper(self, function, updated=())  # its own attributes must not replace ours
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
+        """Call the function itself, here and now."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.kind} at {self.file}:{self.line}>"
+
+
+AnyHandler: TypeAlias = "Handler[Any, Any, Any]"
+
+
+class Decorate(Protocol):
+    """What `handler(...)` returns: takes the function and gives the Handler."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Handler[P, Concatenate[Job, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, P, R]: ...
+
+
+@overload
+def handler(kind: Callable[Concatenate[Job, P], R], /) -> Handler[P, Concatenate[Job, P], R]: ...
+@overload
+def handler(kind: Callable[P, R], /) -> Handler[P, P, R]: ...
+@overload
+def handler(
+    kind: str | None = None,
+    /,
+    *,
+    queue: str = ...,
+    priority: int = ...,
+    timeout: Duration = ...,
+    max_attempts: int = ...,
+    max_crashes: int = ...,
+    backoff: BackoffLike = ...,
+    retry_on: Errors | type[BaseException] | None = ...,
+    poison_on: Errors | type[BaseException] = ...,
+    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    exclusive: bool = ...,
+    keep_completed: Duration = ...,
+    keep_failed: Duration = ...,
+) -> Decorate: ...
+def handler(  # one parameter for each option
+    kind: Any = None,  # the overloads say more
+    /,
+    *,
+    queue: str = "default",
+    priority: int = 0,
+    timeout: Duration = "5m",
+    max_attempts: int = 5,
+    max_crashes: int = 3,
+    backoff: BackoffLike = DEFAULT,
+    retry_on: Errors | type[BaseException] | None = None,
+    poison_on: Errors | type[BaseException] = (),
+    backoff_on: Mapping[type[BaseException], BackoffLike] | None = None,
+    exclusive: bool = False,
+    keep_completed: Duration = "7d",
+    keep_failed: Duration = "30d",
+) -> Any:
+    """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
+
+    A first parameter annotated `Job` (or called `job`, without annotation) gets the job. A handler whose only other parameter is
+    called `payload` takes any document whole. `async def` works the same.
+
+    kind: the handler's name, like "mail:receipt"; default from module and function: `send` in `mail.py` is "mail:send", and
+        `handle` in `mail/receipt.py` is "mail:receipt".
+    queue: where its jobs wait, default "default". priority: lower numbers first, default 0.
+    timeout: a span of time for one attempt, default 5 min.
+    max_attempts: before a job fails for good, default 5. max_crashes: processes that may die with it, default 3.
+    backoff: the wait after a failed attempt: a Backoff (default 30 s, doubling, up to 1 h, spread by 20 %), one span, a list of
+        spans, or a function from the number of attempts to a span.
+    retry_on: only these exceptions are tried again, others fail the job at once; default None: all are.
+    poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
+    exclusive: never two runs at once, not even for a moment after a lost lease, default False.
+    keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
+
+    Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
+
+    >>> @handler("mail:receipt", timeout="30s")
+    ... def receipt(order_id: int) -> None:
+    ...     print(f"sent {order_id}")
+    >>> receipt(7)
+    sent 7
+    """
+    if kind is not None and not isinstance(kind, str):
+        if not inspect.isroutine(kind):
+            message = f"kind must be a name like 'mail:receipt', not a {type(kind).__name__}"
+            raise TypeError(message)
+        return Handler(kind, kind_of(kind), Policy())
+    name = None if kind is None else check_kind(kind)
+    policy = check_policy(
+        queue=queue,
+        priority=priority,
+        timeout=timeout,
+        max_attempts=max_attempts,
+        max_crashes=max_crashes,
+        backoff=backoff,
+        retry_on=retry_on,
+        poison_on=poison_on,
+        backoff_on={} if backoff_on is None else backoff_on,
+        exclusive=exclusive,
+        keep_completed=keep_completed,
+        keep_failed=keep_failed,
+    )
+
+    def decorate(function: Callable[C, R]) -> Handler[C, C, R]:
+        return Handler(function, kind_of(function) if name is None else name, policy)
+
+    return decorate
+
+
+def kind_of(function: Callable[..., object]) -> str:
+    """Return the kind that module and name of a function stand for. Raises ValueError if they make no name.
+
+    >>> def send(): ...
+    >>> send.__module__ = "handlers.mail"
+    >>> kind_of(send)
+    'mail:send'
+    """
+    parts = function.__module__.split(".")
+    match parts:
+        case ["jobherd_user", _, *inner]:  # FOLDERS, then a name made up for the folder
+            parts = inner
+        case ["handlers", *inner]:
+            parts = inner
+        case ["__main__"]:
+            parts = []
+    if function.__name__ != USUAL or not parts:
+        parts = [*parts, function.__name__]
+    try:
+        return check_kind(":".join(parts))
+    except ValueError as problem:
+        message = f"{problem}; name it yourself: @handler('mail:receipt')"
+        raise ValueError(message) from None

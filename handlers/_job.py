@@ -1,0 +1,119 @@
+"""What a handler sees of its job.
+
+A plain record with a few doors that whoever runs the handler fills in: progress is a store into shared memory in a worker and a list
+in a test. It must not speak to the database: a handler that looks at its job costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Adapter: TypeAlias = logging.LoggerAdapter[logging.Logger]
+
+LOGGER: Final = logging.getLogger("jobherd.job")
+
+FOR_EVER: Final = float("inf")
+
+
+def _tell_nobody(fraction: float, note: str, data: object) -> None:
+    """Progress of a job that nobody watches."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
+class Job:
+    """One attempt at one job, handed to a handler whose first parameter is a `Job`.
+
+    >>> job = Job(id=7, kind="mail:receipt")
+    >>> job.progress(0.5, "half of it")
+    """
+
+    id: int
+    """The job's number in the database."""
+    kind: str
+    """The handler's name, like "mail:receipt"."""
+    queue: str = "default"
+    """The queue it was claimed from."""
+    priority: int = 0
+    """Lower numbers are claimed first."""
+    attempt: int = 1
+    """The number of this attempt, the first is 1."""
+    max_attempts: int = 5
+    """After this many attempts the job fails for good."""
+    crashes: int = 0
+    """How many processes have died with this job so far."""
+    payload: object = None
+    """The whole payload, as it was read: before it was taken apart into arguments."""
+    token: int = 0
+    """The number of the claim: it grows each time the job is claimed, so an outside system can tell a late run from a new one."""
+    created: float = 0.0
+    """When the job was enqueued, in seconds since 1970 by the database's clock."""
+    run: float = 0.0
+    """When the job was due, in seconds since 1970 by the database's clock."""
+    deadline: float = FOR_EVER
+    """When the attempt times out, on `time.monotonic()`."""
+    on_progress: Callable[[float, str, object], None] = field(default=_tell_nobody)
+    """Where progress goes. Filled in by whoever runs the handler."""
+    on_cancelled: Callable[[], bool] = field(default=_never)
+    """Asked by `cancelled`. Filled in by whoever runs the handler."""
+    _log: Adapter | None = field(default=None, init=False)
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was enqueued, in UTC."""
+        return datetime.fromtimestamp(self.created, UTC)
+
+    @property
+    def run_at(self) -> datetime:
+        """When the job was due, in UTC."""
+        return datetime.fromtimestamp(self.run, UTC)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """True if a failure of this attempt is the job's failure."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody asked to cancel the job: for loops that want to end by themselves before they are interrupted."""
+        return self.on_cancelled()
+
+    @property
+    def log(self) -> Adapter:
+        """A logger whose lines carry the job's id, kind and attempt."""
+        if self._log is None:
+            self._log = logging.LoggerAdapter(LOGGER, {"job": self.id, "kind": self.kind, "attempt": self.attempt})
+        return self._log
+
+    def remaining(self) -> float:
+        """Return the seconds until the attempt times out, 0.0 if that is past, infinity if it never does."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def progress(self, fraction: float, note: str = "", data: object = None) -> None:
+        """Say how far the job is. A store into memory: free in a tight loop.
+
+        fraction: the share that is done; what is outside 0 to 1 counts as the nearer end, NaN as 0.
+        note: what it is at, for people; default "".
+        data: any JSON value; default None.
+
+        >>> Job(id=1, kind="demo").progress(3 / 24, "frame 3")
+        """
+        self.on_progress(1.0 if fraction > 1 else fraction if fraction >= 0 else 0.0, note, data)
+
+    def __repr__(self) -> str:
+        # Without the payload: a repr ends in logs and tracebacks.
+        return f"<Job {self.id} {self.kind} attempt {self.attempt} of {self.max_attempts}>"
+
+    def __reduce__(self) -> Any:  # the signature of object
+        message = "a Job belongs to the process that runs it: hand over job.id and what you need of it"
+        raise TypeError(message)

@@ -1,0 +1,237 @@
+"""From what a handler returned or raised to what becomes of its job: one value, by one `match`.
+
+The worker and the inline runner of tests ask the same function, so a test sees what production does. It writes nothing, and it never
+raises: by now the job has ended, and an exception from here would leave its end unwritten. The table it implements:
+
+    the handler                                              state                    counted  label
+    returns a value, Completed                               completed                yes      ok
+    returns what is no JSON                                  failed                   yes      failed
+    raises any exception, Failed; is past its timeout        scheduled or failed      yes      retry / failed
+    raises Poison, or what poison_on lists                   failed                   yes      poison
+    raises what retry_on is given for and does not list      failed                   yes      failed
+    Nack, Retry                                              scheduled or failed      yes      retry / failed
+    Snooze                                                   scheduled                no       snoozed
+    Abandon; is cut off by a drain                           ready                    no       abandoned
+    is cancelled                                             cancelled                yes      cancelled
+    its good_until has passed                                expired                  no       expired
+    is of a kind nobody here knows                           scheduled, then failed   no       snoozed / failed
+
+A return value that is no JSON fails the job at once, without another attempt: the work is done, doing it again would repeat its
+effects and return the same. The handler has to be corrected, and `jobherd retry` is the way back.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from handlers._backoff import DEFAULT, Dice, wait
+from handlers._dispositions import (
+    Abandon,
+    Completed,
+    Failed,
+    JobCancelled,
+    JobDrained,
+    JobInterrupted,
+    JobTimeout,
+    Nack,
+    Poison,
+    Said,
+    Snooze,
+)
+from handlers._payload import PayloadError, ResultError, encode_result
+from handlers._policy import Policy
+from handlers._sanitize import describe_exception, sanitize
+
+if TYPE_CHECKING:
+    from handlers._handler import AnyHandler
+
+Label: TypeAlias = Literal["ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired"]
+State: TypeAlias = Literal["completed", "scheduled", "ready", "failed", "cancelled", "expired"]
+
+UNHANDLED_ERROR: Final = "UNHANDLED_ERROR"
+WORKER_SERIALIZATION_ERROR: Final = "WORKER_SERIALIZATION_ERROR"
+WORKER_RESOLUTION_ERROR: Final = "WORKER_RESOLUTION_ERROR"
+WORKER_CRASHED: Final = "WORKER_CRASHED"
+JOB_TIMEOUT: Final = "JOB_TIMEOUT"
+JOB_CANCELLED: Final = "JOB_CANCELLED"
+JOB_EXPIRED: Final = "JOB_EXPIRED"
+PAYLOAD_INVALID: Final = "PAYLOAD_INVALID"
+POISON: Final = "POISON"
+NACK: Final = "NACK"
+
+_CODE_BYTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one attempt. Every text in it is fit to be stored."""
+
+    label: Label
+    """What the metrics count."""
+    state: State
+    """Where the job goes."""
+    delay: float = 0.0
+    """Seconds until it may run again, if it does."""
+    counted: bool = True
+    """Whether the attempt counts towards max_attempts."""
+    result: str | None = None
+    """The result as JSON text."""
+    error: str | None = None
+    """What went wrong, for people."""
+    code: str | None = None
+    """What went wrong, for programs: one of the names in this module, or the handler's own."""
+    traceback: str | None = None
+    """Where it went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler ended by this exception; anything else handed to `outcome_of` is what it returned."""
+
+    exception: BaseException
+
+
+OK: Final = Outcome("ok", "completed")
+EXPIRED: Final = Outcome("expired", "expired", counted=False, code=JOB_EXPIRED, error="its good_until passed before it was started")
+
+
+def outcome_of(  # each is a different thing to know
+    ending: object,
+    *,
+    handler: AnyHandler | None = None,
+    attempt: int = 1,
+    max_attempts: int | None = None,
+    interruption: JobInterrupted | None = None,
+    random: Dice = _random,
+) -> Outcome:
+    """Return what becomes of a job whose handler ended with `ending`. Never raises.
+
+    ending: what the handler returned, or `Raised(exception)`.
+    handler: whose policy holds; default: a handler without options.
+    attempt: the number of the attempt that ended, the first is 1.
+    max_attempts: the job's own limit; default the handler's.
+    interruption: what the ladder raised in this handler, if it did: then any exception other than a disposition is its consequence,
+        whatever the handler made of it on the way out. A handler that returned all the same has finished.
+    random: where the jitter of the back-off comes from.
+
+    >>> outcome_of({"pages": 3}).result
+    '{"pages":3}'
+    """
+    if ending is None:
+        return OK
+    policy = Policy() if handler is None else handler.policy
+    last = attempt >= (policy.max_attempts if max_attempts is None else max_attempts)
+    try:
+        return _judge(ending, policy, attempt=attempt, last=last, interruption=interruption, random=random)
+    except BaseException as problem:  # a metaclass, a subclass of a disposition: still the failure must be written
+        message, _ = describe_exception(problem)
+        error = sanitize(f"what the handler returned or raised could not be judged: {message}")
+        if last:
+            return Outcome("failed", "failed", error=error, code=UNHANDLED_ERROR)
+        return Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), error=error, code=UNHANDLED_ERROR)
+
+
+def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float = 60.0) -> Outcome:
+    """Return what becomes of a job of a kind that no loaded handler has: given back, and failed once it is older than `limit`.
+
+    age: seconds since the job was created, by the database's clock.
+    limit: seconds, default a day: a deploy that brings the handler may be on its way.
+    delay: seconds until somebody looks again, default 60.
+
+    >>> unknown_kind("no:such", age=10).state
+    'scheduled'
+    """
+    name = sanitize(kind, 100)
+    error = f"no handler of kind {name!r} is loaded: check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    if age > limit:
+        return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+    return Outcome("snoozed", "scheduled", delay=delay, counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+
+
+def unreadable(problem: BaseException) -> Outcome:
+    """Return what becomes of a job whose payload cannot be read or does not fit the handler: it is poison.
+
+    >>> unreadable(PayloadError("payload at $.order_id is missing")).label
+    'poison'
+    """
+    text = sanitize(problem) if isinstance(problem, PayloadError) else describe_exception(problem)[0]
+    return Outcome("poison", "failed", error=text, code=PAYLOAD_INVALID)
+
+
+def _judge(  # one return for each row of the table
+    ending: object, policy: Policy, *, attempt: int, last: bool, interruption: JobInterrupted | None, random: Dice
+) -> Outcome:
+    raised = ending.exception if isinstance(ending, Raised) else None
+    said = ending if raised is None else raised
+    if interruption is not None and raised is not None and not isinstance(raised, Said):
+        said = interruption
+    match said:
+        case Completed(result=result):
+            return _completed(result)
+        case Failed(error=error, code=code):
+            wanted = wait(policy.backoff, attempt, random)
+            return _again(
+                last=last,
+                delay=wanted,
+                error=sanitize(error) or "the handler said that it failed",
+                code=code or UNHANDLED_ERROR,
+                raised=raised,
+            )
+        case Nack(delay=delay, reason=reason):
+            wanted = wait(policy.backoff, attempt, random) if delay is None else delay
+            return _again(
+                last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK, raised=None
+            )
+        case Snooze(delay=delay):
+            return Outcome("snoozed", "scheduled", delay=delay, counted=False)
+        case Abandon():
+            return Outcome("abandoned", "ready", counted=False)
+        case Poison(message=text, code=code):
+            error = sanitize(text) or "the handler called the job poison"
+            return Outcome("poison", "failed", error=error, code=_code(code), traceback=_trace(raised))
+        case _ if raised is None:
+            return _completed(said)
+        case JobCancelled():
+            return Outcome("cancelled", "cancelled", error="cancelled while it ran", code=JOB_CANCELLED, traceback=_trace(raised))
+        case JobDrained():
+            return Outcome("abandoned", "ready", counted=False)
+        case JobTimeout():
+            error = f"JobTimeout: {sanitize(said) or 'the job ran past its timeout'}"
+            return _again(last=last, delay=_wait_for(said, policy, attempt, random), error=error, code=JOB_TIMEOUT, raised=raised)
+    message, trace = describe_exception(raised)
+    if isinstance(raised, policy.poison_on):
+        return Outcome("poison", "failed", error=message, code=POISON, traceback=trace)
+    if policy.retry_on is not None and not isinstance(raised, policy.retry_on):
+        return Outcome("failed", "failed", error=message, code=UNHANDLED_ERROR, traceback=trace)
+    return _again(last=last, delay=_wait_for(raised, policy, attempt, random), error=message, code=UNHANDLED_ERROR, raised=raised)
+
+
+def _completed(result: object) -> Outcome:
+    try:
+        return Outcome("ok", "completed", result=encode_result(result))
+    except ResultError as problem:
+        error = f"the handler finished, but what it returned cannot be stored: {sanitize(problem)}"
+        return Outcome("failed", "failed", error=error, code=WORKER_SERIALIZATION_ERROR)
+
+
+def _again(*, last: bool, delay: float, error: str, code: str, raised: BaseException | None) -> Outcome:
+    if last:
+        return Outcome("failed", "failed", error=error, code=_code(code), traceback=_trace(raised))
+    return Outcome("retry", "scheduled", delay=delay, error=error, code=_code(code), traceback=_trace(raised))
+
+
+def _wait_for(raised: BaseException, policy: Policy, attempt: int, random: Dice) -> float:
+    for error, special in policy.backoff_on:
+        if isinstance(raised, error):
+            return wait(special, attempt, random)
+    return wait(policy.backoff, attempt, random)
+
+
+def _trace(raised: BaseException | None) -> str | None:
+    return None if raised is None else describe_exception(raised)[1] or None
+
+
+def _code(code: object) -> str:
+    return sanitize(code, _CODE_BYTES)

@@ -1,0 +1,152 @@
+"""What a handler declares about its jobs, checked when it is declared.
+
+A wrong option must be seen where it is written, with the file and line of the decorator, not by the first job at night. So every
+field is checked here, and the error names the field, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
+from handlers._durations import Duration, at_least_zero, positive
+
+KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
+QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+
+Errors: TypeAlias = tuple[type[BaseException], ...]
+Wait: TypeAlias = Backoff | tuple[float, ...] | Callable[[int], Duration]
+
+_SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
+_DAY = 86400.0
+
+
+def check_kind(value: object) -> str:
+    """Return `value` if it can name a kind, or raise ValueError with the rule.
+
+    >>> check_kind("mail:receipt")
+    'mail:receipt'
+    """
+    if not isinstance(value, str) or not KIND.fullmatch(value):
+        message = (
+            f"kind {_shown(value)} is not a name like 'mail:receipt': use lower-case letters, digits and _ . : - , "
+            "at most 100 characters, the first a letter, digit or _"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_queue(value: object) -> str:
+    """Return `value` if it can name a queue, or raise ValueError with the rule.
+
+    >>> check_queue("media")
+    'media'
+    """
+    if not isinstance(value, str) or not QUEUE.fullmatch(value):
+        message = (
+            f"queue {_shown(value)} is not a name like 'media': use lower-case letters, digits and _ . - , "
+            "at most 63 characters, the first a letter, digit or _"
+        )
+        raise ValueError(message)
+    return value
+
+
+def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
+    """Return `value` if it is a whole number from `least` to 32767, or raise ValueError naming `field`.
+
+    >>> check_whole(5, field="max_attempts", least=1)
+    5
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+        message = f"{field} must be a whole number from {least} to {_LARGEST}, not {_shown(value)}"
+        raise ValueError(message)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The checked options of a handler. Spans of time are seconds.
+
+    Every field may be given as `handler` takes it; see there for the meaning of each.
+    """
+
+    queue: str = "default"
+    priority: int = 0
+    timeout: float = 300.0
+    max_attempts: int = 5
+    max_crashes: int = 3
+    backoff: Wait = DEFAULT
+    retry_on: Errors | None = None
+    poison_on: Errors = ()
+    backoff_on: tuple[tuple[type[BaseException], Wait], ...] = field(default=())
+    exclusive: bool = False
+    keep_completed: float = 7 * _DAY
+    keep_failed: float = 30 * _DAY
+
+    @property
+    def keep_completed_days(self) -> int:
+        """How long completed jobs are kept, in whole days, rounded up: the past is dropped by the day."""
+        return math.ceil(self.keep_completed / _DAY)
+
+    @property
+    def keep_failed_days(self) -> int:
+        """How long failed, cancelled and expired jobs are kept, in whole days, rounded up."""
+        return math.ceil(self.keep_failed / _DAY)
+
+
+def check_policy(
+    *,
+    queue: str,
+    priority: int,
+    timeout: Duration,
+    max_attempts: int,
+    max_crashes: int,
+    backoff: BackoffLike,
+    retry_on: Errors | type[BaseException] | None,
+    poison_on: Errors | type[BaseException],
+    backoff_on: object,
+    exclusive: object,
+    keep_completed: Duration,
+    keep_failed: Duration,
+) -> Policy:
+    """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
+    if not isinstance(exclusive, bool):
+        message = f"exclusive must be True or False, not {_shown(exclusive)}"
+        raise TypeError(message)
+    if not isinstance(backoff_on, Mapping):
+        message = f"backoff_on must be a dict from exception classes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
+        raise TypeError(message)
+    for error in backoff_on:
+        _errors(error, field="backoff_on")
+    return Policy(
+        queue=check_queue(queue),
+        priority=check_whole(priority, field="priority"),
+        timeout=positive(timeout, field="timeout"),
+        max_attempts=check_whole(max_attempts, field="max_attempts", least=1),
+        max_crashes=check_whole(max_crashes, field="max_crashes", least=1),
+        backoff=check_backoff(backoff, field="backoff"),
+        retry_on=None if retry_on is None else _errors(retry_on, field="retry_on"),
+        poison_on=_errors(poison_on, field="poison_on"),
+        backoff_on=tuple((error, check_backoff(wait, field=f"backoff_on[{error.__name__}]")) for error, wait in backoff_on.items()),
+        exclusive=exclusive,
+        keep_completed=at_least_zero(keep_completed, field="keep_completed"),
+        keep_failed=at_least_zero(keep_failed, field="keep_failed"),
+    )
+
+
+def _errors(value: object, *, field: str) -> Errors:
+    classes = value if isinstance(value, tuple) else (value,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            message = f"{field} takes exception classes, like (FileNotFoundError,), not {_shown(one)}"
+            raise TypeError(message)
+    return classes
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

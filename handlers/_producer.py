@@ -1,0 +1,183 @@
+"""The typed way into the queue: `receipt.enqueue(order_id=7)` takes what the handler takes.
+
+A producer is a handler's name and signature with options for its jobs. It imports no more of a handler than its definition, and it
+sends exactly the arguments it was given: defaults are the handler's, at the time the job runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
+
+import psycopg
+
+from handlers import _client, _enqueue
+from handlers._client import AsyncClient, Client
+from handlers._payload import check_payload, decode_payload
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from handlers._binding import Binding, Signature
+    from handlers._durations import Duration
+    from handlers._enqueue import Options, Statement
+
+P = ParamSpec("P")
+
+Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
+
+
+class Producer(Generic[P]):
+    """Enqueues jobs of one kind. A `Handler` is one; `Handler.options` makes others.
+
+    kind: the handler's name. signature: what its jobs are called with. options: for its jobs. target: where they are enqueued,
+    default the process-wide client.
+    """
+
+    def __init__(self, kind: str, signature: Signature, options: Options, target: Target | None = None) -> None:
+        self.kind = kind
+        self.signature = signature
+        self._options = options
+        self._target = target
+
+    @property
+    def binding(self) -> Binding:
+        """What turns payloads into arguments. Made at the first use, when every name in the annotations exists."""
+        return self.signature.binding
+
+    def options(  # one parameter for each option
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        good_until: datetime | None = None,
+        connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
+        client: Client | AsyncClient | None = None,
+    ) -> Producer[P]:
+        """Return a producer whose jobs differ in these options; what is not given stays as it is.
+
+        queue: where they wait. priority: lower numbers first, may be negative.
+        delay: a span of time before they may run ("10m", seconds, timedelta). run_at: the moment instead, a datetime with a zone.
+        max_attempts: before they fail for good. timeout: a span of time for one attempt.
+        good_until: a datetime with a zone after which they are not started any more.
+        connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
+        Raises ValueError or TypeError that name the field, the value and the remedy.
+
+        >>> receipt.options(delay="10m", priority=-5).enqueue(order_id=7)  # doctest: +SKIP
+        42
+        """
+        if connection is not None and client is not None:
+            message = "connection and client exclude each other: give one of them"
+            raise ValueError(message)
+        given = _enqueue.check_options(
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            good_until=good_until,
+        )
+        return Producer(
+            self.kind,
+            self.signature,
+            _merged(self._options, given),
+            connection or client or self._target,
+        )
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
+        """Return the payload that a call with these arguments stands for, checked: for `enqueue_many`, and for tests.
+
+        >>> receipt.payload(order_id=7)  # doctest: +SKIP
+        {'order_id': 7}
+        """
+        return decode_payload(self._encoded(self.signature.payload(args, kwargs)))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Put one job into the queue and return its id. The arguments are the handler's own, without the job.
+
+        Raises TypeError for arguments that the handler does not take, PayloadError for values that cannot travel or do not fit, and
+        psycopg's errors.
+
+        >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
+        42
+        """
+        return self._send([self._encoded(self.signature.payload(args, kwargs))])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """`enqueue` from asyncio. Without a client or connection of its own it runs the process-wide client in a thread."""
+        return (await self._asend([self._encoded(self.signature.payload(args, kwargs))]))[0]
+
+    def enqueue_many(self, calls: Iterable[object]) -> list[int]:
+        """Put many jobs into the queue by one statement, with one notification, and return their ids in order.
+
+        calls: for each job a dict of its arguments, or a tuple of them; `payload` makes a dict that type checkers have seen.
+
+        >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
+        [42, 43, 44]
+        """
+        return self._send([self._encoded(self._call(call)) for call in calls])
+
+    async def aenqueue_many(self, calls: Iterable[object]) -> list[int]:
+        """`enqueue_many` from asyncio."""
+        return await self._asend([self._encoded(self._call(call)) for call in calls])
+
+    def _call(self, call: object) -> object:
+        if self.signature.whole:
+            return call
+        if isinstance(call, tuple):
+            return self.signature.payload(call, {})
+        if isinstance(call, Mapping):
+            return self.signature.payload((), call)
+        message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
+        raise TypeError(message)
+
+    def _encoded(self, payload: object) -> str:
+        text = check_payload(payload)
+        # As the worker will see it: a payload that does not fit would be poison there, at night.
+        self.binding.bind(decode_payload(text))
+        return text
+
+    def _statement(self, texts: list[str]) -> Statement[list[int]]:
+        return _enqueue.enqueue_jobs(self.kind, texts, self._options)
+
+    def _send(self, texts: list[str]) -> list[int]:
+        match self._target:
+            case None:
+                return _client.default_client().run(self._statement(texts))
+            case Client() as client:
+                return client.run(self._statement(texts))
+            case psycopg.Connection() as connection:
+                return _client.run_on(connection, self._statement(texts))
+        message = f"{type(self._target).__name__} is asynchronous: await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
+        raise TypeError(message)
+
+    async def _asend(self, texts: list[str]) -> list[int]:
+        match self._target:
+            case AsyncClient() as client:
+                return await client.run(self._statement(texts))
+            case psycopg.AsyncConnection() as connection:
+                return await _client.arun_on(connection, self._statement(texts))
+            case psycopg.Connection():
+                message = (
+                    f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
+                )
+                raise TypeError(message)
+            case Client() as client:
+                return await asyncio.to_thread(client.run, self._statement(texts))
+        # Each job's event loop is new, and a pool belongs to one loop: the thread-safe client is the one that lasts.
+        return await asyncio.to_thread(_client.default_client().run, self._statement(texts))
+
+
+def _merged(base: Options, given: Options) -> Options:
+    """Return `base` with what `given` says. A delay replaces a moment and the other way round."""
+    values = {name: getattr(base, name) for name in _enqueue.Options.__slots__}
+    if given.delay is not None or given.run_at is not None:
+        values["delay"] = values["run_at"] = None
+    values.update({name: value for name in _enqueue.Options.__slots__ if (value := getattr(given, name)) is not None})
+    return _enqueue.Options(**values)

@@ -1,0 +1,27 @@
+"""The pytest plugin: fixtures that run jobs inline. Loaded by pytest alone; nothing else in this package may import it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from handlers.testing import Inline
+
+
+@pytest.fixture
+def jobherd_dsn() -> str | None:
+    """Return where the test database is. Override it in a conftest.py; default JOBHERD_DSN or DATABASE_URL."""
+    return None
+
+
+@pytest.fixture
+def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
+    """Yield what `handlers.testing.inline` does: jobs run here and now, in a transaction that is rolled back."""
+    from handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
+
+    with inline(jobherd_dsn) as jobs:
+        yield jobs

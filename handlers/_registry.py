@@ -1,0 +1,293 @@
+"""Find the handlers in folders and modules, and say what is wrong with those that do not load.
+
+One broken module must not take the others down, and what to do about it is the caller's policy: everything found wrong is returned as
+a `LoadProblem` with file and line. Folders are loaded under names of their own, `jobherd_user.<folder>.<module>`, so that a user's
+`handlers/` or `json.py` shadows nothing; relative imports inside a folder work. This runs user code (importing is that): never call it
+in the parent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import pkgutil
+import re
+import stat
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from handlers._handler import FOLDERS, USUAL, AnyHandler, Handler, handler
+from handlers._sanitize import describe_exception, sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SHIPPED: Final = "@shipped"
+"""The source that stands for the handlers in this package itself."""
+
+_NOT_HANDLERS: Final = frozenset({"testing"})
+_SUFFIX: Final = ".py"
+_DEEPEST: Final = 20
+
+Found: TypeAlias = "tuple[str, str]"  # a module's name, its file
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProblem:
+    """One thing that is wrong with the handlers."""
+
+    module: str
+    """The module's name, or the source as it was given."""
+    file: str
+    """The file or folder."""
+    line: int
+    """The line in it, 0 if there is none."""
+    message: str
+    """What is wrong, and what to do."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file or self.module
+        return f"{place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was found: handlers by kind, problems, and the names of the modules that were loaded."""
+
+    kinds: dict[str, AnyHandler]
+    problems: tuple[LoadProblem, ...]
+    modules: tuple[str, ...]
+
+
+def load(sources: Iterable[str | os.PathLike[str]]) -> Loaded:
+    """Import every public module of the sources and collect their handlers, in a fixed order.
+
+    sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`. Modules and folders whose
+        names begin with an underscore or a dot are passed over.
+
+    A handler belongs to the module that defines it; one that is merely imported counts if the module names it in `__all__`. A module
+    without any but with a function `handle` makes that one a handler. Never raises for what user code does, SystemExit included; only
+    KeyboardInterrupt passes.
+    """
+    loading = _Loading()
+    importlib.invalidate_caches()
+    for source in sources:
+        loading.take(source)
+    return Loaded(kinds=loading.kinds, problems=tuple(loading.problems), modules=tuple(loading.modules))
+
+
+class _Loading:
+    def __init__(self) -> None:
+        self.kinds: dict[str, AnyHandler] = {}
+        self.problems: list[LoadProblem] = []
+        self.modules: list[str] = []
+        self._seen: set[str] = set()
+
+    def take(self, source: str | os.PathLike[str]) -> None:
+        text = os.fspath(source)
+        if text == SHIPPED:
+            self._take_package("handlers", [os.path.dirname(__file__)])
+            return
+        is_name = isinstance(source, str) and all(part.isidentifier() for part in text.split("."))
+        if "\0" in text:
+            self._complain(text, "", 0, "a path cannot hold a NUL character")
+        elif os.path.isdir(text):
+            self._take_folder(Path(text).resolve())
+        elif os.path.isfile(text):
+            self._take_file(Path(text).resolve())
+        elif is_name:
+            self._take_module(text)
+        else:
+            self._complain(text, text, 0, "there is no such folder, file or module; check --handlers and JOBHERD_HANDLERS")
+
+    def _take_folder(self, folder: Path) -> None:
+        if os.path.samefile(folder, os.path.dirname(__file__)):
+            self.take(SHIPPED)
+            return
+        package = _folder_name(folder)
+        if not self._is_safe(package, folder) or not self._open_folder(package, folder):
+            return
+        for name, file in self._public_files(package, folder, frozenset({str(folder)})):
+            self._import(name, file)
+
+    def _take_file(self, file: Path) -> None:
+        package = _folder_name(file.parent)
+        if file.suffix != _SUFFIX:
+            self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
+        elif self._is_safe(package, file.parent) and self._is_safe(file.stem, file) and self._open_folder(package, file.parent):
+            self._import(f"{package}.{file.stem}", str(file))
+
+    def _take_module(self, name: str) -> None:
+        module = self._import(name, "")
+        paths = getattr(module, "__path__", None)
+        if paths is not None:
+            self._take_package(name, list(paths))
+
+    def _take_package(self, package: str, paths: list[str]) -> None:
+        for found in sorted(pkgutil.iter_modules(paths), key=lambda found: found.name):
+            if found.name.startswith("_") or (package == "handlers" and found.name in _NOT_HANDLERS):
+                continue
+            name = f"{package}.{found.name}"
+            module = self._import(name, "")
+            if found.ispkg and module is not None:
+                self._take_package(name, list(getattr(module, "__path__", [])))
+
+    def _open_folder(self, package: str, folder: Path) -> bool:
+        """Make the package that stands for a folder. False if its `__init__.py` does not load."""
+        if package in sys.modules:
+            return True
+        if FOLDERS not in sys.modules:
+            sys.modules[FOLDERS] = _bare_package(FOLDERS, [])
+        start = folder / "__init__.py"
+        if not start.is_file():
+            sys.modules[package] = _bare_package(package, [str(folder)])
+            return True
+        if not self._is_safe(package, start):
+            return False
+        spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[str(folder)])
+        if spec is None or spec.loader is None:
+            self._complain(package, str(start), 0, "cannot be loaded as a module")
+            return False
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        try:
+            spec.loader.exec_module(module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            del sys.modules[package]
+            self._note_broken(package, str(start), problem)
+            return False
+        self._collect(module, str(start))
+        return True
+
+    def _public_files(self, package: str, folder: Path, above: frozenset[str]) -> Iterator[Found]:
+        """Walk a folder by name. `above` holds the real folders on the way down: a link back to one of them is passed over."""
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as problem:
+            self._complain(package, str(folder), 0, f"cannot be read: {problem.strerror}")
+            return
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry.name)
+            if entry.name.startswith(("_", ".")):
+                continue
+            path = Path(entry.path)
+            if suffix == _SUFFIX and os.path.isfile(path):
+                if "." in stem:
+                    self._complain(package, entry.path, 0, "a module's name cannot have a dot in it: rename the file")
+                elif self._is_safe(f"{package}.{stem}", path):
+                    yield f"{package}.{stem}", entry.path
+            elif os.path.isdir(path) and entry.name.isidentifier():
+                real = os.path.realpath(path)
+                if real in above or len(above) > _DEEPEST or not self._is_safe(f"{package}.{entry.name}", path):
+                    continue
+                if (path / "__init__.py").is_file():
+                    yield f"{package}.{entry.name}", str(path / "__init__.py")
+                yield from self._public_files(f"{package}.{entry.name}", path, above | {real})
+
+    def _is_safe(self, module: str, path: Path) -> bool:
+        """Look whether only its owner and group may change a folder or file: else anybody on this machine could run code as us."""
+        try:
+            mode = path.stat().st_mode
+        except OSError as problem:
+            self._complain(module, str(path), 0, f"cannot be read: {problem.strerror}")
+            return False
+        if mode & stat.S_IWOTH:
+            # The sticky bit is no excuse: it keeps others from deleting, not from adding a module.
+            self._complain(
+                module, str(path), 0, f"everybody on this machine may write to it, so nothing is loaded from it: chmod o-w {path}"
+            )
+            return False
+        return True
+
+    def _import(self, name: str, file: str) -> ModuleType | None:
+        try:
+            module = importlib.import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            self._note_broken(name, file, problem)
+            return None
+        self._collect(module, file or getattr(module, "__file__", None) or "")
+        return module
+
+    def _collect(self, module: ModuleType, file: str) -> None:
+        if module.__name__ in self._seen:
+            return
+        self._seen.add(module.__name__)
+        self.modules.append(module.__name__)
+        try:
+            found = _handlers_of(module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            self._note_broken(module.__name__, file, problem)
+            return
+        for one in found:
+            other = self.kinds.setdefault(one.kind, one)
+            # The same lines may be loaded twice: by path as a handler, by name as somebody's import.
+            if other is not one and (other.file, other.line) != (one.file, one.line):
+                self._complain(
+                    module.__name__,
+                    one.file,
+                    one.line,
+                    f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: give one of them another name",
+                )
+
+    def _note_broken(self, module: str, file: str, problem: BaseException) -> None:
+        message, _ = describe_exception(problem, message_bytes=1000)
+        place, line = _where(problem, file)
+        self._complain(module, place, line, f"does not load: {message}")
+
+    def _complain(self, module: str, file: str, line: int, message: str) -> None:
+        self.problems.append(
+            LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000))
+        )
+
+
+def _handlers_of(module: ModuleType) -> list[AnyHandler]:
+    named = getattr(module, "__all__", ())
+    listed = set(named) if isinstance(named, list | tuple) else set()
+    found: dict[int, AnyHandler] = {}
+    for name, value in list(vars(module).items()):
+        if isinstance(value, Handler) and (value.function.__module__ == module.__name__ or name in listed):
+            found.setdefault(id(value), value)
+    usual = vars(module).get(USUAL)
+    if not found and isinstance(usual, FunctionType) and usual.__module__ == module.__name__:
+        return [handler(usual)]
+    return sorted(found.values(), key=lambda one: (one.line, one.kind))
+
+
+def _where(problem: BaseException, file: str) -> tuple[str, int]:
+    """Return file and line of what went wrong: the innermost place in the module's own file, or the last outside the import machinery."""
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return str(problem.filename), problem.lineno or 0
+    place = (file, 0)
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        name = frame.f_code.co_filename
+        if file and os.path.realpath(name) == os.path.realpath(file):
+            place = (file, line)
+        elif not file and not name.startswith("<frozen") and name not in {__file__, inspect.getfile(importlib)}:
+            place = (name, line)
+    return place
+
+
+def _folder_name(folder: Path) -> str:
+    """Return a package name for a folder: readable, the same in each process, different for each path."""
+    readable = re.sub(r"\W", "_", folder.name, flags=re.ASCII)[:40] or "root"
+    return f"{FOLDERS}.{readable}_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
+
+
+def _bare_package(name: str, paths: list[str]) -> ModuleType:
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = paths
+    return importlib.util.module_from_spec(spec)

@@ -1,0 +1,180 @@
+"""Runs git, and reads what it says: the only module that starts it.
+
+Every call is a list of words, never a shell; what is not ours stands after `--`, goes through standard input or is a full object name.
+git is given the repository by name (`--git-dir`), so nothing is looked for; the configuration of the machine and of the user is left
+out where commits are read, so that their numbers are the same everywhere. git stays in the process group of the worker: the ladder
+that ends a job past its time ends git with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Final
+
+from handlers import Poison
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+QUICK: Final = 60.0
+"""Seconds for what git answers from what it holds in memory."""
+
+SHA: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_OURS: Final = {
+    "GIT_TERMINAL_PROMPT": "0",  # a worker has no terminal: git would wait for ever for somebody to type a password
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS": "true",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+    "GIT_OPTIONAL_LOCKS": "0",  # reading must not make a push fail on a lock
+    "GIT_NO_REPLACE_OBJECTS": "1",  # a commit is what was pushed
+    "LC_ALL": "C",  # its messages are read by program
+}
+_PLAIN: Final = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+
+
+class GitError(Exception):
+    """git refused. `said` is its last line, for people."""
+
+    def __init__(self, what: str, code: int, said: str) -> None:
+        super().__init__(f"git {what} ended with {code}: {said or 'it said nothing'}")
+        self.code = code
+        self.said = said
+
+
+def environment(more: Mapping[str, str] | None = None, *, plain: bool = True) -> dict[str, str]:
+    """Return the environment for git: the process's, without what points git elsewhere (a hook has GIT_DIR set), with our own rules.
+
+    more: further variables. plain: leave out the machine's and the user's configuration, default True.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return kept | _OURS | (_PLAIN if plain else {}) | dict(more or {})
+
+
+def run(
+    *words: str,
+    repository: str | None = None,
+    given: bytes = b"",
+    timeout: float = QUICK,
+    more: Mapping[str, str] | None = None,
+    plain: bool = True,
+) -> bytes:
+    """Run git to its end and return what it printed.
+
+    words: its arguments. repository: the path of a bare repository, default none. given: for its standard input.
+    timeout: seconds, default 60. more, plain: as for `environment`.
+    Raises GitError when git says no, and TimeoutError.
+    """
+    command = _command(repository, words)
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, env=environment(more, plain=plain), timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        message = f"git {_verb(words)} was not through after {timeout:g} s"
+        raise TimeoutError(message) from None
+    if done.returncode:
+        raise GitError(_verb(words), done.returncode, last_line(done.stderr))
+    return done.stdout
+
+
+@contextmanager
+def reading(repository: str, *words: str, given: bytes = b"") -> Iterator[IO[bytes]]:
+    """Run git and give its output while it runs; more than fits into memory can be read so.
+
+    At the end of the block git is waited for, or killed when the block is left by an exception. Raises GitError when it says no.
+    """
+    # Files and not pipes for the other two: somebody would have to serve three pipes at once.
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
+        asked.write(given)
+        asked.seek(0)
+        process = subprocess.Popen(_command(repository, words), stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment())
+        assert process.stdout is not None
+        try:
+            with process.stdout:
+                yield process.stdout
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            code = process.wait()
+        if code:
+            said.seek(0)
+            raise GitError(_verb(words), code, last_line(said.read()[-10_000:]))
+
+
+def last_line(said: bytes) -> str:
+    """Return the last line that says something, for people: at most 300 characters, nothing that a terminal would act on."""
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    text = next((line for line in reversed(lines) if line.startswith(("fatal:", "error:", "remote:"))), lines[-1] if lines else "")
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
+
+
+def check_repository(path: str) -> str:
+    """Return the path if a git repository is there. Raises Poison otherwise: what vanished does not come back by trying again."""
+    if not os.path.isdir(path):
+        raise Poison(f"the repository {path} has vanished", code="REPOSITORY_VANISHED")
+    if not is_repository(path):
+        raise Poison(f"{path} is no git repository any more", code="REPOSITORY_VANISHED")
+    return path
+
+
+def is_repository(path: str) -> bool:
+    """Return whether a folder is the inside of a git repository: bare, or a `.git`."""
+    try:
+        run("rev-parse", "--git-dir", repository=path)
+    except GitError:
+        return False
+    return True
+
+
+def known_commits(repository: str, shas: Sequence[str]) -> dict[str, str | None]:
+    """Return the commit that each object is or, as a tag, leads to; None for one that is missing or leads to no commit."""
+    asked = "".join(f"{sha}^{{commit}}\n" for sha in shas)
+    lines = run("cat-file", "--batch-check=%(objectname) %(objecttype)", repository=repository, given=asked.encode()).decode().splitlines()
+    return {sha: line.split()[0] if line.endswith(" commit") else None for sha, line in zip(shas, lines, strict=True)}
+
+
+def is_ancestor(repository: str, *, old: str, new: str) -> bool:
+    """Return whether `new` has all that `old` had. Both are commits that are there."""
+    try:
+        run("merge-base", "--is-ancestor", old, new, repository=repository)
+    except GitError as problem:
+        if problem.code == 1:
+            return False
+        raise
+    return True
+
+
+def count_commits(repository: str, *, reached: Sequence[str], without: Sequence[str], timeout: float = QUICK) -> int:
+    """Return how many commits `reached` has that `without` has not."""
+    return int(run("rev-list", "--count", "--stdin", repository=repository, given=revisions(reached, without), timeout=timeout))
+
+
+def revisions(reached: Sequence[str], without: Sequence[str]) -> bytes:
+    """Return the lines that ask for what `reached` has and `without` has not, for `--stdin`: there may be thousands."""
+    return "".join([*(f"{sha}\n" for sha in reached), *(f"^{sha}\n" for sha in without)]).encode()
+
+
+def list_refs(repository: str) -> dict[str, str]:
+    """Return the refs and the full names of what they point to."""
+    printed = run("for-each-ref", "--format=%(objectname) %(refname)", repository=repository)
+    return {ref_name(ref): sha.decode() for sha, ref in (line.split(b" ", 1) for line in printed.splitlines())}
+
+
+def ref_name(ref: bytes) -> str:
+    """Return a ref's name as text. git allows any bytes in it, the database takes UTF-8: others are shown by their numbers."""
+    return ref.decode(errors="backslashreplace")
+
+
+def _verb(words: Sequence[str]) -> str:
+    """Return which of git's commands that is: what stands after settings and folders."""
+    rest = list(words)
+    while rest[0] in {"-c", "-C"}:
+        del rest[:2]
+    return rest[0]
+
+
+def _command(repository: str | None, words: Sequence[str]) -> list[str]:
+    return ["git", *([f"--git-dir={repository}"] if repository is not None else []), *words]

@@ -1,0 +1,253 @@
+"""GitHub's REST API, as far as an import needs it: pages of an organization's repositories.
+
+The token goes to the configured origin and nowhere else: not to where a redirect or a Link header points, and not unencrypted over a
+network. Nothing here waits or retries; what the answer means for the job is said by the exceptions.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, IncompleteRead
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urljoin, urlsplit
+
+import orjson
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from http.client import HTTPMessage
+
+PUBLIC: Final = "https://api.github.com"
+TIMEOUT: Final = 30.0
+LARGEST_PAGE: Final = 20_000_000
+"""Bytes. A hundred repositories take about half a million; a page that never ends must not fill the memory."""
+LONGEST_WAIT: Final = 7200.0
+"""Seconds. GitHub's limits are per hour: a reset further away is a broken clock, and the job looks again after this."""
+NO_RESET: Final = 60.0
+"""Seconds to wait when GitHub says "too many" and not until when, as its documentation asks."""
+_ORG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_LINK: Final = re.compile(r'<([^<>]*)>\s*((?:;\s*[\w!#$&+.^`|~-]+\s*=\s*(?:"[^"]*"|[^";,\s]*)\s*)*)')
+_REL: Final = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^";,\s]*))', re.IGNORECASE)
+
+
+class GitHubError(Exception):
+    """GitHub could not be asked, or answered what cannot be used: try again later."""
+
+
+class NotFoundError(GitHubError):
+    """There is no such organization, or the token may not see it."""
+
+
+class RateLimitError(GitHubError):
+    """GitHub wants to be left alone for `wait` seconds."""
+
+    def __init__(self, wait: float, why: str) -> None:
+        super().__init__(f"GitHub's rate limit is used up; it asks to wait {wait:.0f} s ({why})")
+        self.wait = wait
+
+
+class SettingError(GitHubError):
+    """JOBHERD_GITHUB_URL or JOBHERD_GITHUB_TOKEN cannot be used as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of repositories."""
+
+    repositories: tuple[tuple[str, str], ...]
+    """Name and clone URL, as GitHub says them: not checked."""
+    following: str | None
+    """The URL of the next page."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitHub:
+    """Where GitHub is, and who we are there. Made by `from_environment`."""
+
+    url: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"GitHub({self.url!r})"
+
+    @property
+    def origin(self) -> tuple[str, str, int | None]:
+        """Scheme, host and port of the API."""
+        return origin_of(self.url)
+
+    @property
+    def web_host(self) -> str:
+        """The host that repositories are cloned from: the API's own, except at github.com."""
+        host = self.origin[1]
+        return host.removeprefix("api.") if host == "api.github.com" else host
+
+    def first_page(self, org: str) -> str:
+        """Return the URL of an organization's first page. Raises NotFoundError for a name that none can have."""
+        if not _ORG.fullmatch(org):
+            message = f"{org[:100]!r} is no organization's name"
+            raise NotFoundError(message)
+        return f"{self.url}/orgs/{quote(org, safe='')}/repos?per_page=100&type=all&sort=full_name"
+
+    def page(self, url: str) -> Page:
+        """Ask for one page. Raises the errors of this module."""
+        if origin_of(url) != self.origin:
+            message = f"GitHub named a page on another host ({urlsplit(url).hostname}); the token must not go there"
+            raise GitHubError(message)
+        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28", "User-Agent": "jobherd"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the origin was checked, and its scheme with it
+        opener = urllib.request.build_opener(_StayHere())
+        try:
+            with opener.open(request, timeout=TIMEOUT) as answer:
+                body = answer.read(LARGEST_PAGE + 1)
+                if answer.length and len(body) <= LARGEST_PAGE:  # what it announced and did not send
+                    raise IncompleteRead(body, answer.length)
+                return _read_page(body, next_link(answer.headers.get_all("Link") or [], base=url))
+        except urllib.error.HTTPError as problem:
+            with problem:
+                raise _meaning(problem, problem.read(10_000)) from None
+        except (OSError, HTTPException) as problem:  # URLError is an OSError
+            reason = getattr(problem, "reason", problem)
+            message = f"GitHub cannot be reached at {self.origin[1]}: {reason}"
+            raise GitHubError(message) from None
+
+    def git_settings(self, clone_url: str) -> dict[str, str]:
+        """Return variables that let git clone from there with the token: it stands on no command line and in no file."""
+        parts = urlsplit(clone_url)
+        if not self.token or parts.hostname != self.web_host or parts.scheme != self.origin[0]:
+            return {}
+        words = base64.b64encode(f"x-access-token:{self.token}".encode()).decode()
+        return {
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{parts.netloc}/.extraHeader",
+            "GIT_CONFIG_VALUE_0": f"Authorization: Basic {words}",
+            "GIT_CONFIG_KEY_1": "http.followRedirects",  # git would send the header along
+            "GIT_CONFIG_VALUE_1": "false",
+        }
+
+
+def from_environment() -> GitHub:
+    """Return the GitHub of JOBHERD_GITHUB_URL (default https://api.github.com) and JOBHERD_GITHUB_TOKEN. Raises SettingError."""
+    url = (os.environ.get("JOBHERD_GITHUB_URL") or PUBLIC).rstrip("/")
+    token = (os.environ.get("JOBHERD_GITHUB_TOKEN") or "").strip() or None
+    try:
+        scheme, host, _ = origin_of(url)
+        parts = urlsplit(url)
+    except ValueError:
+        scheme, host, parts = "", "", urlsplit("")
+    if scheme not in {"http", "https"} or not host or parts.username or parts.query or parts.fragment:
+        message = "JOBHERD_GITHUB_URL must be like https://api.github.com or https://git.example.com/api/v3"
+        raise SettingError(message)
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        message = "JOBHERD_GITHUB_TOKEN holds characters that no token has"
+        raise SettingError(message)
+    if token is not None and scheme == "http" and not _is_this_machine(host):
+        message = "JOBHERD_GITHUB_URL is http: and not on this machine, so the token would travel in the open: use https:"
+        raise SettingError(message)
+    return GitHub(url, token)
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port. Raises ValueError for a port that is none."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def next_link(headers: list[str], *, base: str) -> str | None:
+    """Return the URL that a Link header calls next, or None.
+
+    >>> next_link(['<https://a/2>; rel="next", <https://a/9>; rel="last"'], base="https://a/1")
+    'https://a/2'
+    """
+    for header in headers:
+        for link in _LINK.finditer(header):
+            for quoted, bare in _REL.findall(link[2]):
+                if "next" in (quoted or bare).lower().split():
+                    return str(urljoin(base, link[1]))
+    return None
+
+
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within the origin only: urllib sends all headers along, the token too."""
+
+    def redirect_request(  # noqa: PLR0917  # the signature of the library
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        if origin_of(newurl) != origin_of(req.full_url):
+            fp.close()
+            message = f"GitHub sent us to another host ({urlsplit(newurl).hostname}); the token must not go there"
+            raise GitHubError(message)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _read_page(body: bytes, following: str | None) -> Page:
+    if len(body) > LARGEST_PAGE:
+        message = f"GitHub's answer is longer than {LARGEST_PAGE} bytes"
+        raise GitHubError(message)
+    try:
+        document: Any = orjson.loads(body)
+        found = tuple((str(one["name"]), str(one["clone_url"])) for one in document)
+    except (ValueError, TypeError, KeyError):
+        message = "GitHub's answer is no list of repositories"
+        raise GitHubError(message) from None
+    return Page(found, following)
+
+
+def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
+    """Return what an answer that is no success says about the job."""
+    code, headers = problem.code, problem.headers
+    if code == 404:
+        return NotFoundError("GitHub knows no such organization, or the token may not see it (404)")
+    if code in {403, 429}:
+        limited = _limit(headers)
+        if limited is not None:
+            return RateLimitError(*limited)
+        if code == 429 or b"rate limit" in body.lower():
+            return RateLimitError(NO_RESET, "it did not say until when")
+    if code in {401, 403}:
+        return GitHubError(f"GitHub refuses ({code}): look at JOBHERD_GITHUB_TOKEN and what it may see")
+    return GitHubError(f"GitHub answered with {code}")
+
+
+def _limit(headers: Message) -> tuple[float, str] | None:
+    """Return how long to wait by the headers, and which one says so."""
+    # By its own clock, where it tells the time: ours may be off by more than the whole wait.
+    now = _moment(headers.get("Date")) or time.time()
+    after = (headers.get("Retry-After") or "").strip()
+    if re.fullmatch(r"\d{1,9}", after):
+        return _within(float(after)), "Retry-After"
+    if (moment := _moment(after)) is not None:
+        return _within(moment - now), "Retry-After"
+    reset = (headers.get("X-RateLimit-Reset") or "").strip()
+    if (headers.get("X-RateLimit-Remaining") or "").strip() == "0" and re.fullmatch(r"\d{1,12}", reset):
+        return _within(float(reset) - now + 1), "X-RateLimit-Reset"  # its seconds are whole ones
+    return None
+
+
+def _moment(value: str | None) -> float | None:
+    if not value:
+        return None
+    try:
+        return parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _within(wait: float) -> float:
+    return min(max(wait, 1.0), LONGEST_WAIT)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,60 @@
+"""The post-receive hook: `python -m handlers.forge._hook` in a bare repository, with git's lines on standard input.
+
+The push is stored when this runs. It records a push event per ref and enqueues push:process for each, in one transaction whose commit
+wakes a worker. When the database is away it says so to whoever pushes, and keeps the push in the repository: it is recorded with the
+next one, or by `jobherd forge catch-up`. It must not keep `git push` waiting for long, and must not show the DSN to whoever pushes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from handlers import configure
+from handlers.forge import _git
+from handlers.forge._pushes import Push, keep, read_push, tell
+from handlers.forge._repository import read_place
+
+
+def main() -> int:
+    """Tell of the push; return the exit status, which git shows to nobody but scripts."""
+    path = os.path.realpath(os.environ.get("GIT_DIR") or ".")
+    try:
+        push = read_push(sys.stdin.buffer)
+    except (ValueError, TypeError) as problem:
+        _say(f"this is no post-receive hook's input ({problem}); nothing is recorded")
+        return 1
+    if not push.changes:
+        return 0
+    try:
+        place = read_place(path)
+        configure(place.dsn, schema=place.schema)
+        jobs = tell(path, push)
+    except BaseException as problem:  # whatever it is, a Ctrl-C too: the push must not be lost
+        return _keep(path, push, problem)
+    _say(f"recorded, {len(jobs)} job{'s' * (len(jobs) != 1)} enqueued: {_few(jobs)}")
+    return 0
+
+
+def _keep(path: str, push: Push, problem: BaseException) -> int:
+    why = _git.last_line(str(problem).encode(errors="replace")) or type(problem).__name__
+    _say(f"this push is stored in the repository, but not recorded: {why}")
+    try:
+        keep(path, push)
+    except OSError as another:
+        _say(f"it could not be noted either ({another}); later run: jobherd forge catch-up {path}")
+        return 1
+    _say(f"it is noted, and recorded with the next push, or by: jobherd forge catch-up {path}")
+    return 1
+
+
+def _few(jobs: list[int]) -> str:
+    return ", ".join(map(str, jobs[:5])) + (", ..." if len(jobs) > 5 else "")
+
+
+def _say(text: str) -> None:
+    print(f"jobherd: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

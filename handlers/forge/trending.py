@@ -1,0 +1,65 @@
+"""trending:compute: a snapshot of what is going on, again and again.
+
+Each run plans the next one before it looks at anything, so that a run that fails does not end the chain. The plan is one row: who wants
+to plan locks it, and plans only if nothing planned is still to come. However often somebody starts a run by hand, there is one chain.
+Snapshots are only ever appended, one per job.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from handlers import Duration, Job, Poison, handler
+from handlers._durations import positive
+from handlers.forge._database import transaction
+
+if TYPE_CHECKING:
+    from handlers.forge._database import Database
+
+EVERY: Final = 600
+"""Seconds from one run to the next. Runs lie on whole multiples of it, so the times of snapshots do not drift."""
+WINDOW_DAYS: Final = 7
+
+
+@handler("trending:compute", timeout="2m")
+def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> dict[str, Any]:
+    """Append a snapshot of the liveliest repositories, and plan the next run.
+
+    every: seconds from one run to the next, default 600; 0 plans none. days: how far to look back, default 7.
+    Returns the best five and the id of the next job. To begin the chain, or to begin it again, enqueue it once.
+
+    >>> trending_compute.enqueue()  # doctest: +SKIP
+    42
+    """
+    if not (0 <= every <= 86400 * 30 and 0 < days <= 3650):
+        raise Poison("every must be 0 to 30 days in seconds, and days 1 to 3650")
+    with transaction() as database:
+        following = plan_next(database, every=every, days=days, job=job.id) if every else None
+    with transaction() as database:
+        if database.row("find_trending", job=job.id) is not None:
+            return {"skipped": "this job has appended its snapshot before", "next_job": following}
+        best = database.rows("append_trending", job=job.id, window=days * 86400.0)
+    shown = [{"name": row["name"], "score": row["score"]} for row in best if row["place"]]
+    return {"best": shown[:5], "repositories": len(shown), "next_job": following}
+
+
+def plan_next(database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS, job: int = 0, delay: Duration | None = None) -> int:
+    """Plan a run unless one is planned, and return the id of the one that is planned then.
+
+    database: an open transaction; the plan stays locked to its end. every, days: as for the handler.
+    job: the id of the run that asks, which does not count as planned; default 0, none. delay: default until the next multiple of `every`.
+    """
+    database.one("lock_trending_plan")
+    planned = database.row("find_planned_trending", job=job)
+    if planned is not None:
+        return int(planned["job"])
+    if delay is None:
+        wait = every - time.time() % every
+        if wait < every / 10:  # a clock that is a little behind the database's: the run that asks is the one that was due
+            wait += every
+    else:
+        wait = positive(delay, field="delay")
+    following = trending_compute.options(connection=database.connection, delay=wait).enqueue(every=every, days=days)
+    database.rows("plan_trending", job=following)
+    return following

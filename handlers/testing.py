@@ -1,0 +1,231 @@
+"""Run jobs in a test, here and now, as a worker would.
+
+    from handlers.testing import run
+
+    ran = run(receipt, order_id=7)
+    assert ran.outcome.label == "ok"
+
+The payload makes the round trip through JSON, the binding, the call and the outcome are those of the worker. What is not there is the
+process around it: no timeout is enforced, and a crash is a crash of the test. `inline` adds a database: jobs that the handlers enqueue
+go into a transaction of its connection, can be looked at and run, and are gone at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random as _random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import psycopg
+
+import sql
+from handlers import _client
+from handlers._call import call
+from handlers._client import Client, configure, find_dsn
+from handlers._job import Job
+from handlers._outcome import EXPIRED, Outcome, Raised, outcome_of, unknown_kind, unreadable
+from handlers._payload import PayloadError, check_payload, decode_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from handlers._backoff import Dice
+    from handlers._enqueue import Statement
+    from handlers._handler import AnyHandler, Handler
+
+__all__ = ["EXPIRED", "Enqueued", "Inline", "Outcome", "Ran", "inline", "run", "run_payload"]
+
+P = ParamSpec("P")
+C = ParamSpec("C")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one attempt did."""
+
+    outcome: Outcome
+    """What becomes of the job: label, state, delay, result, error, code, traceback."""
+    progress: tuple[tuple[float, str, object], ...] = ()
+    """What the handler said of its progress, in order: fraction, note, data."""
+    exception: BaseException | None = None
+    """What the handler raised, if it did."""
+
+    @property
+    def result(self) -> object:
+        """The result as it comes back from the database, or None."""
+        return None if self.outcome.result is None else decode_payload(self.outcome.result)
+
+
+@dataclass(slots=True)
+class Enqueued:
+    """A job that was enqueued while `inline` watched."""
+
+    id: int
+    kind: str
+    payload: object
+    options: dict[str, Any]
+    attempts: int = 0
+    over: bool = False
+    """Whether it is in a terminal state."""
+    ran: list[Ran] = field(default_factory=list)
+    """Its attempts so far."""
+
+
+def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
+    """Run a handler once with these arguments and return what became of the job. No database is needed.
+
+    Raises TypeError and PayloadError as `enqueue` would; what the handler raises is in the result.
+
+    >>> from handlers import handler
+    >>> @handler("demo:double")
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> run(double, number=21).result
+    42
+    """
+    return run_payload(handler, handler.payload(*args, **kwargs))
+
+
+def run_payload(
+    handler: AnyHandler, payload: object, *, attempt: int = 1, max_attempts: int | None = None, random: Dice = _random, **fields: Any
+) -> Ran:
+    """Run a handler once with any payload, also one that does not fit.
+
+    attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
+    random: where the jitter of the back-off comes from. fields: for `Job`, like `id`, `crashes` or `on_cancelled`.
+    """
+    text = check_payload(payload)
+    limit = handler.policy.max_attempts if max_attempts is None else max_attempts
+    told: list[tuple[float, str, object]] = []
+    try:
+        decoded = decode_payload(text)
+        arguments = handler.binding.bind(decoded)
+    except PayloadError as problem:
+        return Ran(unreadable(problem), exception=problem)
+    given: dict[str, Any] = {
+        "id": 1,
+        "kind": handler.kind,
+        "queue": handler.policy.queue,
+        "priority": handler.policy.priority,
+        "created": time.time(),
+        "run": time.time(),
+        "deadline": time.monotonic() + handler.policy.timeout,
+        "on_progress": lambda fraction, note, data: told.append((fraction, note, data)),
+    }
+    job = Job(**given | {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
+    ending: object
+    try:
+        ending = call(handler, job, arguments)
+    except BaseException as problem:
+        ending = Raised(problem)
+    outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=limit, random=random)
+    return Ran(outcome, tuple(told), ending.exception if isinstance(ending, Raised) else None)
+
+
+class _Watching(Client):
+    """The client that handlers use while `inline` watches: it notes what they enqueue."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str, jobs: list[Enqueued]) -> None:
+        super().__init__(schema=schema, connection=connection)
+        self._jobs = jobs
+
+    def run(self, statement: Statement[T]) -> T:
+        answer = super().run(statement)
+        if statement.name == "enqueue_jobs" and isinstance(answer, list):
+            options = {name: value for name, value in statement.parameters.items() if name not in {"kind", "payloads"}}
+            for job_id, text in zip(answer, statement.parameters["payloads"], strict=True):
+                self._jobs.append(Enqueued(job_id, statement.parameters["kind"], decode_payload(text), options))
+        return answer
+
+
+class Inline:
+    """What `inline` hands out: the jobs that were enqueued, and the means to run them.
+
+    connection: the connection whose transaction everything is in. client: enqueues into it by name.
+    jobs: what was enqueued so far, in order.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self.jobs: list[Enqueued] = []
+        self.connection = connection
+        self.client: Client = _Watching(connection, schema, self.jobs)
+
+    def enqueued(self, kind: str | AnyHandler) -> list[object]:
+        """Return the payloads of all jobs of a kind that were enqueued, in order.
+
+        >>> assert jobs.enqueued(receipt) == [{"order_id": 7}]  # doctest: +SKIP
+        """
+        name = kind if isinstance(kind, str) else kind.kind
+        return [job.payload for job in self.jobs if job.kind == name]
+
+    def run(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
+        """Run a handler once, as `run` does; what it writes through `connection` stays if it returns and is undone if it raises."""
+        return self._attempt(handler, handler.payload(*args, **kwargs))
+
+    def drain(self, handlers: Iterable[AnyHandler], *, attempts: int = 1, most: int = 1000) -> list[Enqueued]:
+        """Run the jobs that wait, and those that they enqueue, until none is left. Returns the jobs that ran.
+
+        handlers: the handlers to run them with. Waiting times are passed over.
+        attempts: how often at most each job is run here, default 1. most: runs after which a loop is suspected, RuntimeError.
+        """
+        known = {handler.kind: handler for handler in handlers}
+        touched: list[Enqueued] = []
+        for _ in range(most):
+            job = next((job for job in self.jobs if not job.over and len(job.ran) < attempts), None)
+            if job is None:
+                return touched
+            if not job.ran:
+                touched.append(job)
+            handler = known.get(job.kind)
+            if handler is None:
+                ran = Ran(unknown_kind(job.kind, age=0))
+            else:
+                limit = job.options["max_attempts"] or handler.policy.max_attempts
+                ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit)
+            job.attempts += ran.outcome.counted
+            job.over = ran.outcome.state not in {"ready", "scheduled"}
+            job.ran.append(ran)
+        message = f"{most} runs have not emptied the queue: a job enqueues itself for ever, or pass a larger `most`"
+        raise RuntimeError(message)
+
+    def _attempt(self, handler: AnyHandler, payload: object, **fields: Any) -> Ran:
+        undo = _Undo()
+        ran = Ran(EXPIRED)
+        before = len(self.jobs)
+        with contextlib.suppress(_Undo), self.connection.transaction():
+            ran = run_payload(handler, payload, **fields)
+            if ran.exception is not None:
+                del self.jobs[before:]
+                raise undo
+        return ran
+
+
+class _Undo(Exception):  # noqa: N818  # rolls a savepoint back
+    pass
+
+
+@contextlib.contextmanager
+def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inline]:
+    """Watch and run jobs inside one transaction that is rolled back at the end.
+
+    dsn: a database with Jobherd's schema; default the environment's JOBHERD_DSN or DATABASE_URL. schema: default "jobherd".
+
+    While it lasts, `Handler.enqueue` without client or connection goes into this transaction.
+
+    >>> with inline() as jobs:  # doctest: +SKIP
+    ...     receipt.enqueue(order_id=7)
+    ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
+    """
+    before = _client._default  # noqa: SLF001  # to put it back
+    with psycopg.connect(find_dsn(dsn)) as connection:
+        watching = Inline(connection, schema)
+        configure(client=watching.client)
+        try:
+            yield watching
+        finally:
+            _client._default = before  # noqa: SLF001
+            connection.rollback()

@@ -1,0 +1,91 @@
+"""A database with the forge's tables, the default client pointed at it, and a way to run what waits in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+
+from handlers import _client, configure
+from handlers._registry import load
+from handlers.forge import _database
+from handlers.forge._repository import init_repository
+from handlers.testing import Ran, run_payload
+from sql.migrate import migrate
+from tests.support.repositories import Step, push
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.postgres import Cluster
+
+HANDLERS = load(["handlers.forge"]).kinds
+
+
+@dataclass
+class Forge:
+    """The database of a test, and its jobs."""
+
+    dsn: str
+    folder: Path
+    connection: psycopg.Connection[Any]
+    ran: list[tuple[str, Any, Ran]] = field(default_factory=list)
+    """What `run_waiting` has run: kind, payload, what became of it."""
+
+    def rows(self, statement: str, *parameters: object) -> list[dict[str, Any]]:
+        with self.connection.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def one(self, statement: str, *parameters: object) -> Any:
+        (row,) = self.rows(statement, *parameters)
+        return next(iter(row.values())) if len(row) == 1 else row
+
+    def repository(self, name: str = "project.git") -> Path:
+        """Make a bare repository with the hook."""
+        return Path(init_repository(str(self.folder / name), dsn=self.dsn, schema="jobherd"))
+
+    def push(self, source: Path, remote: Path, step: Step) -> str:
+        return push(source, remote, *step.refs, force=step.force)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        return self.rows("SELECT id, kind, payload FROM jobherd.ready ORDER BY id")
+
+    def run_waiting(self, *, backwards: bool = False, kinds: tuple[str, ...] = (), expect: str | None = "ok") -> list[tuple[str, Any, Ran]]:
+        """Run what is ready, and what that enqueues, each job once, as a worker would. `backwards`: the latest first."""
+        first = len(self.ran)
+        while jobs := [job for job in self.waiting() if not kinds or job["kind"] in kinds]:
+            job = jobs[-1 if backwards else 0]
+            self.rows("DELETE FROM jobherd.ready WHERE id = %s", job["id"])
+            ran = run_payload(HANDLERS[job["kind"]], job["payload"], id=job["id"])
+            assert expect is None or ran.outcome.label == expect, f"{job}: {ran}"
+            self.ran.append((job["kind"], job["payload"], ran))
+        return self.ran[first:]
+
+
+@pytest.fixture(scope="session")
+def forge_template(cluster: Cluster, template: str) -> Iterator[str]:
+    """The name of a database that has the forge's tables."""
+    with cluster.database(template=template) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            migrate(conn, area="forge")
+        yield str(conninfo_to_dict(dsn)["dbname"])
+
+
+@pytest.fixture
+def forge(cluster: Cluster, forge_template: str, tmp_path: Path) -> Iterator[Forge]:
+    """A fresh database; handlers of this process work on it."""
+    before = _client._default
+    with cluster.database(template=forge_template) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        client = configure(dsn)
+        try:
+            yield Forge(dsn, tmp_path, connection)
+        finally:
+            _client._default = before
+            client.close()
+            _database.close()

@@ -1,0 +1,62 @@
+"""What the demonstration pushes, where there is a history and where there is none."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+import handlers
+from supervisor.cli import demo
+from tests.support.repositories import generated, git, push
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def checkout(at: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (at / "handlers").mkdir(parents=True)
+    (at / "handlers" / "__init__.py").touch()
+    (at / "setup.cfg").touch()
+    monkeypatch.setattr(handlers, "__file__", str(at / "handlers" / "__init__.py"))
+    return at
+
+
+def test_a_tree_without_a_history_gets_a_made_up_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout(tmp_path / "tree", monkeypatch)
+    source, words = demo._source(tmp_path)
+    assert "made-up" in words
+    assert git("rev-list", "--count", "--all", at=source) == "120"
+    assert demo._source(tmp_path) == (source, words)
+
+
+@pytest.mark.parametrize("kind", ["no commit", "shallow"])
+def test_a_history_that_cannot_be_pushed_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    tree = checkout(tmp_path / "tree", monkeypatch)
+    if kind == "shallow":
+        whole = generated(tmp_path / "whole.git", 5)
+        git("clone", "--quiet", "--depth=1", f"file://{whole}", str(tmp_path / "clone"))
+        shutil.move(tmp_path / "clone" / ".git", tree / ".git")
+    else:
+        git("init", "--quiet", at=tree)
+    assert "made-up" in demo._source(tmp_path)[1]
+
+
+def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = checkout(tmp_path / "tree", monkeypatch)
+    git("clone", "--quiet", "--bare", str(generated(tmp_path / "whole.git", 40)), str(tree / ".git"))
+    source, words = demo._source(tmp_path)
+    assert words == "this project's history"
+    remote = tmp_path / "remote.git"
+    git("init", "--quiet", "--bare", "--initial-branch=main", str(remote))
+    first = list(demo._pushes(source, str(remote)))
+    assert len(first) == demo.PUSHES + 1
+    for refs in first:
+        push(tree, remote, *refs, force=True)
+    tip = git("rev-parse", "HEAD", at=tree)
+    assert git("rev-parse", "main", "demonstration", at=remote).split() == [tip, tip]
+    again = list(demo._pushes(source, str(remote)))
+    assert again == [[":refs/heads/demonstration"], [f"{tip}:refs/heads/demonstration"]]
+    assert all(re.fullmatch(r"[0-9a-f]{40}:refs/heads/main", ref) for (ref,) in first[:-1])

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from handlers import (
+    AsyncClient,
+    Client,
+    Job,
+    Json,
+    NotConfiguredError,
+    aenqueue_on,
+    configure,
+    default_client,
+    enqueue_on,
+    handler,
+)
+from handlers import _client as module
+from handlers._client import find_dsn
+
+
+@handler("mail:receipt", queue="mail", priority=3)
+def receipt(job: Job, order_id: int, copies: int = 1) -> None: ...
+
+
+@handler("any:document")
+def document(payload: Json) -> None: ...
+
+
+@pytest.fixture
+def client(database):
+    with Client(database) as client:
+        yield client
+
+
+@pytest.fixture
+def connection(database):
+    with psycopg.connect(database) as connection:
+        yield connection
+
+
+@pytest.fixture
+def as_default(client):
+    before = module._default
+    configure(client=client)
+    yield client
+    module._default = before
+
+
+def jobs(database):
+    with psycopg.connect(database, row_factory=dict_row) as connection:
+        return connection.execute("SELECT * FROM jobherd.jobs ORDER BY id").fetchall()
+
+
+def ids(database):
+    return [row["id"] for row in jobs(database)]
+
+
+def test_a_job_is_enqueued_by_name_and_can_be_looked_at(client):
+    job_id = client.enqueue("mail:receipt", {"order_id": 7, "big": 2**70}, priority=-5, max_attempts=8, queue="media")
+    row = client.job(job_id)
+    assert row["id"] == job_id
+    assert (row["kind"], row["queue"], row["priority"], row["state"], row["max_attempts"]) == ("mail:receipt", "media", -5, "ready", 8)
+    assert row["payload"] == {"order_id": 7, "big": 2**70}
+    assert row["history"] == []
+    assert client.job(job_id + 1) is None
+
+
+def test_without_a_payload_it_is_an_empty_object(client):
+    assert client.job(client.enqueue("mail:receipt"))["payload"] == {}
+
+
+def test_a_delayed_job_is_scheduled(client):
+    row = client.job(client.enqueue("a:b", delay="10m"))
+    assert row["state"] == "scheduled"
+    assert timedelta(minutes=9) < row["run_at"] - row["created_at"] <= timedelta(minutes=10)
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+    assert client.job(client.enqueue("a:b", run_at=moment))["run_at"] == moment
+
+
+def test_many_jobs_keep_their_order(client, database):
+    found = client.enqueue_many("a:b", ({"n": n} for n in range(500)))
+    assert found == sorted(found)
+    assert [row["payload"]["n"] for row in jobs(database)] == list(range(500))
+    assert client.enqueue_many("a:b", []) == []
+
+
+def test_a_waiting_job_is_cancelled_and_run_again(client):
+    job_id = client.enqueue("a:b")
+    assert client.cancel(job_id) == "cancelled"
+    assert client.wait(job_id, timeout=5)["state"] == "cancelled"
+    assert client.retry(job_id) == "ready"
+    assert client.job(job_id)["state"] == "ready"
+    assert client.cancel(2**40) is None
+    assert client.retry(2**40) is None
+
+
+def test_waiting_ends_with_the_job(client, database):
+    job_id = client.enqueue("a:b")
+    waiting = threading.Thread(target=lambda: found.append(client.wait(job_id, timeout=30)))
+    found = []
+    waiting.start()
+    with Client(database) as other:
+        other.cancel(job_id)
+    waiting.join(30)
+    assert found[0]["state"] == "cancelled"
+
+
+def test_waiting_has_a_limit(client):
+    job_id = client.enqueue("a:b")
+    with pytest.raises(TimeoutError, match=f"job {job_id} is still ready"):
+        client.wait(job_id, timeout="50ms")
+    with pytest.raises(LookupError, match="there is no job 12345"):
+        client.wait(12345)
+
+
+def test_a_hostile_job_from_raw_sql_can_be_looked_at(client, connection):
+    texts = ["1" * 5000, "[" * 3000 + "]" * 3000, '"\\ud800"']
+    for text in texts:
+        job_id = connection.execute("INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s::json) RETURNING id", [text]).fetchone()[0]
+        connection.commit()
+        assert client.job(job_id)["payload"] == text
+
+
+def test_a_handler_enqueues_what_it_takes(as_default, database):
+    job_id = receipt.enqueue(7)
+    later = receipt.options(delay="1h", priority=-1, timeout="30s").enqueue(order_id=8, copies=2)
+    document.enqueue([1, None])
+    rows = jobs(database)
+    assert [row["id"] for row in rows][:2] == [job_id, later]
+    assert [(row["queue"], row["priority"], row["state"]) for row in rows] == [
+        ("mail", 3, "ready"),
+        ("mail", -1, "scheduled"),
+        ("default", 0, "ready"),
+    ]
+    assert [row["payload"] for row in rows] == [{"order_id": 7}, {"order_id": 8, "copies": 2}, [1, None]]
+
+
+def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_default, database):
+    with psycopg.connect(database, autocommit=True) as listener:
+        listener.execute("LISTEN jobherd_jobs")
+        found = receipt.enqueue_many([{"order_id": 1}, (2,), receipt.payload(order_id=3)])
+        heard = list(listener.notifies(timeout=30, stop_after=1))
+        heard += list(listener.notifies(timeout=0))
+    assert found == ids(database)
+    assert [note.payload for note in heard] == ["mail"]
+
+
+def test_on_the_callers_connection_the_job_is_part_of_its_transaction(connection, database):
+    enqueue_on(connection, "a:b", {"n": 1})
+    receipt.options(connection=connection).enqueue(7)
+    assert ids(database) == []
+    connection.rollback()
+    assert ids(database) == []
+    kept = enqueue_on(connection, "a:b", {"n": 1}, delay=0)
+    connection.commit()
+    assert ids(database) == [kept]
+
+
+def test_on_the_callers_connection_in_autocommit_the_job_is_there_at_once(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert enqueue_on(connection, "a:b") in ids(database)
+
+
+def test_the_callers_connection_may_have_factories_of_its_own(database):
+    with psycopg.connect(database, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
+        assert receipt.options(connection=connection).enqueue(7) > 0
+        with Client(connection=connection) as client:
+            assert client.job(client.enqueue("a:b", {"n": None}))["payload"] == {"n": None}
+
+
+def test_closing_a_client_leaves_the_callers_connection_open(connection):
+    with Client(connection=connection) as client:
+        client.enqueue("a:b")
+    assert not connection.closed
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+
+def test_an_asynchronous_caller(database):
+    async def main():
+        async with AsyncClient(database) as client:
+            first = await client.enqueue("a:b", {"n": 1}, priority=2)
+            more = await client.enqueue_many("a:b", [{"n": 2}, {"n": 3}])
+            by_handler = await receipt.options(client=client).aenqueue(7)
+            async with await psycopg.AsyncConnection.connect(database) as connection:
+                on_mine = await aenqueue_on(connection, "a:b")
+                many = await receipt.options(connection=connection).aenqueue_many([(1,), (2,)])
+                await connection.rollback()
+            assert await client.cancel(first) == "cancelled"
+            assert (await client.wait(first, timeout=5))["state"] == "cancelled"
+            assert await client.retry(first) == "ready"
+            with pytest.raises(TimeoutError):
+                await client.wait(first, timeout=0.05)
+            return [first, *more, by_handler], [on_mine, *many]
+
+    kept, undone = asyncio.run(main())
+    assert ids(database) == kept
+    assert len(undone) == 3
+
+
+def test_an_asynchronous_client_outlives_its_event_loop(database):
+    client = AsyncClient(database)
+
+    async def once():
+        job_id = await client.enqueue("a:b")
+        await client.close()
+        return job_id
+
+    assert [asyncio.run(once()), asyncio.run(once())] == ids(database)
+
+
+def test_without_a_client_of_its_own_an_asynchronous_producer_uses_the_process_wide_one(as_default, database):
+    async def main():
+        return [await receipt.aenqueue(7), *await receipt.aenqueue_many([(8,)])]
+
+    assert asyncio.run(main()) == ids(database)
+
+
+def test_the_wrong_kind_of_connection_says_what_to_do(connection, database):
+    async def wrong():
+        async with await psycopg.AsyncConnection.connect(database) as theirs:
+            with pytest.raises(TypeError, match=r"await aenqueue\(...\) of 'mail:receipt'"):
+                receipt.options(connection=theirs).enqueue(7)
+        with pytest.raises(TypeError, match=r"call enqueue\(...\) of 'mail:receipt'"):
+            await receipt.options(connection=connection).aenqueue(7)
+
+    asyncio.run(wrong())
+    with pytest.raises(ValueError, match="exclude each other"):
+        receipt.options(connection=connection, client=default_client())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_opens_a_pool_of_its_own_and_leaves_the_parents_alone(client, database):
+    first = client.enqueue("a:b")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writing, b"%d" % client.enqueue("a:b"))
+            client.close()
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    second = int(os.read(reading, 100))
+    os.close(reading)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    third = client.enqueue("a:b")
+    assert ids(database) == [first, second, third]
+
+
+def test_a_connection_that_the_server_ended_is_replaced_before_it_is_used(client, database):
+    client.enqueue("a:b")
+    with psycopg.connect(database, autocommit=True) as other:
+        ended = other.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchall()
+    assert (True,) in ended
+    assert client.enqueue("a:b") in ids(database)
+
+
+def test_a_client_opens_nothing_before_it_is_asked(monkeypatch):
+    monkeypatch.delenv("JOBHERD_DSN", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    with Client() as client, pytest.raises(NotConfiguredError, match="JOBHERD_DSN or DATABASE_URL"):
+        client.enqueue("a:b")
+
+
+def test_the_database_is_found_in_the_environment(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///b")
+    monkeypatch.delenv("JOBHERD_DSN", raising=False)
+    assert find_dsn() == "postgresql:///b"
+    monkeypatch.setenv("JOBHERD_DSN", "postgresql:///a")
+    assert find_dsn() == "postgresql:///a"
+    assert find_dsn("postgresql:///c") == "postgresql:///c"
+
+
+@pytest.mark.parametrize("schema", ["", "a b", "pg_x", "x; drop", "X"])
+def test_a_schema_that_cannot_be_one_is_refused(schema):
+    with pytest.raises(ValueError, match="schema"):
+        Client(schema=schema)
+
+
+def test_another_schema(empty_database):
+    from sql.migrate import migrate
+
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        migrate(connection, schema="jobs_eu")
+    with Client(empty_database, schema="jobs_eu") as client:
+        assert client.job(client.enqueue("a:b", {"n": 1}))["payload"] == {"n": 1}
+        before = module._default
+        try:
+            configure(client=client)
+            with psycopg.connect(empty_database) as connection:
+                assert receipt.options(connection=connection).enqueue(7) > 0
+        finally:
+            module._default = before

@@ -1,0 +1,104 @@
+"""What a type checker says of producers. Run by test_typing; each ignored error must be one (unused ignores are errors)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_type
+
+from handlers import Handler, Job, Json, handler
+from handlers.testing import Ran, run
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+@handler("mail:receipt")
+def receipt(order_id: int) -> None: ...
+
+
+@handler("image:thumbnail", queue="media", timeout="2m", poison_on=(FileNotFoundError,), backoff_on={TimeoutError: ["1s", "2s"]})
+def thumbnail(job: Job, path: str, width: int = 320) -> dict[str, int]:
+    assert_type(job.id, int)
+    return {path: width}
+
+
+@handler
+def bare(job: Job, name: str) -> str:
+    return name
+
+
+@handler()
+def called(name: str) -> str:
+    return name
+
+
+@handler("web:fetch")
+async def fetch(job: Job, url: str) -> bytes:
+    return url.encode()
+
+
+@handler("any:document")
+def document(payload: Json) -> None: ...
+
+
+@handler("no:arguments")
+def nothing() -> None: ...
+
+
+# A producer's arguments are the handler's, without the job.
+assert_type(receipt.enqueue(order_id=7), int)
+assert_type(receipt.enqueue(7), int)
+assert_type(thumbnail.enqueue(path="x"), int)
+assert_type(thumbnail.enqueue("x", width=5), int)
+assert_type(bare.enqueue(name="x"), int)
+assert_type(called.enqueue(name="x"), int)
+assert_type(fetch.enqueue(url="x"), int)
+assert_type(document.enqueue(payload={"a": [1]}), int)
+assert_type(nothing.enqueue(), int)
+receipt.enqueue()  # type: ignore[call-arg]
+receipt.enqueue(order_id="7")  # type: ignore[arg-type]
+receipt.enqueue(oder_id=7)  # type: ignore[call-arg]
+receipt.enqueue(7, 8)  # type: ignore[call-arg]
+thumbnail.enqueue(path="x", width="5")  # type: ignore[arg-type]
+thumbnail.enqueue(Job(id=1, kind="x"), "x")  # type: ignore[arg-type]
+bare.enqueue(name=5)  # type: ignore[arg-type]
+called.enqueue(name=5)  # type: ignore[arg-type]
+fetch.enqueue(url=5)  # type: ignore[arg-type]
+nothing.enqueue(1)  # type: ignore[call-arg]
+
+# Options keep the signature.
+assert_type(receipt.options(delay="10m", priority=-5).enqueue(order_id=7), int)
+receipt.options(delay="10m").enqueue(order_id="7")  # type: ignore[arg-type]
+receipt.options(dely="10m")  # type: ignore[call-arg]
+receipt.options(delay="10m").options(queue="x").enqueue()  # type: ignore[call-arg]
+
+# Many, and payloads by themselves.
+assert_type(receipt.enqueue_many([{"order_id": 7}, (8,)]), list[int])
+assert_type(receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3)), list[int])
+receipt.payload(order_id="7")  # type: ignore[arg-type]
+
+
+async def producers(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
+    assert_type(await receipt.aenqueue(order_id=7), int)
+    assert_type(await receipt.options(connection=connection).aenqueue_many([(7,)]), list[int])
+    await receipt.aenqueue(order_id="7")  # type: ignore[arg-type]
+    assert_type(await fetch(Job(id=1, kind="x"), "x"), bytes)
+
+
+# A handler is called like its function, the job included.
+assert_type(receipt(7), None)
+assert_type(thumbnail(Job(id=1, kind="x"), "x", width=5), dict[str, int])
+assert_type(called("x"), str)
+receipt("7")  # type: ignore[arg-type]
+thumbnail("x")  # type: ignore[call-arg, arg-type]
+
+# The inline runner takes the producer's arguments.
+assert_type(run(receipt, order_id=7), Ran)
+assert_type(run(thumbnail, "x", width=5), Ran)
+run(receipt, order_id="7")  # type: ignore[arg-type]
+
+# Options of the decorator.
+handler("x", timeout=[])  # type: ignore[call-overload]
+handler("x", time_out=5)  # type: ignore[call-overload]
+handler(5)  # type: ignore[call-overload]
+
+kept: Handler[..., ..., object] = receipt

@@ -1,0 +1,107 @@
+"""A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments.
+
+    with Proxy(dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
+        proxy.wait()        # that has happened
+
+It is a process of its own: the tests fork, so their process holds no threads.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+
+class Proxy:
+    """Relays everything until it is told to lose an answer."""
+
+    def __init__(self, dsn: str) -> None:
+        given = conninfo_to_dict(dsn)
+        self._target = f"{given['host']}/.s.PGSQL.{given.get('port', 5432)}"
+        self._folder = Path(tempfile.mkdtemp(prefix="jobherd-proxy-", dir="/tmp"))
+        self._folder.chmod(0o755)
+        self.dsn = make_conninfo(dsn, host=str(self._folder), port=5432)
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(str(self._folder / ".s.PGSQL.5432"))
+        self._door.listen(64)
+        self._ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                self._ours.close()
+                _relay(self._door, theirs, self._target)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._door.close()
+
+    def swallow(self) -> None:
+        self._ours.send(b"s")
+
+    def wait(self, timeout: float = 30.0) -> None:
+        self._ours.settimeout(timeout)
+        assert self._ours.recv(1) == b"d"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.close()  # it ends with us
+        os.waitpid(self._pid, 0)
+        shutil.rmtree(self._folder)
+
+
+def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
+    partner: dict[socket.socket, socket.socket] = {}
+    clients: set[socket.socket] = set()
+    swallow = False
+
+    def drop(end: socket.socket) -> None:
+        other = partner.pop(end)
+        partner.pop(other)
+        clients.discard(end)
+        clients.discard(other)
+        end.close()
+        other.close()
+
+    while True:
+        readable, _, _ = select.select([door, control, *partner], [], [])
+        for end in readable:
+            if end is control:
+                if not control.recv(1):
+                    return
+                swallow = True
+            elif end is door:
+                client, _ = door.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(target)
+                partner[client], partner[server] = server, client
+                clients.add(client)
+            elif end in partner:
+                data = b""
+                with suppress(ConnectionError):
+                    data = end.recv(1 << 20)
+                if not data:
+                    drop(end)
+                    continue
+                other = partner[end]
+                with suppress(ConnectionError):
+                    other.sendall(data)
+                if swallow and end in clients:
+                    swallow = False
+                    answer = b""
+                    # Up to "ready for query, idle": by then the server has committed.
+                    while not answer.endswith(b"Z\0\0\0\5I"):
+                        answer += other.recv(1 << 20)
+                    drop(end)
+                    control.send(b"d")

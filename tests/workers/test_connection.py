@@ -1,0 +1,151 @@
+"""A database that goes away and comes back, at every bad moment, and what a child holds meanwhile."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.support.gate import Gate
+from tests.support.postgres import Cluster
+from tests.support.proxy import Proxy
+from tests.support.seats import Bench
+from workers.connection import is_away, session_parameters
+from workers.link import EXIT_LEFT
+
+
+def backend(bench: Bench) -> int:
+    return bench.ask("SELECT backend_pid FROM jobherd.children")[0]["backend_pid"]
+
+
+def end_backend(bench: Bench) -> None:
+    assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=backend(bench))[0]["gone"]
+
+
+def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_new_one(bench: Bench, gate: Gate):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    before = backend(bench)
+    end_backend(bench)
+    arrival.open("kept")
+    row = bench.wait(job, "completed")
+    assert (row["result"], row["attempts"]) == ("kept", 1)
+    assert backend(bench) != before
+    assert bench.ask("SELECT count(*) AS n FROM jobherd.children")[0]["n"] == 1
+    lines = child.log().splitlines()
+    assert [line.split(": ")[1].split(",")[0].split(" after")[0] for line in lines] == ["the database is away", "the database is back"]
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_an_idle_child_whose_session_ends_works_on(bench: Bench):
+    child = bench.start()
+    child.wait_idle()
+    end_backend(bench)
+    job = bench.enqueue("act:nothing")
+    child.nudge()
+    bench.wait(job, "completed")
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench):
+    with Proxy(bench.dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        child.wait_idle()
+        job = bench.enqueue("act:returns", value=1)
+        proxy.swallow()
+        child.nudge()
+        proxy.wait()
+        row = bench.wait(job, "completed")
+        assert (row["attempts"], len(row["history"])) == (1, 1)
+        assert "gave back 1 jobs" in child.log()
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, gate: Gate):
+    with Proxy(bench.dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        first, then = bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        proxy.swallow()  # of the settlement, and with it of the claim of the second job
+        arrival.open("once")
+        proxy.wait()
+        gate.wait_arrival("b").open()
+        bench.wait(then, "completed")
+        assert [len(bench.job(job)["history"]) for job in (first, then)] == [1, 1]
+        assert bench.job(then)["attempts"] == 1
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
+    with Cluster() as own, own.database() as dsn:
+        from sql.migrate import migrate
+
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        bench = Bench(dsn)
+        child = bench.start()
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.connection.close()
+        own.stop("immediate")
+        child.close_wake()
+        arrival.open("late")
+        arrival.wait_gone()
+        own.start()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(dsn) as connection:
+            row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "late")
+        assert child.log().count("the database is away") == 1
+        child.close()
+
+
+def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
+    child = bench.fork(dsn="host=/nowhere dbname=x", retry_initial=30.0)
+    child.close_wake()
+    assert child.wait(timeout=10) == EXIT_LEFT
+    assert "password" not in child.log()
+
+
+def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
+    """The parent nudges everybody when its own probe is answered."""
+    tmp_path.chmod(0o755)
+    given = psycopg.conninfo.conninfo_to_dict(bench.dsn)
+    link = tmp_path / ".s.PGSQL.5432"
+    child = bench.fork(dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432), retry_initial=600.0, retry_max=600.0)
+    from tests.support.seats import wait_for_line
+
+    wait_for_line(child, "the database is away")
+    link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
+    child.nudge()
+    from workers.link import Ready
+
+    child.wait_report(Ready, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("problem", "away"),
+    [
+        (psycopg.OperationalError("server closed the connection"), True),
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.errors.ReadOnlySqlTransaction(), True),
+        (psycopg.errors.CannotConnectNow(), True),
+        (psycopg.errors.TooManyConnections(), True),
+        (psycopg.errors.InvalidPassword(), True),
+        (psycopg.errors.DeadlockDetected(), True),
+        (psycopg.errors.UndefinedTable(), True),
+        (psycopg.errors.DataError("cannot contain NUL"), False),
+        (psycopg.errors.CheckViolation(), False),
+        (psycopg.errors.UndefinedColumn(), False),
+        (psycopg.errors.InvalidTextRepresentation(), False),
+    ],
+)
+def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool):
+    assert is_away(problem) is away
+
+
+def test_our_time_limits_give_way_to_those_of_the_dsn():
+    found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
+    assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == ("3", "15000", "jobherd:worker:1:2")

@@ -1,0 +1,162 @@
+"""The keeper's duties, each seen in the database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tests.support.gate import Gate
+from tests.support.processes import is_running, wait_for_exit
+from tests.support.seats import Bench
+from workers.keeper import end_groups
+from workers.link import EXIT_LEFT
+
+
+def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
+    child = bench.start("keeper")
+    jobs = [bench.enqueue("act:nothing", options={"delay": 0.3 + n / 20}) for n in range(10)]
+    child.nudge()  # the parent's, on "@due"
+    late = []
+    for job in jobs:
+        bench.wait(job, "ready")
+        late.append(bench.ask("SELECT extract(epoch FROM clock_timestamp() - run_at)::float AS s FROM jobherd.ready WHERE id = %(id)s", id=job)[0]["s"])
+    assert all(seconds >= 0 for seconds in late)
+    assert sorted(late)[5] < 0.05
+
+
+def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
+    child = bench.start("keeper")
+    bench.enqueue("act:nothing", options={"delay": 3000})
+    child.nudge()
+    soon = bench.enqueue("act:nothing", options={"delay": 0.2})
+    child.nudge()
+    bench.wait(soon, "ready", timeout=5)
+
+
+def test_more_due_jobs_than_one_statement_moves(bench: Bench):
+    bench.ask("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)")
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.ready")[0]["n"] == 2500, "all of them")
+
+
+def test_a_lost_nudge_costs_a_poll_and_no_job(bench: Bench):
+    bench.start("keeper", poll=0.2)
+    job = bench.enqueue("act:nothing", options={"delay": 0.3})
+    bench.wait(job, "ready")
+
+
+def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Bench, gate: Gate):
+    worker = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    gate.wait_arrival("a")
+    bench.ask("DELETE FROM jobherd.children")
+    keeper = bench.start("keeper", sweep=0.05)
+    bench.wait(job, "ready")
+    assert f"jobs={job}" in keeper.log()
+
+
+def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate):
+    worker = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    keeper = bench.start("keeper", sweep=0.01)
+    soon = bench.enqueue("act:nothing", options={"delay": 0.3})
+    keeper.nudge()
+    bench.wait(soon, "ready")
+    assert bench.job(job)["state"] == "running"
+    arrival.open()
+    bench.wait(job, "completed")
+
+
+def test_partitions_are_there_when_it_is_ready(bench: Bench):
+    bench.start("keeper")
+    row = bench.ask("SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass")[0]
+    assert row["n"] == 33  # 32 days and the default
+
+
+def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
+    import psycopg
+
+    with psycopg.connect(bench.dsn) as reader:
+        reader.execute("SELECT * FROM jobherd.history")
+        keeper = bench.start("keeper")
+        assert "partitions are not kept yet" in keeper.log()
+        job = bench.enqueue("act:nothing", options={"delay": 0.1})
+        keeper.nudge()
+        bench.wait(job, "ready")
+
+
+def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gate: Gate):
+    worker = bench.start()
+    bench.start("keeper", boards=(worker.board,))
+    job = bench.enqueue("act:gated_job", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    row = bench.wait_until(lambda: (bench.job(job) or {}).get("progress"), "its progress")
+    assert row == {"fraction": 0.5, "note": "a", "data": {"half": True}}
+    at = bench.ask("SELECT at FROM jobherd.progress")
+    assert bench.ask("SELECT at FROM jobherd.progress") == at
+    arrival.open()
+    bench.wait(job, "completed")
+
+
+def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
+    assert bench.start("keeper").dismiss() == EXIT_LEFT
+    child = bench.start("keeper")
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait() == EXIT_LEFT
+
+
+def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
+    keepers = [bench.start("keeper", sweep=0.01) for _ in range(2)]
+    bench.ask("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n")
+    for keeper in keepers:
+        keeper.nudge()
+    bench.wait_until(lambda: bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}, "all")
+
+
+def test_its_database_goes_away_and_comes_back(bench: Bench):
+    keeper = bench.start("keeper")
+    bench.ask("SELECT pg_terminate_backend(backend_pid, 10000) FROM jobherd.children")
+    job = bench.enqueue("act:nothing", options={"delay": 0.2})
+    keeper.nudge()
+    bench.wait(job, "ready")
+
+
+def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Bench):
+    stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], process_group=0)
+    bench.notice.publish({"children": [{"slot": 0, "pid": stubborn.pid}, {"slot": 1, "pid": None}]})
+    parent, pid = bench.start_orphan_to_be("keeper")
+    before = time.monotonic()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert stubborn.wait(30) == -signal.SIGKILL
+    assert 1.4 < time.monotonic() - before < 5
+    wait_for_exit(pid, timeout=5)
+
+
+def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(monkeypatch):
+    sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    escaped = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "4711:3"})
+    other = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "47110:3"})
+    stranger = subprocess.Popen(sleep, start_new_session=True)
+    try:
+        assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
+        escaped.wait(10)
+        assert is_running(other.pid)
+        assert is_running(stranger.pid)
+    finally:
+        for process in (escaped, other, stranger):
+            process.kill()
+            process.wait(10)
+
+
+def test_nothing_left_is_not_waited_for():
+    before = time.monotonic()
+    assert end_groups(set(), marks="no such:", seconds=30.0) == []
+    assert time.monotonic() - before < 5

@@ -1,0 +1,87 @@
+"""What cannot be written down must still end its job."""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers._outcome import Outcome
+from tests.support.seats import Bench
+from workers.link import EXIT_LEFT
+from workers.settle import HANDED_BACK, Finished, least_of
+
+
+def refuse(bench: Bench, condition: str) -> None:
+    """Make the database refuse to write down some outcomes."""
+    bench.ask(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF {condition} THEN RAISE EXCEPTION 'no' USING ERRCODE = 'check_violation'; END IF; RETURN NEW; END $$"
+    )
+    bench.ask("CREATE TRIGGER refuse BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.refuse()")
+
+
+def test_a_batch_with_one_outcome_that_is_refused_is_written_job_by_job(bench: Bench):
+    refuse(bench, "NEW.result::text = '\"bad\"'")
+    jobs = [bench.enqueue("act:returns", value=value) for value in ("good", "bad", "good too")]
+    child = bench.start(batch=3)
+    rows = [bench.wait(job, "completed", "failed") for job in jobs]
+    assert [(row["state"], row["result"], row["error_code"]) for row in rows] == [
+        ("completed", "good", None),
+        ("failed", None, "WORKER_SERIALIZATION_ERROR"),
+        ("completed", "good too", None),
+    ]
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_failure_that_is_refused_is_written_with_fixed_words(bench: Bench):
+    refuse(bench, "NEW.error LIKE '%a value%'")
+    job = bench.enqueue("act:raises", options={"max_attempts": 1}, what="value")
+    child = bench.start()
+    row = bench.wait(job, "failed")
+    assert row["error_code"] == "UNHANDLED_ERROR"
+    assert "refused" in row["error"]
+    assert "CheckViolation" in child.log()
+
+
+def test_what_is_refused_in_any_form_is_left_to_the_parent(bench: Bench):
+    refuse(bench, "true")
+    job = bench.enqueue("act:nothing")
+    child = bench.start()
+    assert child.wait() == 70
+    assert bench.job(job)["state"] == "running"
+    now = child.board.now()
+    assert (now.job, now.phase.name) == (job, "SETTLING")
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
+    bench.ask("INSERT INTO jobherd.ready (kind, payload) SELECT 'act:returns', json_build_object('value', n) FROM generate_series(1, 500) AS n")
+    child = bench.start(batch=batch)
+    bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.history")[0]["n"] == 500, "the end of it")
+    row = bench.ask("SELECT count(DISTINCT id) AS n, min(attempts), max(attempts), bool_and(result::text = payload ->> 'value') AS right FROM jobherd.history")[0]
+    assert (row["n"], row["min"], row["max"], row["right"]) == (500, 1, 1, True)
+    assert bench.ask("SELECT 1 FROM jobherd.running") == []
+    assert child.dismiss() == EXIT_LEFT
+    assert sum(sum(counts.outcomes) for counts in child.board.kind_counts()) == 500
+
+
+def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gate):
+    first, then = bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")
+    bench.start(batch=2)
+    arrival = gate.wait_arrival("a")
+    bench.wait(first, "completed")
+    arrival.open()
+    bench.wait(then, "completed")
+
+
+@pytest.mark.parametrize(
+    ("label", "state", "delay"), [("retry", "scheduled", 7.0), ("failed", "failed", 0.0), ("poison", "failed", 0.0), ("ok", "completed", 0.0)]
+)
+def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, state: str, delay: float):
+    least = least_of(Finished(1, Outcome(label, state, delay=delay, result='"r"', error="e", code="C", traceback="t"), usage="{}", progress="{}"))
+    assert (least.outcome.result, least.outcome.traceback, least.usage, least.progress) == (None, None, None, None)
+    assert least.outcome.error not in {None, "e"}
+    assert least.outcome.delay == delay
+
+
+def test_a_job_handed_back_stays_handed_back():
+    assert least_of(Finished(1, HANDED_BACK)).outcome == HANDED_BACK

@@ -53,7 +53,7 @@ class Bulletin:
         self._timeouts: dict[str, int] = {}
         self._started = time.monotonic()
         self._at = self._watchdog_at = 0.0
-        self._told_ready = False
+        self._told_ready = self._reloading = False
         self._title = ""
 
     def hurry(self) -> None:
@@ -80,6 +80,9 @@ class Bulletin:
         if fleet.ever_ready and not self._told_ready:
             self._told_ready = True
             self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
+        if self._reloading and not fleet.reloading:
+            self._manager.tell("READY=1")  # or the service manager waits for the end of a reload that is over
+        self._reloading = fleet.reloading
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
@@ -145,5 +148,5 @@ class Bulletin:
             if record is not None and record.job:
                 kind = self._boards[slot.number].policy(record.kind).name
                 doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
-            lines.append(f"{slot.kind.name} {slot.number}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
+            lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
         return lines

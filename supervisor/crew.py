@@ -124,9 +124,9 @@ class Crew:
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
         report = examine(death, board, record, policy.name, oom=self._oom.grown())
         self._bury(Case(death, record, policy, report))
-        expected = death.cause in ("left", "worn")
+        expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
-        text = f"{slot.kind.name} {slot.number} left" if expected else report.sentence
+        text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
         log.log(
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
         )
@@ -180,13 +180,14 @@ class Crew:
                     nudge(ends.wake)
             case Dismiss(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
+                    self.boards[slot.number].dismiss()
                     os.close(ends.wake)
                     self._ends[slot.number] = spawn.Ends(os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC), ends.report)
             case Interrupt(slot, order):
                 self.boards[slot.number].order(order)
                 self._signal(slot, signal.SIGUSR2, group=False)
             case Kill(slot, signum):
-                log.warning("%s %d gets %s", slot.kind.name, slot.number, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
+                log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
                 self._signal(slot, signum, group=True)
             case Finish():
                 pass  # the loop's to hear

@@ -149,6 +149,11 @@ class Slot:
     age_limit: float = 0.0
 
     @property
+    def name(self) -> str:
+        """What people call it: a number only where there can be several."""
+        return self.kind.name if self.kind.count == 1 else f"{self.kind.name} {self.number}"
+
+    @property
     def alive(self) -> bool:
         """Whether a process fills it."""
         return self.state is not State.EMPTY
@@ -222,7 +227,10 @@ class Fleet:
         self.last_told = float("-inf")
         self.reloading = False
         self.notes: list[str] = []
-        """Sentences for the log, taken by the loop."""
+        """Good news for the log, taken by the loop."""
+        self.warnings: list[str] = []
+        """Bad news for the log."""
+        self._problems: set[str] = set()
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +264,7 @@ class Fleet:
         for slot in self.alive():
             slot.worn = True
             self.press(slot, Why.LOST, now, grace=self.limits.hurry)
-        self.notes.append("the lease was lost: somebody has reclaimed our jobs; children are replaced under a new registration")
+        self.warnings.append("the lease was lost: somebody has reclaimed our jobs; children are replaced under a new registration")
 
     def database_up(self, now: float) -> None:
         """The parent has its session (again): every back-off of a child ends."""
@@ -295,11 +303,14 @@ class Fleet:
             case Ready():
                 if slot.state is State.BOOTING:
                     slot.state, slot.since, slot.ready_at = State.READY, now, now
+                    self._problems.clear()
                 self.ever_ready = self.ever_ready or slot.kind.works  # a keeper loads no handlers: it is ready whatever they are
             case More():
                 self.called()
             case Problem(text):
-                self.notes.append(f"{slot.kind.name} {slot.number}: {text}")
+                if text not in self._problems:  # every worker finds the same broken module
+                    self._problems.add(text)
+                    self.warnings.append(f"{slot.name}: {text}")
 
     def saw(self, slot: Slot, *, now_record: Now | None, started: int, rss: int, now: float) -> None:
         """Its board was looked at. A record that is not believed changes nothing."""
@@ -376,7 +387,7 @@ class Fleet:
             self._rest(slot, now, jitter)
         else:
             slot.rest_until = now
-        if cause == "handlers":
+        if cause == "handlers" and self.exit_code is None:
             self._handlers_broken(slot)
         slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
         return death
@@ -414,22 +425,22 @@ class Fleet:
             return "left" if slot.state is State.LEAVING or self.supervisor == 0 else "deserted"
         if exit_.code == EXIT_WORN:
             return "worn"
-        if exit_.code == EXIT_HANDLERS and slot.state is State.BOOTING:
+        if exit_.code == EXIT_HANDLERS and slot.ready_at < slot.forked_at:
             return "handlers"
         return "signal" if exit_.signal else "exit"
 
     def _handlers_broken(self, slot: Slot) -> None:
         if not self.ever_ready:
             self.exit_code = 78
-            self.notes.append("the handlers do not load, and no child of this run was ever ready: stopping")
+            self.warnings.append("the handlers do not load, and no child of this run was ever ready: stopping")
         elif self.reloading:
             # Half a `git pull` must not stop a fleet: the old children count as current again.
             self.reloading = False
             for other in self.workers():
                 other.generation = self.generation
-            self.notes.append("the new code does not load: the old children stay in place")
+            self.warnings.append("the new code does not load: the old children stay in place")
         else:
-            self.notes.append(f"the handlers do not load any more: {slot.kind.name} {slot.number} rests and is tried again")
+            self.warnings.append(f"the handlers do not load any more: {slot.name} rests and is tried again")
 
     def _rest(self, slot: Slot, now: float, jitter: float) -> None:
         limits = self.limits

@@ -8,11 +8,12 @@ its death, and a reaped child is forgotten. The loop never waits for anything bu
 from __future__ import annotations
 
 import logging
+import random
 import selectors
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from supervisor import lease, spawn
 from supervisor.bulletin import Bulletin
@@ -20,7 +21,7 @@ from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.fleet import Course, Fleet, Limits, State
 from supervisor.manager import ServiceManager
-from supervisor.plan import NEVER, Finish, plan
+from supervisor.plan import NEVER, Finish, Fork, plan
 from supervisor.registration import Registration
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
     from supervisor.settings import Settings
 
 log = logging.getLogger("jobherd.supervisor")
+
+
+BECAME: Final = {
+    "retry": "will run again",
+    "abandoned": "was given back",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+}
+"""What the log says of a job that its parent has settled."""
 
 
 class Supervisor:
@@ -75,6 +85,7 @@ class Supervisor:
         self._courier_events = 0
         self._was_up = False
         self._ask_empty_at = 0.0
+        self._poll_at = 0.0
         self._finished: int | None = None
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -110,11 +121,14 @@ class Supervisor:
         self.crew.look(now)
         self.undertaker.step(now)
         self._check_empty(now)
+        self._poll(now)
         todo = plan(self.fleet, now)
         self._plan_at = todo.wake_at
         for action in todo.actions:
             if isinstance(action, Finish):
                 self._finished = action.code
+            elif isinstance(action, Fork):
+                self.bulletin.hurry()  # should we die, the keeper ends the process groups that were published, and no others
             self.crew.do(action, now)
         self._say_notes()
         self.bulletin.publish(now)
@@ -133,6 +147,7 @@ class Supervisor:
             self.crew.look_at(),
             self.bulletin.wake_at(),
             empty,
+            self._poll_at,
             now + 1.0,
         )
 
@@ -227,6 +242,8 @@ class Supervisor:
         self.notice.draining = True
         self.bulletin.hurry()
         self.manager.tell("STOPPING=1")
+        self.crew.look_now()
+        self.crew.look(time.monotonic())
         running = sum(1 for slot in self.fleet.alive() if slot.now.job)
         words = {
             Course.DRAINING: "draining: nothing more is claimed, %d running",
@@ -234,7 +251,6 @@ class Supervisor:
             Course.QUITTING: "quitting at once: %d running are killed",
         }
         log.info(words[self.fleet.course], running)
-        self.crew.look_now()
 
     def _read_settings(self) -> None:
         if self._reload is None:
@@ -254,11 +270,17 @@ class Supervisor:
         self.bulletin.count_buried(case, verdict, len(released))
         if verdict is not None:
             ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
-            log.info("job %d: %s", case.now.job, verdict.outcome, extra=ids)
+            log.info("job %d %s", case.now.job, BECAME[verdict.outcome], extra=ids)
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
             self.fleet.called(len(released))
             self.notice.bump()
+
+    def _poll(self, now: float) -> None:
+        """Call one child every so often: a notification may be lost, and the backstop must cost the same for one child and for 64."""
+        if now >= self._poll_at:
+            self._poll_at = now + self.settings.poll * random.uniform(0.9, 1.1)
+            self.fleet.called()
 
     def _check_empty(self, now: float) -> None:
         """With --until-empty: once every worker is idle, ask whether anything is left, and leave if not."""
@@ -289,9 +311,12 @@ class Supervisor:
     # -- tell -------------------------------------------------------------------------------------------------------
 
     def _say_notes(self) -> None:
-        notes, self.fleet.notes = self.fleet.notes, []
+        fleet = self.fleet
+        notes, warnings, fleet.notes, fleet.warnings = fleet.notes, fleet.warnings, [], []
         for note in notes:
-            log.warning("%s", note)
+            log.info("%s", note)
+        for warning in warnings:
+            log.warning("%s", warning)
 
     def _leave(self, code: int) -> int:
         """Say goodbye to the database, as far as that goes quickly, and return the exit code."""

@@ -118,6 +118,8 @@ def _sentence(death: Death, now: Now, kind: str, name: str | None, stack: str, *
             return f"The supervisor was told to leave at once: process {death.pid} was killed{where}."
         case "lost":
             return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}."
+        case "handlers":
+            return f"Process {death.pid} could not load the handlers."
         case "spawn":
             return f"Process {death.pid} was not ready in time and was killed."
         case "stuck":

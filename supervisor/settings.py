@@ -122,7 +122,7 @@ class Settings:
     poll: float = setting(
         5.0,
         values.span(1, 300),
-        "Backstop: a child looks for work after so long without a wake-up, give or take a tenth.",
+        "Backstop: every so often, give or take a tenth, one child looks for work although nobody was heard to enqueue any.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     unknown_delay: float = setting(

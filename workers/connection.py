@@ -101,11 +101,15 @@ class Session:
         Raises Left as `run`, or psycopg.Error whatever the reason: then neither was executed or a break hides that they were.
         """
         connection = self._ready()
-        schema = self._seat.settings.schema
         one, two = connection.cursor(), connection.cursor()
-        with connection.pipeline():  # at its end stands the sync, which commits
-            one.execute(sql.load(first, schema), before, prepare=self._prepare)
-            two.execute(sql.load(second, schema), after, prepare=self._prepare)
+        try:
+            with connection.pipeline():  # at its end stands the sync, which commits
+                self._execute(one, first, before)
+                self._execute(two, second, after)
+        except psycopg.Error as problem:
+            if self._broken() or (is_away(problem) and problem.sqlstate not in _AT_ONCE):
+                self._note_lost(problem)
+            raise
         return one.fetchall(), two.fetchall()
 
     def close(self) -> None:
@@ -146,15 +150,21 @@ class Session:
     def _send(self, statement: str, parameters: Parameters | None = None) -> list[Row]:
         connection = self._ready()
         with connection.cursor() as cursor:
-            cursor.execute(sql.load(statement, self._seat.settings.schema), parameters, prepare=self._prepare)
+            self._execute(cursor, statement, parameters or {})
             self._changed = cursor.rowcount
             return cursor.fetchall() if cursor.description else []
+
+    def _execute(self, cursor: psycopg.Cursor[Row], statement: str, parameters: Parameters) -> None:
+        # With numbered parameters: the driver takes statements of this length apart anew at each call, for 100 us, if they have names.
+        text, names = sql.numbered(statement, self._seat.settings.schema)
+        cursor.execute(text, [parameters[name] for name in names], prepare=self._prepare)
 
     def _open(self) -> psycopg.Connection[Row]:
         seat = self._seat
         connection = psycopg.connect(
             "", **session_parameters(seat.settings.dsn, f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}"), autocommit=True
         )
+        connection.cursor_factory = psycopg.RawCursor
         try:
             self._connection = connection
             self._register(connection)

@@ -24,6 +24,7 @@ import psycopg
 from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_LEFT, Ready, send
+from workers.seat import MARKER
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -57,7 +58,7 @@ def run(body: Body) -> int:
         _log.info("leaving: %s", reason)
     body.seat.board.say(Now(Phase.LEAVING))
     if body.wake.orphaned or (body.wake.ended and not body.seat.board.dismissed):
-        end_groups(_children_of(body), marks=f"{body.seat.supervisor}:")
+        end_groups(_children_of(body), marks=os.environ[MARKER].rpartition(":")[0] + ":")
     return EXIT_LEFT
 
 
@@ -207,7 +208,7 @@ def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[
 
 def _members(groups: set[int], marks: str) -> set[int]:
     session, me = os.getsid(0), os.getpid()
-    mark = f"JOBHERD_CHILD={marks}".encode()
+    mark = f"{MARKER}={marks}".encode()
     found = set()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == me:

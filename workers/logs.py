@@ -69,6 +69,9 @@ def set_up(
     if log_format not in {"text", "json"}:
         message = f"log format {log_format!r} is not known: use text, json or auto"
         raise ValueError(message)
+    if not isinstance(logging.getLevelName(level.upper()), int):
+        message = f"log level {level!r} is not known: use DEBUG, INFO, WARNING, ERROR or CRITICAL"
+        raise ValueError(message)
     formatter = JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=terminal)
     root = logging.getLogger()
     for old in root.handlers[:]:
@@ -77,6 +80,9 @@ def set_up(
     if board is not None:
         root.addHandler(_BoardHandler(board, TextFormatter(who, ids)))
     root.setLevel(level.upper())
+    # What the driver ignores when a session breaks is one event too many: whoever holds the session says that it broke.
+    logging.getLogger("psycopg").setLevel(max(logging.ERROR, root.level))
+    logging.getLogger("psycopg.pool").setLevel(logging.NOTSET if root.level > logging.WARNING else logging.WARNING)
     logging.captureWarnings(capture=True)
     logging.raiseExceptions = False  # a log line that cannot be written must not write a traceback instead
 

@@ -21,7 +21,9 @@ from setproctitle import setproctitle
 
 from workers import logs
 from workers.alarm import Alarm
+from workers.connection import process_started
 from workers.link import EXIT_LEFT
+from workers.seat import MARKER
 from workers.wake import Wake
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 EXIT_BROKEN: Final = 70
 """An error of our own that nobody expected."""
-MARKER: Final = "JOBHERD_CHILD"
-"""The environment variable by which the parent finds what a handler has started and left behind, whatever group it has moved to."""
 
 _log = logging.getLogger("jobherd.child")
 
@@ -111,7 +111,8 @@ def start_clean(seat: Seat) -> Body:
     _close_standard_input()
     settings = seat.settings
     logs.set_up(who=f"{seat.kind} {seat.slot}", log_format=settings.log_format, level=settings.log_level, board=seat.board)
-    os.environ[MARKER] = f"{seat.supervisor}:{seat.incarnation}"
+    # Of one parent process, not of one registration: two databases on this machine both have a supervisor 1.
+    os.environ[MARKER] = f"{seat.parent}/{process_started(seat.parent)}:{seat.incarnation}"
     title = _titles(seat)
     title("boots")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

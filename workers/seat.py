@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from workers.board import Board, Notice
+
+
+MARKER: Final = "JOBHERD_CHILD"
+"""The environment variable by which the parent finds what a handler has started and left behind, whatever group it has moved to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class ChildSettings:
     batch: int = 1
     """How many jobs a child claims at a time."""
     poll: float = 5.0
-    """Backstop: a child looks for work after so long without a nudge, give or take a tenth."""
+    """Backstop: after so long one child looks for work without anybody having called, give or take a tenth."""
     retry_initial: float = 0.5
     retry_max: float = 30.0
     """Back-off of a child that has lost its database: from initial, doubling, to max, for ever."""

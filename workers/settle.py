@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -98,24 +98,23 @@ class Clerk:
 
     def _parameters(self, token: int, finished: Sequence[Finished]) -> dict[str, object]:
         now = time.monotonic()
-        # psycopg names the type of a list by its values: a list of nothing but None would be one of a different type each time.
         return {
             "child": self._session.child,
             "token": token,
             "ran_on": self._ran_on,
             "ids": [one.job for one in finished],
             "outcomes": [one.outcome.label for one in finished],
-            "delays": [float(one.outcome.delay) for one in finished],
-            "results": [one.outcome.result for one in finished],
-            "codes": [one.outcome.code for one in finished],
-            "errors": [one.outcome.error for one in finished],
-            "tracebacks": [one.outcome.traceback for one in finished],
-            "ran": [one.ran for one in finished],
+            "delays": _some([one.outcome.delay or None for one in finished]),
+            "results": _some([one.outcome.result for one in finished]),
+            "codes": _some([one.outcome.code for one in finished]),
+            "errors": _some([one.outcome.error for one in finished]),
+            "tracebacks": _some([one.outcome.traceback for one in finished]),
+            "ran": _some([one.ran for one in finished]),
             "ago": [now - one.ended if one.ended else 0.0 for one in finished],
-            "usages": [one.usage for one in finished],
-            "progresses": [one.progress for one in finished],
-            "post_mortems": [None for _ in finished],
-            "crashes": [0 for _ in finished],
+            "usages": _some([one.usage for one in finished]),
+            "progresses": _some([one.progress for one in finished]),
+            "post_mortems": None,
+            "crashes": None,
             "keeps": [one.keep for one in finished],
         }
 
@@ -128,6 +127,11 @@ class Clerk:
                 "the claim of %d jobs was lost, what became of them was not written", len(lost),
                 extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
             )  # fmt: skip
+
+
+def _some(values: list[Any]) -> list[Any] | None:
+    """Return None for a list of nothing but None: it costs the driver nothing, and `unnest` fills it up."""
+    return values if any(value is not None for value in values) else None
 
 
 def least_of(one: Finished) -> Finished:

@@ -44,6 +44,9 @@ _LOOK: Final = 0.0002
 _CONTENDED: Final = 10
 _EXIT_UNSETTLED: Final = 70
 _LAPSED: Final = 0.2
+_OWN_POLL: Final = 12
+"""The parent nudges one child each poll; a child asks by itself, should its parent hang, so many polls after it last heard anything:
+sixty-four idle children must not ask sixty-four times as often as one."""
 
 
 def run(body: Body) -> int:
@@ -176,7 +179,7 @@ class Worker:
         if self._notice.epoch == epoch:
             self._say(Phase.IDLE)
             self._body.title("idle")
-            self._sleep(self._seat.settings.poll * random.uniform(0.9, 1.1), idle=True)
+            self._sleep(self._seat.settings.poll * _OWN_POLL * random.uniform(0.9, 1.1), idle=True)
             self._woken = True
         self._board.set_idle(idle=False)
 

@@ -43,7 +43,7 @@ WITH said AS MATERIALIZED (
     INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
                                    queue, kind, payload)
     SELECT id, created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
-           coalesce(nullif(jsonb_strip_nulls(jsonb_build_object('code', code, 'message', error)), '{}'), last_error),
+           CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
            priority, attempts, max_attempts, crashes, queue, kind, payload
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND delay > 0
@@ -51,7 +51,7 @@ WITH said AS MATERIALIZED (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
                                queue, kind, payload)
     SELECT id, created_at, clock_timestamp(), good_until, timeout,
-           coalesce(nullif(jsonb_strip_nulls(jsonb_build_object('code', code, 'message', error)), '{}'), last_error),
+           CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
            priority, attempts, max_attempts, crashes, queue, kind, payload
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND NOT coalesce(delay > 0, false)

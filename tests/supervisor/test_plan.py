@@ -9,7 +9,7 @@ import pytest
 from supervisor.fleet import Course, Exit, Fleet, Limits, Rung, State, Why
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, plan
 from workers.board import Now, Order, Phase, Reason
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Ready
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready
 
 KILLED = Exit(None, signal.SIGKILL)
 LEFT = Exit(EXIT_LEFT, None)
@@ -270,10 +270,23 @@ def test_handlers_that_do_not_load_stop_a_supervisor_that_never_served():
     story = Story()
     story.step()
     story.ready(keeper(story).number)
-    for slot in list(story.fleet.alive()):
-        story.fleet.exited(slot, Exit(EXIT_HANDLERS if slot.kind.works else EXIT_LEFT, None), now=story.now, started=0, jitter=0.0)
+    for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
+        story.dies(slot.number, Exit(EXIT_HANDLERS, None))
+        story.step()  # the others are dismissed at once, and say the same thing on their way out
+    story.fleet.deaths_open = 0
+    assert story.step() == [Dismiss(keeper(story))]
+    story.dies(keeper(story).number, LEFT)
     story.fleet.deaths_open = 0
     assert story.step() == [Finish(78)]
+    assert set(story.fleet.deaths) == {"handlers", "left"}
+
+
+def test_a_problem_that_every_worker_finds_is_said_once():
+    story = Story()
+    story.step()
+    for number in (0, 1):
+        story.fleet.heard(story.fleet.slots[number], Problem("mail.py:3: no such module"), story.now)
+    assert story.fleet.warnings == ["worker 0: mail.py:3: no such module"]
 
 
 def test_handlers_that_do_not_load_later_only_back_off():

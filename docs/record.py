@@ -1,0 +1,253 @@
+# ruff: noqa: INP001  # a script, no package
+"""Records `docs/terminal.svg`: a real supervisor in one terminal, a real shell session in another, drawn as they looked.
+
+    python docs/record.py
+
+Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded PostgreSQL, in a folder that is removed
+afterwards, and the picture is made from the bytes they wrote. It must not start without the extra `embedded`, and it takes some seconds,
+since a process has to be killed while it works. Only `python -m supervisor` is called `jobherd` on the way.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from dataclasses import dataclass, field
+from fcntl import ioctl
+from pathlib import Path
+from typing import Final
+
+from supervisor import embedded
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PICTURE: Final = ROOT / "docs" / "terminal.svg"
+COLUMNS: Final = 104
+PATIENCE: Final = 60.0
+"""Seconds after which something has gone wrong."""
+HANDLER: Final = """\
+import time
+from handlers import Job, handler
+
+@handler("report:build", timeout="2m")
+def build(job: Job, year: int) -> str:
+    for month in range(1, 13):
+        time.sleep(0.25)
+        job.progress(month / 12, f"month {month}")
+    return f"the report of {year}"
+"""
+
+# -- the terminal ----------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """What a terminal of so many columns shows: lines of characters, each with its colours. Knows new lines and colours, no more."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[tuple[str, str]]] = [[]]
+        self._style = ""
+        self._wrapped = 0
+
+    def take(self, text: str) -> None:
+        """Show what a program wrote."""
+        for part in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r\n|\n|\r)", text):
+            if part.startswith("\x1b["):
+                if part.endswith("m"):
+                    self._style = "" if part in {"\x1b[m", "\x1b[0m"} else f"{self._style} c{part[2:-1].lstrip('0')}".strip()
+            elif part in {"\r\n", "\n"}:
+                self.lines.append([])
+            elif part != "\r":
+                for character in part:
+                    if len(self.lines[-1]) >= COLUMNS:
+                        self.lines.append([])
+                    self.lines[-1].append((character, self._style))
+
+    def type(self, command: str) -> None:
+        """Show a prompt and what was typed."""
+        self.take(f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m\n")
+
+
+@dataclass(slots=True)
+class Terminal:
+    """A pseudo-terminal with its screen and what runs on it."""
+
+    folder: Path
+    environment: dict[str, str]
+    screen: Screen = field(default_factory=Screen)
+
+    def start(self, command: str) -> tuple[subprocess.Popen[bytes], int]:
+        """Type a command and start it; return it with our end of its terminal."""
+        self.screen.type(command)
+        ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"] if not re.search("[|;&]", command) else ["bash", "-c", command],
+            cwd=self.folder, env=self.environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        return process, ours
+
+    def run(self, command: str) -> str:
+        """Run a command to its end and return what it showed."""
+        process, fd = self.start(command)
+        said = ""
+        while text := read(fd, PATIENCE):
+            said += text
+        process.wait(PATIENCE)
+        os.close(fd)
+        self.screen.take(said)
+        return said
+
+    def note(self, text: str) -> None:
+        """Show a comment that somebody typed."""
+        self.screen.take(f"\x1b[2m# {text}\x1b[0m\n")
+
+
+def read(fd: int, seconds: float) -> str:
+    """Return what comes next, "" at the end or when nothing came for so long."""
+    try:
+        return os.read(fd, 65536).decode(errors="replace") if select.select([fd], [], [], seconds)[0] else ""
+    except OSError:  # how a terminal says that nobody is on the other side any more
+        return ""
+
+
+def read_until(fd: int, screen: Screen, *words: str) -> str:
+    """Show what comes until all these words were seen."""
+    said, until = "", time.monotonic() + PATIENCE
+    while not all(word in said for word in words):
+        text = read(fd, until - time.monotonic())
+        if not text:
+            message = f"waited in vain for {words}; it said:\n{said}"
+            raise RuntimeError(message)
+        said += text
+        screen.take(text)
+    return said
+
+
+# -- the scene -------------------------------------------------------------------------------------------------------
+
+
+def play(folder: Path) -> tuple[Screen, Screen]:
+    """Run everything and return the two screens: the supervisor's, and the shell's."""
+    (folder / "my_handlers").mkdir()
+    (folder / "my_handlers" / "report.py").write_text(HANDLER)
+    tools = folder / ".bin"
+    tools.mkdir()
+    (tools / "jobherd").write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -P -m supervisor "$@"\n'
+    )
+    (tools / "jobherd").chmod(0o755)
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "NO_COLOR"}
+    }
+    environment = kept | {"PATH": f"{tools}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    top = Terminal(folder, environment)
+    supervisor, fd = top.start("jobherd run --handlers ./my_handlers --workers 2")
+    try:
+        read_until(fd, top.screen, "worker 0 is ready", "worker 1 is ready", "metrics and health")
+        server = embedded.find(folder)
+        assert server is not None, "the supervisor has started it"
+        with server:
+            # Named here, so that each command does not say anew that none was named.
+            shell = Terminal(folder, environment | {"JOBHERD_DSN": server.dsn})
+            follow(shell, top, fd, session=supervisor.pid)
+        supervisor.send_signal(signal.SIGINT)
+        top.screen.take("^C")
+        read_until(fd, top.screen, "supervisor leaves", "exit_code=0")
+    finally:
+        supervisor.terminate()
+        supervisor.wait(PATIENCE)
+        os.close(fd)
+    return top.screen, shell.screen
+
+
+def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
+    """The session in the other terminal. session: of the supervisor; others on this machine are no part of the picture."""
+    shell.run("""jobherd enqueue report:build '{"year": 2030}'""")
+    time.sleep(1.2)  # so that it has something to show
+    shown = shell.run(f"ps -s {session} -o pid,args")
+    busy = re.search(r"(\d+) jobherd: worker \d+ report:build", re.sub(r"\x1b\[[0-9;]*m", "", shown))
+    assert busy is not None, shown
+    shell.run(f"kill -9 {busy[1]}")
+    read_until(fd, top.screen, "job 1: retry", "incarnation=5")
+    shell.run("jobherd wait 1")
+    shell.run("jobherd job 1")
+
+
+# -- the picture -----------------------------------------------------------------------------------------------------
+
+CELL, LINE, PAD = 7.83, 18, 16
+COLOURS: Final = {"c1": "font-weight:600;fill:#f0f3f6", "c2": "fill:#8b949e", "c31": "fill:#ff7b72", "c32": "fill:#7ee787",
+                  "c33": "fill:#e3b341", "c34": "fill:#79c0ff", "c36": "fill:#76e3ea"}  # fmt: skip
+STYLE: Final = (
+    "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#c9d1d9;white-space:pre}"
+    ".title{fill:#8b949e}" + "".join(f".{name}{{{look}}}" for name, look in COLOURS.items())
+)
+
+
+def draw(screens: list[tuple[str, Screen]]) -> str:
+    """Return an SVG with the screens below each other."""
+    width = COLUMNS * CELL + 2 * PAD
+    parts: list[str] = []
+    y = 0.0
+    for title, screen in screens:
+        lines = trimmed(screen.lines)
+        height = len(lines) * LINE + 3.2 * PAD
+        parts.append(f'<rect x="0.5" y="{y + 0.5:g}" width="{width - 1:g}" height="{height:g}" rx="8" fill="#0d1117" stroke="#30363d"/>')
+        parts += [
+            f'<circle cx="{18 + 18 * n}" cy="{y + 17:g}" r="5.5" fill="{c}"/>' for n, c in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+        ]
+        parts.append(f'<text class="title" x="{width / 2:g}" y="{y + 21.5:g}" text-anchor="middle">{html.escape(title)}</text>')
+        for row, line in enumerate(lines):
+            parts += runs(line, y + 3 * PAD + row * LINE)
+        y += height + 12
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {y - 11:g}" width="{width:g}" height="{y - 11:g}">'
+    return "\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n"
+
+
+def runs(line: list[tuple[str, str]], y: float) -> list[str]:
+    """Return a line as pieces of one colour. Each has its length in it, so that columns stand whatever the font."""
+    parts: list[str] = []
+    at = 0
+    while at < len(line):
+        end = at
+        while end < len(line) and line[end][1] == line[at][1]:
+            end += 1
+        text = "".join(character for character, _ in line[at:end])
+        start, shown = at + len(text) - len(text.lstrip()), text.strip()
+        if shown:
+            known = " ".join(name for name in line[at][1].split() if name in COLOURS)
+            parts.append(
+                f'<text{f" class={chr(34)}{known}{chr(34)}" if known else ""} x="{PAD + start * CELL:.4g}" y="{y:g}" '
+                f'textLength="{len(shown) * CELL:.5g}" xml:space="preserve">{html.escape(shown)}</text>'
+            )
+        at = end
+    return parts
+
+
+def trimmed(lines: list[list[tuple[str, str]]]) -> list[list[tuple[str, str]]]:
+    """Without empty lines at the end."""
+    last = max((number for number, line in enumerate(lines) if line), default=0)
+    return lines[: last + 1]
+
+
+def main() -> None:
+    """Play the scene and write the picture."""
+    with tempfile.TemporaryDirectory(prefix="jobs-", dir="/tmp") as folder:  # a short name: it is in the picture
+        top, shell = play(Path(folder))
+    PICTURE.write_text(draw([("jobherd run", top), ("another terminal", shell)]))
+    print(f"wrote {PICTURE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

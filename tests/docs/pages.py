@@ -1,0 +1,122 @@
+"""The pages people read, taken apart: blocks of code with their marks, tables, links. Nothing here runs anything.
+
+A block may have marks: HTML comments on the lines right above it.
+
+    <!-- not run: why -->       it is looked at by people only; the reason is required
+    <!-- exits 2: why -->       its last command ends with that exit code
+    <!-- stays up: why -->      its command is started, and told to stop (SIGTERM) at the end of the page
+
+A Python block, or one in another language, whose first line is a comment with a path (`# my_handlers/mail.py`) is written to that file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+
+_FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
+_MARK = re.compile(r"^<!-- (not run|exits (\d+)|stays up): (.{10,}) -->$")
+_PATH = re.compile(r"^# ([\w./-]+\.\w+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code."""
+
+    page: Path
+    line: int
+    """Of its first line of code."""
+    language: str
+    text: str
+    marks: tuple[str, ...] = ()
+    exits: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def path(self) -> str | None:
+        """The file it stands for."""
+        found = _PATH.match(self.text.partition("\n")[0])
+        return found[1] if found else None
+
+    @property
+    def commands(self) -> list[Command]:
+        """What a console block types, each with what it says it shows."""
+        found: list[Command] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append(Command(line[2:]))
+            elif line.startswith("> ") and found and not found[-1].shows:
+                found[-1].line += "\n" + line[2:]
+            elif found:
+                found[-1].shows.append(line)
+        return found
+
+
+@dataclass(slots=True)
+class Command:
+    """One command of a console block."""
+
+    line: str
+    shows: list[str] = field(default_factory=list)
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    found: list[Block] = []
+    lines = page.read_text().splitlines()
+    at = 0
+    while at < len(lines):
+        fence = _FENCE.match(lines[at])
+        if fence is None:
+            at += 1
+            continue
+        end = next(place for place in range(at + 1, len(lines)) if lines[place].strip() == fence[1])
+        marks, exits = [], 0
+        above = at - 1
+        while above >= 0 and (mark := _MARK.match(lines[above])):
+            marks.append(mark[1].split()[0])
+            exits = int(mark[2] or exits)
+            above -= 1
+        assert above < 0 or not re.match(r"<!-- (not run|exits|stays up)", lines[above]), (
+            f"{page.name}:{above + 1}: a mark that is none: {lines[above]}"
+        )
+        found.append(Block(page, at + 2, fence[2], "\n".join(lines[at + 1 : end]) + "\n", tuple(marks), exits))
+        at = end + 1
+    return found
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code and without its comments."""
+    text = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def table(page: Path, *, heading: str) -> list[list[str]]:
+    """The rows of the first table under a heading, the row of titles left out."""
+    section = prose(page).partition(f"\n## {heading}\n")[2]
+    assert section, f"{page.name} has no heading {heading!r}"
+    rows = re.findall(r"^\|(.*)\|$", section.partition("\n## ")[0], re.MULTILINE)
+    return [[cell.strip() for cell in row.replace(r"\|", "&#124;").split("|")] for row in rows[2:]]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
+
+
+def links(page: Path) -> list[str]:
+    """Where its links and pictures lead."""
+    return re.findall(r"\]\(([^)\s]+)\)", prose(page)) + re.findall(r'(?:src|href)="([^"]+)"', prose(page))
+
+
+def code_words(page: Path) -> list[str]:
+    """What stands between backticks in the prose."""
+    return re.findall(r"`([^`\n]+)`", prose(page))

@@ -1,0 +1,173 @@
+"""What the pages name is there: links, settings, flags, signals, exit codes, metrics, options, outcomes."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+
+import pytest
+
+import handlers
+from handlers import Backoff, handler
+from supervisor.cli import commands
+from supervisor.cli.codes import ExitCode
+from supervisor.cli.command import add_common
+from supervisor.settings import Settings, specifications
+from supervisor.settings_sources import variable_of
+from supervisor.signals import HEARD
+from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, prose, table
+
+DOCS = ROOT / "docs"
+SOURCES = "\n".join(file.read_text() for package in ("supervisor", "workers", "handlers", "sql") for file in (ROOT / package).rglob("*.py"))
+MAKE = (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        if re.match(r"https?://", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_environment_variables_are_read_by_somebody(page):
+    known = {variable_of(name) for name in specifications()} | {name for each in specifications().values() for name in each.variables}
+    for variable in re.findall(r"\bJOBHERD_[A-Z_]+\b", page.read_text()):
+        assert variable in known or f'"{variable}' in SOURCES, f"{page.name}: {variable}"
+
+
+def flags():
+    """Every flag of every command."""
+    found = {"--version", "--help"}
+    for command in commands().values():
+        parser = argparse.ArgumentParser()
+        add_common(parser, command)
+        command.arguments(parser)
+        found.update(option for action in parser._actions for option in action.option_strings)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_and_commands_are_known(page):
+    known = flags() | {"--time"}  # docker's
+    for word in code_words(page):
+        if word.startswith("--"):
+            flag = re.split(r"[ =]", word)[0]
+            assert flag in known, f"{page.name}: {word}"
+        if (command := re.match(r"jobherd ([a-z]+)", word)) and not word.endswith(".service"):
+            assert command[1] in commands(), f"{page.name}: {word}"
+        if target := re.fullmatch(r"make ([a-z0-9-]+)", word):
+            assert re.search(rf"^{target[1]}:", MAKE, re.MULTILINE), f"{page.name}: {word}"
+
+
+def metrics():
+    """Every metric's name, with what its kind appends."""
+    source = (ROOT / "workers" / "web" / "metrics.py").read_text()
+    found = set()
+    for kind, name in re.findall(r'(Counter|Gauge|Histogram|Info)MetricFamily\(\s*"(\w+)"', source):
+        found |= {
+            name + ending
+            for ending in {"Counter": ["_total"], "Gauge": [""], "Info": ["_info"]}.get(kind, ["", "_bucket", "_sum", "_count"])
+        }
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "metrics.md"], ids=lambda page: page.name)
+def test_metrics_exist(page):
+    known = metrics()
+    assert "jobherd_worker_jobs_processed_total" in known
+    others = {"jobherd_jobs", "jobherd_dsn", "jobherd_inline", "jobherd_user"}  # the channel, fixtures, the package of folders
+    for name in re.findall(r"\bjobherd_\w+", page.read_text()):
+        assert name in known | others, f"{page.name}: {name}"
+
+
+def test_the_signals_are_those_that_the_parent_hears():
+    rows = table(DOCS / "signals-and-draining.md", heading="Signals")
+    named = {f"SIG{name}" for row in rows for name in re.findall(r"`([A-Z0-9]+)`", row[0])}
+    assert named == {signum.name for signum in HEARD} - {"SIGCHLD"}
+
+
+def test_the_exit_codes_are_all_there():
+    rows = table(DOCS / "signals-and-draining.md", heading="Exit codes")
+    assert {int(row[0]) for row in rows} == {int(code) for code in ExitCode}
+
+
+def test_the_options_of_a_handler_are_all_there_with_their_defaults():
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(DOCS / "writing-handlers.md", heading="Options")}
+    known = {name: each.default for name, each in inspect.signature(handler).parameters.items() if name != "kind"}
+    assert rows.keys() == known.keys()
+    for name, shown in rows.items():
+        assert eval(shown, {"Backoff": Backoff}) == known[name], name
+
+
+def test_the_outcomes_are_all_there():
+    rows = table(DOCS / "writing-handlers.md", heading="What it may say")
+    said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
+    dispositions = {name for name in handlers.__all__ if name in {"Completed", "Failed", "Nack", "Retry", "Snooze", "Abandon", "Poison"}}
+    assert said == dispositions
+    metric_page = prose(DOCS / "metrics.md")
+    for outcome in {word for row in rows for word in re.findall(r"`(\w+)`", row[3])}:
+        assert f"`{outcome}`" in metric_page, outcome
+
+
+def test_the_defaults_that_the_readme_tells_are_the_defaults():
+    text = prose(ROOT / "README.md")
+    settings = Settings()
+    assert (settings.drain_timeout, settings.grace, settings.lease) == (300, 5, 15)
+    assert "running jobs get 5 minutes to finish" in text
+    assert "5 s later its process gets SIGTERM, 5 s after that SIGKILL" in text
+    assert "lease of 15 s" in text
+
+
+def test_what_stops_it_waits_longer_than_a_drain():
+    settings = Settings()
+    least = settings.drain_timeout + 2 * settings.grace + 10
+    for file, pattern in (
+        ("jobherd.service", r"^TimeoutStopSec=(\d+)$"),
+        ("compose.yaml", r"stop_grace_period: (\d+)s$"),
+        ("kubernetes.yaml", r"terminationGracePeriodSeconds: (\d+)$"),
+    ):
+        found = re.search(pattern, (ROOT / "deploy" / file).read_text(), re.MULTILINE)
+        assert found is not None, file
+        assert int(found[1]) >= least, file
+
+
+def test_the_service_stays_down_only_when_trying_again_is_no_use():
+    found = re.search(r"^RestartPreventExitStatus=(.+)$", (ROOT / "deploy" / "jobherd.service").read_text(), re.MULTILINE)
+    assert found is not None
+    assert {int(code) for code in found[1].split()} == {ExitCode.USAGE, ExitCode.CONFIGURATION}
+
+
+def test_what_is_deployed_names_variables_and_pages_that_exist():
+    health = (ROOT / "workers" / "web" / "health.py").read_text()
+    for file in sorted((ROOT / "deploy").iterdir()):
+        if file.is_file():
+            text = file.read_text()
+            for variable in re.findall(r"\bJOBHERD_[A-Z]+\b", text):
+                assert variable.removeprefix("JOBHERD_").lower() in specifications(), f"{file.name}: {variable}"
+            for path in re.findall(r"path: (/\w+)|127\.0\.0\.1:8790(/\w+)", text):
+                assert f'"{"".join(path)}"' in health, f"{file.name}: {path}"
+
+
+@pytest.mark.parametrize(
+    ("seed", "page", "words"),
+    [
+        ("A10 A38", "README.md", "ready again within milliseconds"),
+        ("A18", "docs/writing-handlers.md", "Kinds are named `namespace:verb`"),
+        ("A19", "docs/writing-handlers.md", "A handler enqueues like any other producer"),
+        ("A20 A21", "README.md", "There is nothing to register: the file in the folder is enough"),
+        ("A27", "docs/writing-handlers.md", "the payload is malformed, or the row it is about has vanished"),
+        ("A37", "README.md", "A handler must be idempotent"),
+        ("A39", "docs/writing-handlers.md", "The guard is `processed_at IS NULL` in the UPDATE itself"),
+        ("A50", "docs/operating.md", "a supervisor takes **workers + 2**"),
+        ("A51", "README.md", "nobody is woken for what was rolled back"),
+    ],
+)
+def test_the_guidance_is_given(seed, page, words):
+    """A10 A18 A19 A20 A21 A27 A37 A38 A39 A50 A51: what people must know is told."""
+    assert words in " ".join(prose(ROOT / page).split()), seed

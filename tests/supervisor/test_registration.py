@@ -1,0 +1,147 @@
+"""Registered, beating, heard: on a real session, with the time handed in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psycopg
+import pytest
+
+from supervisor import lease
+from supervisor.courier import Courier, Letter, Link
+from supervisor.fleet import Fleet, Limits
+from supervisor.registration import ECHO_PATIENCE, Registration
+from tests.support.queue import Queue
+from workers.board import Notice
+
+LEASE = 15.0
+
+
+class Parent:
+    """A supervisor's session and registration, turned by hand."""
+
+    def __init__(self, dsn):
+        self.courier = Courier(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.fleet, self.notice = Fleet(Limits()), Notice()
+        self.registration = Registration(self.courier, self.fleet, self.notice, me=lease.identity(), lease=LEASE)
+        self.heard = []
+
+    def turn(self, now):
+        self.courier.step(now)
+        self.registration.step(now)
+        self.courier.step(now)
+        for note in self.courier.notifications:
+            self.heard.append(note)
+            if note.startswith("@beat:"):
+                self.registration.echoed(note)
+        self.courier.notifications.clear()
+
+    def until(self, condition, ahead=0.0):
+        limit = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < limit, (self.courier.link, self.courier.trouble)
+            self.turn(time.monotonic() + ahead)
+
+
+@pytest.fixture
+def parent(database):
+    parent = Parent(database)
+    parent.until(lambda: parent.registration.heard_back)
+    yield parent
+    parent.courier.close()
+
+
+def leases(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute("SELECT id, lease_until > clock_timestamp(), host FROM jobherd.supervisors ORDER BY id").fetchall()
+
+
+def test_it_registers_beats_and_hears_itself(parent, database):
+    assert parent.fleet.supervisor
+    assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
+    assert parent.registration.beats >= 1
+
+
+def test_the_deadline_counts_from_before_the_beat(parent):
+    before = parent.registration.beats
+    sent = time.monotonic() + 100
+    parent.turn(sent)
+    parent.until(lambda: parent.registration.beats > before, ahead=100)
+    assert sent + LEASE <= parent.notice.lease_deadline <= time.monotonic() + 100 + LEASE
+
+
+def test_a_session_that_does_not_hear_is_made_anew(parent):
+    """What a half-open connection looks like: statements may still be answered, notifications do not come."""
+    parent.courier._queue.append(Letter("unlisten", b"UNLISTEN *", [], lambda answer: None))
+    epoch, later = parent.courier.epoch, LEASE
+    parent.until(lambda: parent.registration._echo_by < float("inf"), ahead=later)  # a beat whose echo cannot come
+    assert parent.courier.link is Link.UP
+    parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
+    assert parent.courier.link is not Link.UP
+    assert "does not hear" in parent.courier.trouble
+    parent.until(lambda: parent.courier.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, database):
+    old = parent.fleet.supervisor
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.supervisors")
+    parent.until(lambda: parent.fleet.supervisor not in (0, old), ahead=LEASE)
+    assert [row[0] for row in leases(database)] == [parent.fleet.supervisor]
+    assert any("lease was lost" in note for note in parent.fleet.notes)
+
+
+def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, database):
+    with Queue(database) as queue:
+        number = queue.enqueue("a:b")
+        lapsed, beating = queue.child(), queue.supervisor()
+        lapsed.claim(1)
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor)
+        # The server of the tests has run for less than a lease: that alone would make everybody wait.
+        parent.registration._lease = 0.001
+        parent.until(lambda: parent.registration.reclaimed == 1, ahead=LEASE)
+        assert queue.state(number) == "retrying"
+        assert beating.id in [row[0] for row in leases(database)]
+
+
+def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
+    dead = subprocess.Popen(["true"])
+    started = lease.started(dead.pid) or 1
+    dead.wait()
+    with Queue(database) as queue:
+        number = queue.enqueue("a:b")
+        child = queue.child()
+        child.claim(1)
+        me = lease.identity()
+        queue.run(
+            "UPDATE jobherd.supervisors SET machine = %s, pid = %s, pid_started = %s WHERE id = %s",
+            me.machine,
+            dead.pid,
+            started,
+            child.supervisor,
+        )
+        parent = Parent(database)
+        parent.until(lambda: parent.registration.reclaimed == 1)
+        assert queue.state(number) == "retrying"
+        parent.courier.close()
+
+
+def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(database):
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"], stdout=subprocess.PIPE, process_group=0
+    )
+    orphan.stdout.readline()
+    row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, lease.started(orphan.pid))
+    assert lease.dead([row]) == []  # its child still ran; it is being ended now
+    orphan.wait(30)
+    orphan.stdout.close()
+    assert lease.dead([row]) == [7]
+
+
+def test_a_living_neighbour_is_never_taken_for_dead():
+    me = os.getpid()
+    assert lease.dead([lease.Neighbour(7, me, lease.started(me), None, None)]) == []
+    assert lease.dead([lease.Neighbour(7, me, (lease.started(me) or 0) + 1, None, None)]) == [7]  # its number was given again

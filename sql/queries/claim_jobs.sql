@@ -4,11 +4,12 @@
 -- picked locks rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than
 -- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). A job that is to run alone ends
 -- the batch before it. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
+-- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
 -- One row without an id says: the queue's first rows are in other hands, ask again.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT c.id
-      FROM jobherd.children c JOIN jobherd.supervisors s ON s.id = c.supervisor
-     WHERE c.id = %(child)s AND s.lease_until > clock_timestamp()
+      FROM jobherd.children c
+     WHERE c.id = %(child)s AND (SELECT s.lease_until FROM jobherd.supervisors s WHERE s.id = c.supervisor) > clock_timestamp()
 ), head AS (
     (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
@@ -18,8 +19,8 @@ WITH RECURSIVE me AS MATERIALIZED (
            ) AS after
 ), chosen AS MATERIALIZED (
     SELECT h.queue
-      FROM head h LEFT JOIN jobherd.queues q ON q.name = h.queue
-     WHERE q.paused_at IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[])) AND EXISTS (SELECT FROM me)
+      FROM head h
+     WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[])) AND EXISTS (SELECT FROM me)
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (
@@ -49,9 +50,10 @@ WITH RECURSIVE me AS MATERIALIZED (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes, state, queue,
                                  kind, payload, error_code, error)
-    SELECT t.id, t.created_at, t.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), t.priority, t.attempts,
+    SELECT t.id, t.created_at, t.run_at, clock_timestamp(),
+           current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = t.kind), 30), t.priority, t.attempts,
            t.max_attempts, t.crashes, 'expired', t.queue, t.kind, t.payload, 'JOB_EXPIRED', 'its good_until passed before it was claimed'
-      FROM taken t LEFT JOIN jobherd.kinds k ON k.name = t.kind
+      FROM taken t
      WHERE t.expired
 )
 SELECT b.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,

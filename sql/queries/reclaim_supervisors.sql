@@ -4,7 +4,7 @@
 -- The attempt stays counted, no crash is charged, and each job is next claimed alone: if it killed its whole host it must not
 -- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
 -- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
--- had one whole lease to renew.
+-- had one whole lease to renew. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
@@ -29,12 +29,6 @@ WITH lapsed AS (
            priority, attempts, max_attempts, crashes, true, queue, kind, payload
       FROM job
      WHERE fate = 'ready'
-), tried AS (
-    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, ran_on)
-    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
-           'its supervisor was lost: the lease lapsed or the process died', ran_on
-      FROM job
-     WHERE fate = 'ready'
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, error_code, error, ran_on)
@@ -43,5 +37,11 @@ WITH lapsed AS (
            CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
       FROM job
      WHERE fate <> 'ready'
+), tried AS (
+    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, ran_on)
+    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
+           'its supervisor was lost: the lease lapsed or the process died', ran_on
+      FROM job
+     WHERE fate = 'ready'
 )
 SELECT (SELECT count(*) FROM lapsed) AS supervisors, (SELECT count(*) FROM job) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts

@@ -27,7 +27,7 @@ from supervisor.settings_sources import SettingsError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 CONNECT_TIMEOUT = 10
 """Seconds; what the DSN or PGCONNECT_TIMEOUT say goes before it."""
@@ -67,8 +67,11 @@ def load_settings(flags: Mapping[str, object], *, only: tuple[str, ...] | None =
 
 
 @contextmanager
-def chosen(settings: Settings) -> Iterator[str]:
-    """Give the DSN of the database to work on. The embedded one is started where needed, and left at the end."""
+def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None) -> Iterator[str]:
+    """Give the DSN of the database to work on. The embedded one is started where needed, and left at the end.
+
+    tell: is told which one it is when none was named; default: people are told if this command had to start it.
+    """
     if settings.dsn is not None:
         yield settings.dsn
         return
@@ -78,10 +81,13 @@ def chosen(settings: Settings) -> Iterator[str]:
         server = embedded.start(settings.embedded_dir)
     except embedded.EmbeddedUnavailable as problem:
         raise CommandError(f"{problem}", ExitCode.NO_DATABASE) from None
-    complain(
-        f"no database is named; using the embedded PostgreSQL {server.version} in {server.data.parent} "
-        "(name one with --dsn, JOBHERD_DSN or DATABASE_URL)"
-    )
+    if tell is None and server.started:
+        tell = complain
+    if tell is not None:
+        tell(
+            f"no database is named; using the embedded PostgreSQL {server.version} in {server.data.parent} "
+            "(name one with --dsn, JOBHERD_DSN or DATABASE_URL)"
+        )
     try:
         yield server.dsn
     finally:

@@ -23,6 +23,8 @@ STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "fail
 OVER: Final = ("completed", "failed", "cancelled", "expired")
 FARTHEST: Final = 50_000
 """Rows of each table that a page with a filter may look at: 10 million jobs of the past must not be read for it."""
+NOWHERE: Final[dict[str, Any]] = {"state": "unknown", "error_code": None, "error": None}
+"""What is known of a job that does not exist."""
 FIRST_LOOK, LONGEST_LOOK, LOOK_FACTOR = 0.02, 1.0, 1.5
 """How often `wait` looks, in seconds: soon at first, then ever more seldom."""
 
@@ -86,9 +88,13 @@ _COLUMNS: Final = (
 
 
 def _line(job: dict[str, Any]) -> tuple[object, ...]:
-    note = ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
     tries = f"{job['attempts']}/{job['max_attempts']}"
-    return (job["id"], job["state"], job["kind"], job["queue"], tries, _when(job), note)
+    return (job["id"], job["state"], job["kind"], job["queue"], tries, _when(job), _why(job))
+
+
+def _why(job: dict[str, Any]) -> str:
+    """Return what went wrong last, with its code."""
+    return ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
 
 
 def _when(job: dict[str, Any]) -> str:
@@ -151,7 +157,7 @@ def _page(job: dict[str, Any]) -> None:
     facts += [("timeout", show_span(job["timeout"]))] if job["timeout"] else []
     facts += [("ran on" if job["finished_at"] else "runs on", job["ran_on"])] if job["ran_on"] else []
     facts += [(name, job[name]) for name in ("progress", "payload", "result") if job[name] is not None]
-    facts += [("error", ": ".join(str(part) for part in (job["error_code"], job["error"]) if part))] if job["error"] else []
+    facts += [("error", _why(job))] if job["error"] else []
     for name, value in facts:
         print(f"{paint(f'{name:<11}', 'dim')} {plain(value)}")
     try:
@@ -172,10 +178,10 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
     ran = f"  ran for {_since(start, end)}" if start and end else ""
     print(f"\n{paint('attempt', 'dim')} {attempt.get('attempt', '?')}  {paint(plain(outcome), colour)}{plain(code)}{plain(where)}")
     print(f"  {show_moment(start or end)}{ran}")
-    if error := attempt.get("error"):
-        print(f"  {plain(error)}")
-    if post_mortem := attempt.get("post_mortem"):
-        print(f"  {plain(post_mortem.get('sentence', '') if isinstance(post_mortem, dict) else post_mortem)}".rstrip())
+    error, post_mortem = attempt.get("error"), attempt.get("post_mortem")
+    why = post_mortem.get("sentence") if isinstance(post_mortem, dict) else post_mortem
+    for text in dict.fromkeys(text for text in (error, why) if text):  # of a dead process the sentence is the error
+        print(f"  {plain(text)}")
     if usage := attempt.get("usage"):
         print(f"  used {plain(', '.join(f'{name} {value}' for name, value in usage.items()) if isinstance(usage, dict) else usage)}")
     for line in plain_lines(attempt.get("traceback") or "").splitlines():
@@ -202,7 +208,7 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
 def _wait(arguments: argparse.Namespace) -> int:
     ids = job_ids(arguments.ids)
     until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
-    found: dict[int, str] = {}
+    found: dict[int, dict[str, Any]] = {}
     printed: set[int] = set()
     pause, away = FIRST_LOOK, False
     while True:
@@ -226,29 +232,37 @@ def _wait(arguments: argparse.Namespace) -> int:
             time.sleep(LONGEST_LOOK)
 
 
-def _look(at: Session, ids: list[int], found: dict[int, str], printed: set[int], *, quiet: bool) -> bool:
+def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed: set[int], *, quiet: bool) -> bool:
     """Look once; say which jobs are over now; return whether all are."""
-    rest = [number for number in ids if found.get(number) not in OVER]
-    seen = {row["id"]: row["state"] for row in at.rows("list_states", {"ids": rest})}
+    rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
+    seen = {row["id"]: row for row in at.rows("list_states", {"ids": rest})}
     for number in rest:
-        found[number] = seen.get(number, "unknown")
-        if found[number] in OVER and not quiet and number not in printed:
+        found[number] = seen.get(number, NOWHERE)
+        if found[number]["state"] in OVER and not quiet and number not in printed:
             printed.add(number)
-            print(f"{number} {paint(found[number], console.STATE_COLOURS[found[number]])}", flush=True)
-    return all(found[number] in OVER or found[number] == "unknown" for number in ids)
+            print(_ended(number, found[number]), flush=True)
+    return all(found[number]["state"] in {*OVER, "unknown"} for number in ids)
 
 
-def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, str], *, timed_out: bool) -> int:
+def _ended(number: int, job: dict[str, Any]) -> str:
+    """Return the line that says how a job ended: the id, the state, and in the rest of the line why it did not complete."""
+    said = f"{number} {job['state']}"
+    why = "" if job["state"] == "completed" or not (job["error"] or job["state"] == "failed") else _why(job)
+    text = f"  {console.cut(plain(why), max(0, console.width() - len(said) - 2))}" if why else ""
+    return f"{number} {paint(job['state'], console.STATE_COLOURS[job['state']])}{text}"
+
+
+def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, dict[str, Any]], *, timed_out: bool) -> int:
     if arguments.json:
-        console.print_json([{"id": number, "state": found[number]} for number in ids])
-    missing = [str(number) for number in ids if found[number] == "unknown"]
+        console.print_json([{"id": number, **{name: found[number][name] for name in NOWHERE}} for number in ids])
+    missing = [str(number) for number in ids if found[number]["state"] == "unknown"]
     if missing:
         console.complain(f"there is no job {', '.join(missing)}")
-    open_ones = [str(number) for number in ids if found[number] not in OVER and found[number] != "unknown"]
+    open_ones = [str(number) for number in ids if found[number]["state"] not in {*OVER, "unknown"}]
     if timed_out:
         console.complain(f"still not over: {', '.join(open_ones)}")
         return ExitCode.TIMEOUT
-    return ExitCode.DONE if all(found[number] == "completed" for number in ids) else ExitCode.WRONG
+    return ExitCode.DONE if all(found[number]["state"] == "completed" for number in ids) else ExitCode.WRONG
 
 
 COMMANDS: Final = (

@@ -1,0 +1,67 @@
+"""How far a long command is, on the last line of a terminal. Standard output stays for the answer; without a terminal nothing is shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Final
+
+from supervisor.cli.console import NARROWEST, show_span
+
+PAUSE: Final = 0.1
+"""Seconds between two looks of the line."""
+BAR: Final = 24
+"""Columns of the bar."""
+
+
+class Progress:
+    """How far it is, on the last line of a terminal: a bar where the length is known, else a count. Nothing for a single chunk."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._start = time.monotonic()
+        self._next = 0.0
+        self._chunks = 0
+        self._last = ""
+        self._shown = False
+        self._wanted = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self, done: int, read: int) -> None:
+        """Say that so many jobs are enqueued, from so many bytes."""
+        self._chunks += 1
+        if not self._wanted:
+            return
+        now = time.monotonic()
+        seconds = max(now - self._start, 0.001)
+        self._last = f"{done:,} jobs, {done / seconds:,.0f} a second"
+        if self._length:
+            part = min(1.0, read / self._length)
+            full = int(part * BAR)
+            left = f", {show_span(seconds / part * (1 - part))} left" if 0 < part < 1 else ""
+            self._last = f"[{'#' * full}{'.' * (BAR - full)}] {int(part * 100):3d}%  {self._last}{left}"
+        if now >= self._next and (self._chunks > 1 or (self._length and read < self._length)):
+            self._next, self._shown = now + PAUSE, True
+            self._draw()
+
+    def hide(self) -> None:
+        """Make room: ids are about to be printed, perhaps on the same terminal."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the last state standing, if any was shown."""
+        if self._shown:
+            self._draw()
+            print(file=sys.stderr)
+
+    def _draw(self) -> None:
+        print(f"\r{self._last[: _columns() - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _columns() -> int:
+    """Return the terminal's columns: a line that wraps could not be taken back. A terminal that does not know has 80."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or NARROWEST
+    except (OSError, ValueError):
+        return NARROWEST

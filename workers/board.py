@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import struct
+import threading
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import IntEnum
@@ -75,6 +76,19 @@ class Order:
 _NOW = struct.Struct("<BqqqHhhhdd")
 _ORDER = struct.Struct("<Bqq")
 _HEAD = struct.Struct("<QII")
+
+
+_lock = threading.Lock()
+
+
+def fence() -> None:
+    """Make what was stored seen by others before anything is read: a processor may turn the two round.
+
+    A child shows itself idle and then looks at the epoch; the parent moves the epoch and then looks who is idle. Were either pair turned
+    round, both could miss each other, and the wake-up would be lost.
+    """
+    with _lock:
+        pass
 
 
 class Cell:
@@ -418,6 +432,7 @@ class Notice:
     def bump(self) -> None:
         """Called in the parent: there may be work."""
         self._words[self._EPOCH] += 1
+        fence()
 
     @property
     def epoch(self) -> int:

@@ -69,7 +69,7 @@ def set_up(
     if log_format not in {"text", "json"}:
         message = f"log format {log_format!r} is not known: use text, json or auto"
         raise ValueError(message)
-    if not isinstance(logging.getLevelName(level.upper()), int):
+    if level.upper() not in logging.getLevelNamesMapping():
         message = f"log level {level!r} is not known: use DEBUG, INFO, WARNING, ERROR or CRITICAL"
         raise ValueError(message)
     formatter = JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=terminal)

@@ -90,7 +90,7 @@ def _web(body: Body) -> int:
     from workers.web import run  # noqa: PLC0415 - only in such a child
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # it holds nothing that could be finished
-    run(body.seat)
+    run(body.seat, title=body.title)
     return EXIT_LEFT
 
 

@@ -12,27 +12,25 @@ import _thread
 import logging
 import os
 import random
-import signal
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from handlers._backoff import Backoff
 from handlers._client import Client, configure
 from handlers._registry import load
-from workers.board import Now, Phase, Policy, Reason
+from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
+from workers.declaration import kinds_of, policy_of
 from workers.execute import Claimed, Executor
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.tidiness import Tidiness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
-    from handlers._policy import Wait
     from workers.main import Body
 
 _log = logging.getLogger("jobherd.worker")
@@ -41,9 +39,10 @@ HELD: Final = 0.05
 """Seconds that an outcome may wait for its settlement while other jobs of its claim run."""
 _LOOK: Final = 0.0002
 """Seconds between two looks at the wake pipe while a batch runs: a look costs a microsecond."""
-_CONTENDED: Final = 10
 _EXIT_UNSETTLED: Final = 70
 _LAPSED: Final = 0.2
+_HELD_BY_OTHERS: Final = 0.25
+"""Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
 _OWN_POLL: Final = 12
 """The parent nudges one child each poll; a child asks by itself, should its parent hang, so many polls after it last heard anything:
 sixty-four idle children must not ask sixty-four times as often as one."""
@@ -74,12 +73,18 @@ def load_handlers(body: Body) -> dict[str, AnyHandler] | None:
     found = load(settings.handlers)
     problems = [str(problem) for problem in found.problems]
     if not found.kinds and not problems:
-        where = ", ".join(settings.handlers) or "nowhere: set --handlers or JOBHERD_HANDLERS"
-        problems.append(f"no handler was found; looked in {where}")
+        problems.append(say_none_found(settings.handlers))
     for problem in problems:
-        _log.error("handlers do not load: %s", problem)
-        send(body.seat.report, Problem(problem))
+        if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
+            _log.error("%s", problem)
     return None if problems else found.kinds
+
+
+def say_none_found(sources: Sequence[str]) -> str:
+    """Return the sentence for sources that hold no job; `jobherd check` says the same."""
+    if not sources:
+        return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
+    return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"
 
 
 class Worker:
@@ -119,7 +124,7 @@ class Worker:
             board=self._board,
             ids=self._ids,
         )
-        self._tidy = _Tidiness(body)
+        self._tidy = Tidiness(body)
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
@@ -144,19 +149,22 @@ class Worker:
 
     def _next(self) -> list[Claimed] | None:
         """Return the jobs of the next claim, however long they take to come; None when it is time to leave."""
-        contended = 0
+        avoided: list[str] = []
+        epoch = 0
         while True:
             self._look()
             self._worn = self._worn or self._tidy.look()
             if self._wake.dismissed or self._worn:
                 return None
-            if self._notice.draining or time.monotonic() >= self._notice.lease_deadline:
-                # Whoever cannot renew the lease claims nothing: others may be about to take the jobs.
+            if self._notice.draining or time.monotonic() >= self._notice.lease_deadline - self._seat.settings.lease / 5:
+                # Whoever cannot renew the lease claims nothing: others may be about to take the jobs. And where an exclusive job would
+                # be ended, none is begun: it would be claimed and torn out, child after child, until the lease is renewed.
                 self._settle()
                 self._sleep(_LAPSED, idle=False)
                 continue
-            epoch = self._notice.epoch
-            rows = self._claim()
+            if not avoided:
+                epoch = self._notice.epoch
+            rows = self._claim(avoided)
             batch = self._sort(rows)
             if batch:
                 if self._woken and len(rows) >= self._seat.settings.batch:
@@ -164,22 +172,21 @@ class Worker:
                 self._woken = False
                 return batch
             if rows and not rows[-1].id:
-                contended += 1
-                if contended <= _CONTENDED:
-                    self._sleep(random.uniform(0.0002, 0.002) * contended, idle=False)
-                    continue
-                self._sleep(0.1, idle=False)
-            elif not rows:
-                self._idle(epoch)
-            contended = 0
+                # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
+                avoided.append(rows[-1].queue)
+                continue
+            if not rows:
+                # Nobody calls when a lock is let go of, so whoever found one asks again soon.
+                self._idle(epoch, _HELD_BY_OTHERS if avoided else self._seat.settings.poll * _OWN_POLL)
+            avoided.clear()
 
-    def _idle(self, epoch: int) -> None:
+    def _idle(self, epoch: int, longest: float) -> None:
         self._board.set_idle(idle=True)
-        _fence()
+        fence()
         if self._notice.epoch == epoch:
             self._say(Phase.IDLE)
             self._body.title("idle")
-            self._sleep(self._seat.settings.poll * _OWN_POLL * random.uniform(0.9, 1.1), idle=True)
+            self._sleep(longest * random.uniform(0.9, 1.1), idle=True)
             self._woken = True
         self._board.set_idle(idle=False)
 
@@ -187,10 +194,15 @@ class Worker:
         if self._wake.wait(seconds) and not idle:
             self._woken = True  # a nudge that came while this child was not idle after all
 
-    def _claim(self) -> list[Claimed]:
+    def _claim(self, avoided: Sequence[str]) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
         session, settings = self._session, self._seat.settings
-        claim = {"child": session.child, "served": list(settings.queues) or None, "wanted": settings.batch}
+        claim = {
+            "child": session.child,
+            "served": list(settings.queues) or None,
+            "avoided": list(avoided) or None,
+            "wanted": settings.batch,
+        }
         rows = None
         if self._unsettled:
             self._say(Phase.SETTLING, keep_job=True)
@@ -311,89 +323,3 @@ class Worker:
     def _ids(self) -> dict[str, object]:
         running = self._executor.running
         return {} if running is None else {"job": running.id, "kind": running.kind, "attempt": running.attempts}
-
-
-class _Tidiness:
-    """What a job may have left changed in its process. Looked at once for each claim: a few system calls."""
-
-    def __init__(self, body: Body) -> None:
-        self.threads = _thread._count()  # noqa: SLF001 - all others make a list
-        self._alarm = body.alarm
-        self._known = set(threading.enumerate())
-        self._home = os.getcwd()
-        self._home_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._depth = sys.getrecursionlimit()
-        self._jobs = 0
-
-    def look(self) -> str:
-        """Put right what can be put right; return what cannot, in words, or nothing."""
-        try:
-            moved = os.getcwd() != self._home
-        except OSError:
-            moved = True
-        if moved:
-            os.fchdir(self._home_fd)
-        sys.setrecursionlimit(self._depth)
-        if blocked := signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            return f"a job blocked signals: {', '.join(signal.Signals(number).name for number in sorted(blocked))}"
-        return "" if self._alarm.rearm_if_touched() else "a job moved the interval timer"
-
-    def threads_left(self) -> str:
-        """Return the names of threads that a job left behind, or nothing if what it left are daemons.
-
-        Libraries keep daemons for as long as the process lives, a pool of connections is one: a child that was replaced for it would be
-        replaced after each job.
-        """
-        now = set(threading.enumerate())
-        left = [thread.name for thread in now - self._known if not thread.daemon]
-        self._known = now
-        self.threads = _thread._count()  # noqa: SLF001
-        return ", ".join(left)
-
-
-def policy_of(handler: AnyHandler) -> Policy:
-    """Return what the parent must know of a kind."""
-    policy = handler.policy
-    return Policy(
-        handler.kind,
-        policy.max_attempts,
-        policy.max_crashes,
-        policy.keep_completed_days,
-        policy.keep_failed_days,
-        _backoff(policy.backoff),
-        policy.exclusive,
-    )
-
-
-def _backoff(wait: Wait) -> tuple[float, float, float, float]:
-    """Return a back-off as four numbers; one that is no curve becomes the nearest: the parent, which runs no user code, asks for a crash."""
-    if isinstance(wait, Backoff):
-        return wait.base, wait.factor, wait.jitter, wait.cap
-    if isinstance(wait, tuple):
-        growth = wait[1] / wait[0] if len(wait) > 1 and wait[0] > 0 else 1.0
-        return wait[0], max(1.0, growth), 0.0, wait[-1]
-    return Policy().backoff
-
-
-def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
-    """Return the parameters of register_kinds.sql."""
-    all_of = list(handlers.values())
-    return {
-        "names": [one.kind for one in all_of],
-        "queues": [one.policy.queue for one in all_of],
-        "priorities": [one.policy.priority for one in all_of],
-        "max_attempts": [one.policy.max_attempts for one in all_of],
-        "max_crashes": [one.policy.max_crashes for one in all_of],
-        "keep_completed": [one.policy.keep_completed_days for one in all_of],
-        "keep_failed": [one.policy.keep_failed_days for one in all_of],
-    }
-
-
-_lock = threading.Lock()
-
-
-def _fence() -> None:
-    """Make what was stored seen by others before anything is read: a processor may turn these two round, and a wake-up would be lost."""
-    with _lock:
-        pass

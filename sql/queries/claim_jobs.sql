@@ -5,7 +5,7 @@
 -- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). A job that is to run alone ends
 -- the batch before it. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
--- One row without an id says: the queue's first rows are in other hands, ask again.
+-- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT c.id
       FROM jobherd.children c
@@ -20,7 +20,8 @@ WITH RECURSIVE me AS MATERIALIZED (
 ), chosen AS MATERIALIZED (
     SELECT h.queue
       FROM head h
-     WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[])) AND EXISTS (SELECT FROM me)
+     WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
+       AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me)
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (

@@ -23,7 +23,8 @@ WITH said AS MATERIALIZED (
     SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload,
            j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
-           CASE WHEN s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
+           -- What did not start, or only asked for more time, gives the attempt back that the claim has counted.
+           CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
            CASE WHEN s.outcome IN ('retry', 'snoozed', 'abandoned') AND j.id = ANY (h.cancelled) THEN 'cancelled' ELSE s.outcome END
                AS outcome,
            -- Durations come from the child's monotonic clock, times from the database's: one reading of it, or a job of a few

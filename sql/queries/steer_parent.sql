@@ -1,3 +1,4 @@
 -- Bound what the parent's session may wait for: it holds the lease, and a statement that waits for a lock must not outlast it.
 SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_timeout', %(patience)s, false),
-       set_config('idle_in_transaction_session_timeout', %(patience)s, false)
+       set_config('idle_in_transaction_session_timeout', %(patience)s, false),
+       set_config('plan_cache_mode', 'force_generic_plan', false)

@@ -6,6 +6,7 @@ import json
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from tests.support.queue import Queue
 
@@ -118,6 +119,20 @@ def test_rows_in_other_hands_are_told_from_an_empty_queue(queue):
         one.claim(1)
         assert other.claim_raw(1)[0]["id"] is None
     assert other.claim_raw(1) == []
+
+
+def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue):
+    queue.enqueue("a:b", queue="held", priority=-1)
+    other = queue.enqueue("a:b", queue="free")
+    child = queue.child()
+    with psycopg.connect(queue.dsn) as console:
+        console.execute("SELECT * FROM jobherd.ready WHERE queue = 'held' FOR UPDATE")
+        (row,) = child.claim_raw(1)
+        assert (row["id"], row["queue"]) == (None, "held")
+        (row,) = child.connection.cursor(row_factory=dict_row).execute(
+            queue.text("claim_jobs"), {**child.parameters(1), "avoided": ["held"]}
+        )
+        assert row["id"] == other
 
 
 def explain(queue, child, wanted=10):

@@ -38,6 +38,17 @@ def test_where_an_outcome_leads(queue, outcome, delay, state, attempts):
     assert len(row["history"]) == 1
 
 
+@pytest.mark.parametrize("outcome", ["expired", "cancelled", "failed", "abandoned", "snoozed"])
+def test_what_never_started_gives_its_attempt_back(queue, outcome):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    child.settle(job.token, [job.id], outcome, error="why", ran=None, delay=1.0)
+    row = queue.job(job.id)
+    assert row["attempts"] == 0
+    assert row["started_at"] is None
+
+
 def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()

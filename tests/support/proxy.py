@@ -65,6 +65,7 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     partner: dict[socket.socket, socket.socket] = {}
     clients: set[socket.socket] = set()
     swallow = False
+    losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, and the last bytes of those
 
     def drop(end: socket.socket) -> None:
         other = partner.pop(end)
@@ -94,14 +95,16 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                 if not data:
                     drop(end)
                     continue
-                other = partner[end]
-                with suppress(ConnectionError):
-                    other.sendall(data)
                 if swallow and end in clients:
                     swallow = False
-                    answer = b""
+                    losing[partner[end]] = b""
+                if end in losing:
                     # Up to "ready for query, idle": by then the server has committed.
-                    while not answer.endswith(b"Z\0\0\0\5I"):
-                        answer += other.recv(1 << 20)
-                    drop(end)
-                    control.send(b"d")
+                    losing[end] = (losing[end] + data)[-6:]
+                    if losing[end] == b"Z\0\0\0\5I":
+                        del losing[end]
+                        drop(end)
+                        control.send(b"d")
+                    continue
+                with suppress(ConnectionError):
+                    partner[end].sendall(data)

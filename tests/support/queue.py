@@ -52,7 +52,7 @@ class Child:
         self.connection.execute(queue.text("steer_planner"))
 
     def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
-        return {"child": self.id, "wanted": wanted, "served": served}
+        return {"child": self.id, "wanted": wanted, "served": served, "avoided": None}
 
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
         return (
@@ -65,6 +65,7 @@ class Child:
 
     def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
         parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}
+        parameters["ran"] = [common.get("ran", 1.0)] * len(ids)
         parameters |= {"child": self.id, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "host/1"}
         return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
 

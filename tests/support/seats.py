@@ -17,7 +17,6 @@ import json
 import os
 import select
 import signal
-import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from psycopg.rows import dict_row
 import sql
 from tests.support.processes import is_running, wait_for_exit
 from workers import link, main
-from workers.board import Board, Notice, Order, Policy, Reason
+from workers.board import OUTCOMES, Board, Notice, Order, Policy, Reason
 from workers.seat import ChildSettings, Seat
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +101,7 @@ class Child:
 
     def dismiss(self) -> int:
         """Close its wake pipe and return its exit code."""
+        self.board.dismiss()
         self.close_wake()
         return self.wait()
 
@@ -162,6 +162,7 @@ class Bench:
         for child in self.children:
             child.close()
         self.connection.close()
+        os.close(self.notice.fd)
 
     def ask(self, text: str, **parameters: object) -> list[dict[str, Any]]:
         cursor = self.connection.execute(text, parameters or None)
@@ -245,7 +246,9 @@ class Bench:
 
     def insert(self, kind: str, payload: str) -> int:
         """Put a payload into the table that no door would let through."""
-        return int(self.ask("INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload)[0]["id"])
+        return int(
+            self.ask("INSERT INTO jobherd.ready (kind, payload) VALUES (%(k)s, %(p)s::json) RETURNING id", k=kind, p=payload)[0]["id"]
+        )
 
     def job(self, job: int) -> dict[str, Any] | None:
         # Without the payload: what raw SQL put there may be more than Python can read.
@@ -280,16 +283,7 @@ class Bench:
 
 def count_of(child: Child, kind: str, outcome: str) -> int:
     """What a child's board counted."""
-    from workers.board import OUTCOMES
-
     return sum(counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.kind_counts() if counts.name == kind)
-
-
-def listening_socket() -> socket.socket:
-    """A port on which nobody answers."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    return listening
 
 
 def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
@@ -63,7 +62,7 @@ class Rude(Exception):
 
 
 class Endless(Exception):
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # noqa: PLE0307
         while True:
             pass
 
@@ -168,14 +167,6 @@ def queries(dsn: str) -> None:
         connection.execute("SELECT pg_sleep(60)")
 
 
-@handler("act:dies", backoff="1h")
-def dies(how: str) -> None:
-    if how == "exit":
-        os._exit(0)
-    if how == "segv":
-        ctypes.string_at(0)
-
-
 @handler("act:mess")
 def mess(what: str) -> str:
     match what:
@@ -227,12 +218,6 @@ def burns(seconds: float) -> None:
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
-
-
-@handler("act:spawns", timeout="60s")
-def spawns(name: str) -> str:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
-    return at_gate(f"{name} {child.pid}")
 
 
 @handler("act:deaf", timeout="60s")

@@ -52,7 +52,10 @@ def test_a_statement_that_a_handler_waits_for_is_cancelled_on_the_server(bench: 
     child.nudge()
     bench.wait(job, "retrying")
     assert child.wait() == EXIT_WORN
-    assert bench.ask("SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(60)' AND pid <> pg_backend_pid()") == []
+    assert (
+        bench.ask("SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(60)' AND pid <> pg_backend_pid()")
+        == []
+    )
 
 
 @pytest.mark.parametrize("kind", ["act:gated", "act:waits"])
@@ -161,7 +164,10 @@ def test_jobs_that_end_just_at_their_timeout_have_one_outcome_and_the_next_job_n
 @pytest.fixture
 def alarm():
     """An alarm in this process, for what needs thousands of tries; the handlers of before are put back."""
-    saved = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    saved = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGALRM, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
     read, write = os.pipe()
     board = Board("alarm")
     alarm = Alarm(board, Wake(read, parent=os.getppid()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from sql.migrate import migrate
 from tests.support.gate import Gate
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
-from tests.support.seats import Bench
+from tests.support.seats import Bench, wait_for_line
 from workers.connection import is_away, session_parameters
-from workers.link import EXIT_LEFT
+from workers.link import EXIT_LEFT, Ready
 
 
 def backend(bench: Bench) -> int:
@@ -79,8 +80,6 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, g
 
 def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
     with Cluster() as own, own.database() as dsn:
-        from sql.migrate import migrate
-
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         bench = Bench(dsn)
@@ -115,13 +114,9 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
     given = psycopg.conninfo.conninfo_to_dict(bench.dsn)
     link = tmp_path / ".s.PGSQL.5432"
     child = bench.fork(dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432), retry_initial=600.0, retry_max=600.0)
-    from tests.support.seats import wait_for_line
-
     wait_for_line(child, "the database is away")
     link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
     child.nudge()
-    from workers.link import Ready
-
     child.wait_report(Ready, timeout=10)
 
 

@@ -32,7 +32,9 @@ def run(bench: Bench, kind: str, *states: str, options: dict[str, object] | None
         ("poison", "failed", 1, "poison", "POISON"),
     ],
 )
-def test_what_a_handler_says_becomes_the_job_s_state(bench: Bench, what: str, thrown: bool, state: str, attempts: int, label: str, code: str):
+def test_what_a_handler_says_becomes_the_job_s_state(
+    bench: Bench, what: str, thrown: bool, state: str, attempts: int, label: str, code: str
+):
     child, row = run(bench, "act:says", state, what=what, thrown=thrown)
     assert (row["attempts"], row["error_code"]) == (attempts, code)
     assert child.dismiss() == EXIT_LEFT
@@ -159,7 +161,9 @@ def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: 
     bench.ask("UPDATE jobherd.ready SET good_until = clock_timestamp() + interval '1.5 s' WHERE id = %(id)s", id=job)
     child = bench.start(batch=2)
     arrival = gate.wait_arrival("a")
-    bench.ask("SELECT pg_sleep_until(good_until) FROM (SELECT (unnest(jobs)).good_until FROM jobherd.running) AS j WHERE good_until IS NOT NULL")
+    bench.ask(
+        "SELECT pg_sleep_until(good_until) FROM (SELECT (unnest(jobs)).good_until FROM jobherd.running) AS j WHERE good_until IS NOT NULL"
+    )
     arrival.open()
     row = bench.wait(job, "expired")
     assert (row["error_code"], row["started_at"]) == ("JOB_EXPIRED", None)

@@ -16,15 +16,21 @@ from workers.link import EXIT_LEFT
 
 
 def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
+    bench.ask("CREATE TABLE public.moved (late double precision)")
+    bench.ask(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.moved VALUES (extract(epoch FROM clock_timestamp() - NEW.run_at)); RETURN NEW; END $$"
+    )
+    bench.ask("CREATE TRIGGER note BEFORE INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
     child = bench.start("keeper")
-    jobs = [bench.enqueue("act:nothing", options={"delay": 0.3 + n / 20}) for n in range(10)]
+    jobs = [bench.enqueue("act:nothing", options={"delay": 0.5 + n / 20}) for n in range(10)]
     child.nudge()  # the parent's, on "@due"
-    late = []
     for job in jobs:
         bench.wait(job, "ready")
-        late.append(bench.ask("SELECT extract(epoch FROM clock_timestamp() - run_at)::float AS s FROM jobherd.ready WHERE id = %(id)s", id=job)[0]["s"])
-    assert all(seconds >= 0 for seconds in late)
-    assert sorted(late)[5] < 0.05
+    late = sorted(row["late"] for row in bench.ask("SELECT late FROM public.moved"))
+    assert len(late) == 10
+    assert late[0] >= 0
+    assert late[5] < 0.05
 
 
 def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
@@ -55,7 +61,7 @@ def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Be
     gate.wait_arrival("a")
     bench.ask("DELETE FROM jobherd.children")
     keeper = bench.start("keeper", sweep=0.05)
-    bench.wait(job, "ready")
+    assert bench.wait(job, "retrying")["attempts"] == 1  # nobody knows whether it had started
     assert f"jobs={job}" in keeper.log()
 
 
@@ -75,7 +81,9 @@ def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate
 
 def test_partitions_are_there_when_it_is_ready(bench: Bench):
     bench.start("keeper")
-    row = bench.ask("SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass")[0]
+    row = bench.ask(
+        "SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
+    )[0]
     assert row["n"] == 33  # 32 days and the default
 
 
@@ -114,10 +122,14 @@ def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
 
 def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
     keepers = [bench.start("keeper", sweep=0.01) for _ in range(2)]
-    bench.ask("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n")
+    bench.ask(
+        "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n"
+    )
     for keeper in keepers:
         keeper.nudge()
-    bench.wait_until(lambda: bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}, "all")
+    bench.wait_until(
+        lambda: bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}, "all"
+    )
 
 
 def test_its_database_goes_away_and_comes_back(bench: Bench):

@@ -118,5 +118,5 @@ def test_the_board_keeps_the_tail(root):
 def test_a_format_or_level_that_does_not_exist_is_refused(root):
     with pytest.raises(ValueError, match="xml"):
         set_up(who="x", log_format="xml")
-    with pytest.raises(ValueError, match="LOUD"):
+    with pytest.raises(ValueError, match="loud"):
         set_up(who="x", level="loud", stream=io.StringIO())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+
+import psycopg
 import pytest
 
 from handlers._outcome import Outcome
@@ -54,10 +57,14 @@ def test_what_is_refused_in_any_form_is_left_to_the_parent(bench: Bench):
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
 def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
-    bench.ask("INSERT INTO jobherd.ready (kind, payload) SELECT 'act:returns', json_build_object('value', n) FROM generate_series(1, 500) AS n")
+    bench.ask(
+        "INSERT INTO jobherd.ready (kind, payload) SELECT 'act:returns', json_build_object('value', n) FROM generate_series(1, 500) AS n"
+    )
     child = bench.start(batch=batch)
     bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.history")[0]["n"] == 500, "the end of it")
-    row = bench.ask("SELECT count(DISTINCT id) AS n, min(attempts), max(attempts), bool_and(result::text = payload ->> 'value') AS right FROM jobherd.history")[0]
+    row = bench.ask(
+        "SELECT count(DISTINCT id) AS n, min(attempts), max(attempts), bool_and(result::text = payload ->> 'value') AS right FROM jobherd.history"
+    )[0]
     assert (row["n"], row["min"], row["max"], row["right"]) == (500, 1, 1, True)
     assert bench.ask("SELECT 1 FROM jobherd.running") == []
     assert child.dismiss() == EXIT_LEFT
@@ -74,10 +81,13 @@ def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gat
 
 
 @pytest.mark.parametrize(
-    ("label", "state", "delay"), [("retry", "scheduled", 7.0), ("failed", "failed", 0.0), ("poison", "failed", 0.0), ("ok", "completed", 0.0)]
+    ("label", "state", "delay"),
+    [("retry", "scheduled", 7.0), ("failed", "failed", 0.0), ("poison", "failed", 0.0), ("ok", "completed", 0.0)],
 )
 def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, state: str, delay: float):
-    least = least_of(Finished(1, Outcome(label, state, delay=delay, result='"r"', error="e", code="C", traceback="t"), usage="{}", progress="{}"))
+    least = least_of(
+        Finished(1, Outcome(label, state, delay=delay, result='"r"', error="e", code="C", traceback="t"), usage="{}", progress="{}")
+    )
     assert (least.outcome.result, least.outcome.traceback, least.usage, least.progress) == (None, None, None, None)
     assert least.outcome.error not in {None, "e"}
     assert least.outcome.delay == delay
@@ -85,3 +95,31 @@ def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, stat
 
 def test_a_job_handed_back_stays_handed_back():
     assert least_of(Finished(1, HANDED_BACK)).outcome == HANDED_BACK
+
+
+def test_a_deadlock_or_a_serialization_failure_is_tried_again_at_once(bench: Bench):
+    bench.ask("CREATE SEQUENCE public.tries")
+    bench.ask(
+        "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF nextval('public.tries') <= 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = 'deadlock_detected'; END IF; RETURN NEW; END $$"
+    )
+    bench.ask("CREATE TRIGGER fail BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.fail()")
+    job = bench.enqueue("act:returns", value=1)
+    child = bench.start(retry_initial=60.0)
+    row = bench.wait(job, "completed")
+    assert (row["result"], len(row["history"])) == (1, 1)
+    assert child.log() == ""
+
+
+def test_a_job_whose_row_somebody_holds_is_asked_for_until_it_is_free(bench: Bench):
+    child = bench.start()
+    child.wait_idle()
+    job = bench.enqueue("act:nothing")
+    with psycopg.connect(bench.dsn) as somebody:
+        somebody.execute("SELECT 1 FROM jobherd.ready FOR UPDATE")
+        before = child.board.claims[0]
+        child.nudge()
+        while child.board.claims[0] < before + 5:
+            select.select([], [], [], 0.002)
+        assert bench.job(job)["state"] == "ready"
+    bench.wait(job, "completed")

@@ -12,6 +12,7 @@ from tests.support.gate import Gate
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
 from workers.board import Phase, Reason
+from workers.connection import process_started
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready
 
 
@@ -199,7 +200,13 @@ def test_the_board_says_what_runs(bench: Bench, gate: Gate):
     child.nudge()
     arrival = gate.wait_arrival("a")
     now = child.board.now()
-    assert (now.phase, now.job, now.attempts, now.max_attempts, child.board.policy(now.kind).name) == (Phase.RUNNING, job, 1, 5, "act:gated")
+    assert (now.phase, now.job, now.attempts, now.max_attempts, child.board.policy(now.kind).name) == (
+        Phase.RUNNING,
+        job,
+        1,
+        5,
+        "act:gated",
+    )
     assert now.deadline == pytest.approx(now.started + 60)
     assert not child.board.idle
     arrival.open()
@@ -214,7 +221,7 @@ def test_a_child_starts_clean(bench: Bench):
     child.nudge()
     found = bench.wait(job, "completed")["result"]
     assert found["pid"] == child.pid
-    assert found["mark"] == f"{bench.supervisor}:{child.seat.incarnation}"
+    assert found["mark"] == f"{os.getpid()}/{process_started(os.getpid())}:{child.seat.incarnation}"
     assert found["title"] == f"jobherd: worker 0 act:where #{job}"
     assert found["blocked"] == 0
     assert found["ignored"] == 0

@@ -26,6 +26,8 @@ from workers.web.server import Server, is_loopback
 from workers.web.thrift import Thrift
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.seat import Seat
 
 __all__ = ["run"]
@@ -38,9 +40,10 @@ RETRY_MOST: Final = 30.0
 BACKLOG: Final = 128
 
 
-def run(seat: Seat) -> None:
+def run(seat: Seat, *, title: Callable[[str], object] = lambda _doing: None) -> None:
     """Serve HTTP on `seat.settings.http` until the wake pipe ends.
 
+    title: is told what this process does, in a few words for the list of processes; default: nobody is.
     Raises nothing for a port that is taken or a database that is away. Needs no main thread and starts none but those in which names
     are resolved; they are not waited for.
 
@@ -48,12 +51,12 @@ def run(seat: Seat) -> None:
     """
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(_live(seat))
+        loop.run_until_complete(_live(seat, title))
     finally:
         loop.close()
 
 
-async def _live(seat: Seat) -> None:
+async def _live(seat: Seat, title: Callable[[str], object]) -> None:
     """Serve until dismissed; a defect in the server ends the child, and the parent replaces it."""
     loop = asyncio.get_running_loop()
     measurer = Measurer(seat.settings.dsn, seat.settings.schema, tell=lambda up: seat.board.set_database(connected=up))
@@ -71,10 +74,11 @@ async def _live(seat: Seat) -> None:
             dismissed.set_result(None)
 
     loop.add_reader(seat.wake, heard)
-    serving = loop.create_task(_serve(seat, measurer))
+    serving = loop.create_task(_serve(seat, measurer, title))
     try:
         await asyncio.wait((dismissed, serving), return_when=asyncio.FIRST_COMPLETED)
         seat.board.say(Now(Phase.LEAVING))
+        title("leaves")
         if serving.done():
             serving.result()
     finally:
@@ -83,24 +87,26 @@ async def _live(seat: Seat) -> None:
         await asyncio.gather(serving, measurer.close(), return_exceptions=True)
 
 
-async def _serve(seat: Seat, measurer: Measurer) -> None:
+async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object]) -> None:
     reader = Reader(seat.notice)
     thrift = Thrift()
     routes = pages(reader) | {"/metrics": Exposition(seat.boards, reader, measurer, thrift).answer}
     if seat.settings.http is None:
+        title("has no address to serve")
         _take_the_seat(seat)
         await asyncio.get_running_loop().create_future()
         return
     host, port = seat.settings.http
-    listening = await _listen(seat, host, port)
+    listening = await _listen(seat, host, port, title)
     address = listening.getsockname()
     shown = f"[{address[0]}]" if listening.family == socket.AF_INET6 else address[0]
+    title(f"serves {shown}:{address[1]}")
     log.info("metrics and health on http://%s:%d", shown, address[1])
     own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
     await Server(listening, routes, names=own_names, thrift=thrift).serve()
 
 
-async def _listen(seat: Seat, host: str, port: int) -> socket.socket:
+async def _listen(seat: Seat, host: str, port: int, title: Callable[[str], object]) -> socket.socket:
     """Bind, now or as soon as the port is free; say READY either way: the fleet must not hang on a scrape's port."""
     rest = RETRY_FIRST
     told = False
@@ -110,6 +116,7 @@ async def _listen(seat: Seat, host: str, port: int) -> socket.socket:
         except OSError as error:
             if not told:
                 told = True
+                title(f"waits for {host}:{port}")
                 text = (
                     f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
                 )

@@ -14,6 +14,7 @@ import selectors
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from psycopg import conninfo, pq
@@ -33,6 +34,8 @@ CONNECT_PATIENCE: Final = 10.0
 ANSWER_PATIENCE: Final = 10.0
 """Seconds without an answer after which a session is taken for dead."""
 SERVER_PATIENCE_MS: Final = 5000
+URGENT: Final = ("end_backend", "settle_jobs", "release_child")
+"""What somebody waits for when a child has died: prepared, for planning takes longer than running."""
 """The server gives up a statement of ours by itself before we give up the session."""
 
 
@@ -55,6 +58,8 @@ class Letter:
     parameters: list[bytes | None]
     answered: Callable[[Answer], None]
     give_up_at: float = float("inf")
+    prepares: bool = False
+    """It only makes the statement ready for later."""
 
 
 class Courier:
@@ -70,6 +75,7 @@ class Courier:
         self._sent: Letter | None = None
         self._rows: list[Row] = []
         self._refused: str | None = None
+        self._prepared: set[str] = set()
         self._failures = 0
         self._at = 0.0
         """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
@@ -209,10 +215,19 @@ class Courier:
             self._sent = None
             self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
             self.ask("listen_jobs", {}, self._listening)
+            self._prepared = set()
+            for name in URGENT:
+                self._queue.append(
+                    Letter(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)
+                )
             self._queue.extend(waiting)
 
     def _steered(self, answer: Answer) -> None:
         """Nothing: a refusal shows in the log of refusals, and the session works without it."""
+
+    def _note_prepared(self, name: str, answer: Answer) -> None:
+        if answer is not None:
+            self._prepared.add(name)
 
     def _listening(self, answer: Answer) -> None:
         if answer is not None:
@@ -244,7 +259,12 @@ class Courier:
                 letter = self._queue.popleft()
                 letter.give_up_at = now + ANSWER_PATIENCE
                 self._sent, self._rows, self._refused = letter, [], None
-                conn.send_query_params(letter.text, letter.parameters)
+                if letter.prepares:
+                    conn.send_prepare(letter.name.encode(), letter.text)
+                elif letter.name in self._prepared:
+                    conn.send_query_prepared(letter.name.encode(), letter.parameters)
+                else:
+                    conn.send_query_params(letter.text, letter.parameters)
                 self._flushing = bool(conn.flush())
         except Exception as problem:  # psycopg raises its OperationalError for whatever libpq reports
             self._lose(str(problem), now)

@@ -85,7 +85,7 @@ class Crew:
         for report in self._inboxes[number].take(data):
             self._fleet.heard(slot, report, now)
         if slot.state is not before:
-            log.info("%s %d is ready", slot.kind.name, number, extra={"pid": slot.pid, "incarnation": slot.incarnation})
+            log.info("%s is ready", slot.name, extra={"pid": slot.pid, "incarnation": slot.incarnation})
         return slot.state is not before
 
     def reap(self, now: float) -> None:
@@ -186,6 +186,7 @@ class Crew:
             case Interrupt(slot, order):
                 self.boards[slot.number].order(order)
                 self._signal(slot, signal.SIGUSR2, group=False)
+                log.info("%s is told to stop job %d: %s", slot.name, order.job, order.reason.name.lower(), extra={"token": order.token})
             case Kill(slot, signum):
                 log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
                 self._signal(slot, signum, group=True)

@@ -95,6 +95,7 @@ class Limits:
     workers: int = 4
     max_workers: int = 64
     web: bool = True
+    lease: float = 15.0
     grace: float = 5.0
     hurry: float = 0.5
     drain_timeout: float = 300.0

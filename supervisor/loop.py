@@ -117,7 +117,12 @@ class Supervisor:
             self._obey(signum, now)
         if signal.SIGCHLD in told:
             self.crew.reap(now)
+            # Before the plan and everything else of this turn: until the letter is gone, somebody's job waits.
+            self.undertaker.step(now)
+            self.courier.step(now)
             self.bulletin.hurry()
+        if now >= self._plan_at:
+            self.crew.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
         self.crew.look(now)
         self.undertaker.step(now)
         self._check_empty(now)
@@ -340,6 +345,7 @@ def limits(settings: Settings) -> Limits:
         workers=settings.workers,
         max_workers=settings.max_workers,
         web=settings.http is not None,
+        lease=settings.lease,
         grace=settings.grace,
         hurry=min(settings.grace, 0.5),
         drain_timeout=settings.drain_timeout,

@@ -144,10 +144,12 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
             else:
                 result.later(slot.now.deadline)
         if running and slot.exclusive and (ladder is None or ladder.why is not Why.LOST):
-            if now >= fleet.lease_deadline - 1.0:
+            # After the child's own timer, which rings a fifth of the lease before its end, and long enough before that end.
+            last = fleet.lease_deadline - min(1.0, limits.lease / 15)
+            if now >= last:
                 slot.ladder = Ladder(Why.LOST, now, slot.now.token, slot.now.job, grace=0.0, ordered=True)
             else:
-                result.later(fleet.lease_deadline - 1.0)
+                result.later(last)
         if slot.state is State.BOOTING and fleet.database_since is not None:
             # A child that waits for a database which is away boots as long as that takes; one that hangs does not.
             since = max(slot.since, fleet.database_since) + limits.spawn_timeout

@@ -110,7 +110,8 @@ def start_clean(seat: Seat) -> Body:
     gc.enable()
     _close_standard_input()
     settings = seat.settings
-    logs.set_up(who=f"{seat.kind} {seat.slot}", log_format=settings.log_format, level=settings.log_level, board=seat.board)
+    who = f"{seat.kind} {seat.slot}" if seat.kind == "worker" else seat.kind  # a number only where there can be several
+    logs.set_up(who=who, log_format=settings.log_format, level=settings.log_level, board=seat.board)
     # Of one parent process, not of one registration: two databases on this machine both have a supervisor 1.
     os.environ[MARKER] = f"{seat.parent}/{process_started(seat.parent)}:{seat.incarnation}"
     title = _titles(seat)

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from handlers._registry import load
+from workers.worker import say_none_found
 
 
 def main(answer: str, app_dir: str, *sources: str) -> None:
@@ -31,6 +32,8 @@ def main(answer: str, app_dir: str, *sources: str) -> None:
         for kind, handler in sorted(found.kinds.items())
     ]
     problems = [{"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems]
+    if not kinds and not problems:
+        problems.append({"file": "", "line": 0, "module": "", "message": say_none_found(sources)})
     Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "problems": problems}))
 
 

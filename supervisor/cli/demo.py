@@ -1,11 +1,13 @@
 """What `make run` shows: real pushes of this project's own history, and the jobs that they set off.
 
 It is a guest like any other: it pushes with git, the hook enqueues, workers elsewhere run the jobs, and this looks at the rows. It keeps
-its repository; a later run pushes what is new, deletes its demonstration branch and pushes that again.
+its repository; a later run pushes what is new, deletes its demonstration branch and pushes that again. It says nothing before there are
+workers, so that on a terminal shared with a supervisor its lines stand together, below those of the start.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,9 +24,10 @@ from supervisor.cli.codes import ExitCode
 from supervisor.cli.console import STATE_COLOURS, paint, show_span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from handlers.forge._database import Row
+    from supervisor.cli.database import Session
 
 PUSHES: Final = 4
 """The history goes in so many pushes."""
@@ -32,29 +35,72 @@ BRANCH: Final = "refs/heads/demonstration"
 MAIN: Final = "refs/heads/main"
 GLANCE: Final = 0.1
 """Seconds between two looks at the jobs."""
+STEADY: Final = 3
+"""Looks that find the same workers before we believe that all have come."""
 PATIENCE: Final = 10.0
 """Seconds without any change before we say that nobody seems to be at work."""
+NOBODY: Final = "nobody seems to be at work: is `jobherd run --handlers handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
-def show(folder: Path, *, dsn: str, schema: str, timeout: float) -> int:
+def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Callable[[], bool]) -> int:
     """Push, and print the jobs as they run until all are done; return an exit code.
 
     folder: where the bare repository is kept. dsn, schema: what its hook tells. timeout: seconds for the jobs.
+    is_wanted: asked at each look; once it says no, nobody looks any longer.
     Raises RepositoryError, GitError.
     """
     repository = init_repository(str(folder / "forge.git"), dsn=dsn, schema=schema)
     catch_up(repository)
     source, words = _source(folder)
-    print(f"pushing {words} into {repository}", flush=True)
+    print(f"\npushing {words} into {_near(repository)}", flush=True)
     look = _Look(repository)
     for refs in _pushes(source, repository):
         _git.run("push", "--quiet", "--no-verify", "--force", "--", repository, *refs, repository=source)
         look.again()
-    code = look.until_over(timeout)
+    code = look.until_over(timeout, is_wanted)
     if code == ExitCode.DONE:
         code = _trending(timeout)
     return code
+
+
+def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool]) -> bool:
+    """Wait until a supervisor's workers have come; return whether they have.
+
+    timeout: seconds. is_wanted: asked at each look; once it says no, nobody waits any longer.
+    """
+    start, told, before, same = time.monotonic(), False, frozenset[int](), 0
+    while is_wanted():
+        alive = {supervisor["id"] for supervisor in at.rows("list_supervisors") if not supervisor["lapsed"]}
+        here = frozenset(child["id"] for child in at.rows("list_children") if child["kind"] == "worker" and child["supervisor"] in alive)
+        same = same + 1 if here and here == before else 0
+        if same >= STEADY:
+            return True
+        before = here
+        waited = time.monotonic() - start
+        if waited > timeout:
+            return False
+        if waited > PATIENCE and not here and not told:
+            told = True
+            console.complain(NOBODY)
+        time.sleep(GLANCE)
+    return False
+
+
+def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -> None:
+    """Say what people may do now. program: how they call this one. http: where the supervisor answers, if it does."""
+    there = _near(str(folder / "forge.git"))
+    print(f"\npush to it yourself:  git push {there} HEAD:refs/heads/mine")
+    print(f"see what became:      {program} jobs   {program} status   {program} job 1")
+    if http is not None:
+        host = f"[{http[0]}]" if ":" in http[0] else http[0]
+        print(f"metrics and health:   http://{host}:{http[1]}/")
+    print("Ctrl-C where the supervisor runs lets running jobs finish and ends it.\n", flush=True)
+
+
+def _near(path: str) -> str:
+    """Return a path from here if it is below, since that is how people write it."""
+    return os.path.abspath(path).removeprefix(os.getcwd() + os.sep)
 
 
 def _source(folder: Path) -> tuple[str, str]:
@@ -116,7 +162,7 @@ class _Look:
         self._waiting = any(row["state"] == "ready" for row in rows)
         return bool(changed)
 
-    def until_over(self, timeout: float) -> int:
+    def until_over(self, timeout: float, is_wanted: Callable[[], bool]) -> int:
         """Look until all jobs are over; return an exit code."""
         until, last, told = time.monotonic() + timeout, time.monotonic(), False
         while True:
@@ -124,13 +170,15 @@ class _Look:
                 last = time.monotonic()
             if not self._open:
                 break
+            if not is_wanted():
+                return ExitCode.INTERRUPTED
             now = time.monotonic()
             if now > until:
                 console.complain("the jobs are not all done; see them with: jobherd jobs")
                 return ExitCode.TIMEOUT
             if now - last > PATIENCE and self._waiting and not told:
                 told = True
-                console.complain("nobody seems to be at work: is `jobherd run --handlers handlers.forge` running?")
+                console.complain(NOBODY)
             time.sleep(GLANCE)
         bad = sum(state != "completed" for state in self._shown.values())
         print(
@@ -162,5 +210,6 @@ def _line(row: Row) -> str:
     if row["error"]:
         return f"{words}  {console.cut(console.plain(row['error']), 60)}"
     if row["kind"] == "push:process" and row["change"] is not None:
-        words += f"  {row['change']}: {row['commits']:,} commits, +{row['added']:,} -{row['deleted']:,} lines"
+        commits = "1 commit" if row["commits"] == 1 else f"{row['commits']:,} commits" if row["commits"] else "no new commit"
+        words += f"  {row['change']}: {commits}" + (f", +{row['added']:,} -{row['deleted']:,} lines" if row["commits"] else "")
     return words

@@ -6,6 +6,11 @@ supervisor never does: nobody who runs no forge has them.
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from supervisor.cli import console
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import CONNECTION, Command, HelpFormatter, add_common, given_flags, span
-from supervisor.cli.database import chosen, connect, explained, load_settings
+from supervisor.cli.database import Session, chosen, connect, explained, load_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +58,7 @@ def _init(arguments: argparse.Namespace) -> int:
     from handlers.forge._repository import RepositoryError, init_repository  # noqa: PLC0415
     from handlers.forge.trending import plan_next  # noqa: PLC0415
 
+    _need_git()
     with forge(arguments) as (settings, dsn):
         try:
             path = init_repository(arguments.path, dsn=dsn, schema=settings.schema)
@@ -75,6 +81,7 @@ def _catch_up(arguments: argparse.Namespace) -> int:
     from handlers.forge._git import is_repository  # noqa: PLC0415
     from handlers.forge._pushes import catch_up  # noqa: PLC0415
 
+    _need_git()
     path = Path(arguments.path).resolve()
     path = path / ".git" if (path / ".git").is_dir() else path
     if not path.is_dir() or not is_repository(str(path)):
@@ -114,11 +121,63 @@ def _demo(arguments: argparse.Namespace) -> int:
     from handlers.forge._repository import RepositoryError  # noqa: PLC0415
     from supervisor.cli import demo  # noqa: PLC0415
 
+    _need_git()
+    parent = os.getppid()
+
+    def is_wanted() -> bool:
+        return os.getppid() == parent  # in `make run` that is the supervisor: when it has left, nobody is at work any more
+
+    # A shell starts what stands before its `&` deaf to Ctrl-C. `make run` does, and it shall end both.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _await_server(load_settings(given_flags(arguments), only=CONNECTION), demo.PATIENCE)
     with forge(arguments) as (settings, dsn):
+        with connect(dsn, name="forge") as connection:
+            came = demo.await_workers(Session(connection, settings.schema), arguments.timeout, is_wanted=is_wanted)
+        if not is_wanted():
+            return ExitCode.INTERRUPTED
+        if not came:
+            raise CommandError(f"no worker came in {console.show_span(arguments.timeout)}; nothing was pushed", ExitCode.TIMEOUT)
         try:
-            return demo.show(arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout)
+            code = demo.show(arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout, is_wanted=is_wanted)
         except (RepositoryError, GitError, TimeoutError) as problem:
             raise CommandError(str(problem)) from None
+    if code == ExitCode.DONE:
+        demo.say_what_next(arguments.dir, _program(), http=_http(arguments))
+    return code
+
+
+def _await_server(settings: Settings, patience: float) -> None:
+    """Let a supervisor that is just starting here start the embedded PostgreSQL, as its own; do it ourselves when none does."""
+    if settings.dsn is not None:
+        return
+    from supervisor import embedded  # noqa: PLC0415  # it is not needed by those who have a database
+
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        try:
+            server = embedded.find(settings.embedded_dir)
+        except embedded.EmbeddedUnavailable:
+            return  # whoever starts it says why it cannot
+        if server is not None:
+            server.leave()
+            return
+        time.sleep(0.1)
+
+
+def _http(arguments: argparse.Namespace) -> tuple[str, int] | None:
+    """Return where a supervisor with our environment and files answers."""
+    return load_settings(given_flags(arguments), only=("http",)).http
+
+
+def _program() -> str:
+    """Return how this program was called, for people who call it again from the same folder."""
+    called = sys.argv[0].removeprefix(os.getcwd() + os.sep)
+    return called if os.path.basename(called) == "jobherd" and os.sep in called else "jobherd"
+
+
+def _need_git() -> None:
+    if shutil.which("git") is None:
+        raise CommandError("git was not found: install it, or put it on the PATH", ExitCode.CONFIGURATION)
 
 
 def _jobs(jobs: list[int]) -> str:
@@ -159,8 +218,8 @@ PARTS: Final = (
         "  jobherd forge demo",
         _demo_arguments,
         _demo,
-        about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. Start it\n"
-        "beside `jobherd run --handlers handlers.forge`; `make run` does both.",
+        about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. It waits for\n"
+        "workers first: start it beside `jobherd run --handlers handlers.forge`; `make run` does both.",
     ),
 )
 

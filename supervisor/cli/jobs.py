@@ -245,9 +245,9 @@ def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed
 
 
 def _ended(number: int, job: dict[str, Any]) -> str:
-    """Return the line that says how a job ended: the id, the state, and in the rest of the line why it did not complete."""
+    """Return the line that says how a job ended: the id, the state, and of one that failed the reason, as far as the line goes."""
     said = f"{number} {job['state']}"
-    why = "" if job["state"] == "completed" or not (job["error"] or job["state"] == "failed") else _why(job)
+    why = _why(job) if job["state"] == "failed" else ""
     text = f"  {console.cut(plain(why), max(0, console.width() - len(said) - 2))}" if why else ""
     return f"{number} {paint(job['state'], console.STATE_COLOURS[job['state']])}{text}"
 

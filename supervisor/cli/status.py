@@ -63,4 +63,15 @@ def _nothing(_: argparse.ArgumentParser) -> None:
     """No arguments of its own."""
 
 
-COMMANDS: Final = (Command("status", "show supervisors, children and queues", "  jobherd status --json", _nothing, _status, lists=True),)
+COMMANDS: Final = (
+    Command(
+        "status",
+        "show supervisors, children and queues",
+        "  jobherd status --json",
+        _nothing,
+        _status,
+        about="Show what the database knows: supervisors on every host, their workers and keepers, the queues. The process that\n"
+        "serves metrics and health holds no jobs and is not in the database: ask it at its address (--http of jobherd run).",
+        lists=True,
+    ),
+)

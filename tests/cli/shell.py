@@ -34,20 +34,20 @@ def jobherd(*words: object, dsn: str | None = None, stdin: str | bytes = b"", cw
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def start(*words: object, dsn: str | None = None, **more: str) -> subprocess.Popen[bytes]:
+def start(*words: object, dsn: str | None = None, cwd: Path | None = None, **more: str) -> subprocess.Popen[bytes]:
     """Start a command that the test will talk to."""
     return subprocess.Popen(
         [*COMMAND, *map(str, words)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(dsn, **more),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(dsn, **more), cwd=cwd,
     )  # fmt: skip
 
 
-def on_terminal(*words: object, dsn: str, columns: int = 80, **more: str) -> str:
-    """Run a command whose standard output is a terminal; return what it shows."""
+def on_terminal(*words: object, dsn: str, columns: int = 80, stdin=None, stdout=None, **more: str) -> str:
+    """Run a command on a terminal, but for the streams that are given; return what the terminal shows."""
     master, slave = pty.openpty()
     try:
         pid = subprocess.Popen(
-            [*COMMAND, *map(str, words)], stdin=slave, stdout=slave, stderr=slave,
+            [*COMMAND, *map(str, words)], stdin=stdin or slave, stdout=stdout or slave, stderr=slave,
             env=environment(dsn, TERM="xterm", COLUMNS=str(columns), **more),
         )  # fmt: skip
         os.close(slave)

@@ -6,6 +6,7 @@ import os
 import signal
 import textwrap
 
+from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import wait_for_exit
 
@@ -101,6 +102,36 @@ def test_wrong_settings_are_found_with_the_handlers(tmp_path):
     assert "did you mean workers" in answer.err
 
 
+def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "_private.py").write_text("from handlers import handler\n@handler('a:b')\ndef b() -> None: ...\n")
+    for words, said in (
+        ((), "none is named: say where they are with --handlers PATH"),
+        (("--handlers", "jobs"), "no handler was found in jobs"),
+    ):
+        checked = jobherd("check", *words, cwd=tmp_path)
+        assert (checked.code, checked.out) == (1, ""), checked
+        assert said in checked.err
+        ran = jobherd("run", *words, cwd=tmp_path, dsn=database, JOBHERD_HTTP="off")
+        assert ran.code == 78, ran
+        assert said in ran.err
+        assert not jobherd("check", *words, "--json", cwd=tmp_path).json["ok"]
+
+
+def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):
+    (tmp_path / "jobs" / "deep").mkdir(parents=True)
+    module(tmp_path / "jobs", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
+    module(tmp_path / "jobs" / "deep", "__init__", "")
+    module(tmp_path / "jobs" / "deep", "news", '@handler("news:letter")\ndef letter() -> None: ...\n')
+    words = ("--handlers", "jobs", "--handlers", "handlers.jobs_purge")
+    listed = [kind["kind"] for kind in jobherd("check", *words, "--json", cwd=tmp_path).json["kinds"]]
+    ran = jobherd("run", *words, "--until-empty", "--workers", 1, cwd=tmp_path, dsn=database, JOBHERD_HTTP="off")
+    assert ran.code == 0, ran
+    assert [row[0] for row in send(database, "SELECT name FROM jobherd.kinds ORDER BY name")] == listed == [
+        "jobs:purge_completed", "mail:receipt", "news:letter",
+    ]  # fmt: skip
+
+
 # -- run, before it starts ---------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +159,7 @@ def test_run_prints_its_settings_and_their_sources(tmp_path):
 
 def away(number: int) -> tuple[int, bytes]:
     """Start a supervisor whose database is away, send it a signal once it has said so."""
-    process = start("run", "--log-format", "text", dsn="host=/nonexistent")
+    process = start("run", "--handlers", "handlers.jobs_purge", "--log-format", "text", dsn="host=/nonexistent")
     assert b"the database does not answer" in process.stderr.readline()
     process.send_signal(number)
     _, rest = process.communicate(timeout=LIMIT)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
+import sys
+
 import orjson
 import pytest
 
 from tests.cli.rows import send
-from tests.cli.shell import jobherd
+from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, on_terminal
 
 
 def test_it_prints_the_id_alone_on_its_line(database):
@@ -80,7 +85,83 @@ def test_standard_input_gives_one_job_a_line_in_order(database):
 
 def test_without_json_a_pipe_is_read(database):
     assert len(jobherd("enqueue", "a:b", dsn=database, stdin='{"n": 1}\n{"n": 2}').lines) == 2
-    assert jobherd("enqueue", "a:b", dsn=database).out == ""  # an empty one has no jobs in it
+
+
+@pytest.mark.parametrize("given", ["null", "closed", "terminal"])
+def test_without_json_and_with_nothing_to_read_the_payload_is_empty(database, given):
+    """Cron, systemd and CI give /dev/null: a job that was meant must not be missing without a word."""
+    if given == "terminal":
+        said = on_terminal("enqueue", "a:b", dsn=database)
+    else:
+        command = shlex.join([*COMMAND, "enqueue", "a:b"]) + (" </dev/null" if given == "null" else " <&-")
+        done = subprocess.run(["sh", "-c", command], capture_output=True, env=environment(database), timeout=LIMIT, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), done
+        said = done.stdout.decode()
+    assert jobherd("job", said.strip(), "--json", dsn=database).json["payload"] == {}
+
+
+@pytest.mark.parametrize("given", [b"", b"\n \n"])
+def test_without_json_a_pipe_or_a_file_without_a_document_is_an_error_with_the_remedy(database, tmp_path, given):
+    piped = jobherd("enqueue", "a:b", dsn=database, stdin=given)
+    assert (piped.code, piped.out) == (2, "")
+    assert "give the payload as an argument, '{}' for none" in piped.err
+    (tmp_path / "orders").write_bytes(given)
+    with (tmp_path / "orders").open("rb") as file:
+        done = subprocess.run([*COMMAND, "enqueue", "a:b"], stdin=file, capture_output=True, env=environment(database), timeout=LIMIT)
+    assert (done.returncode, done.stderr.decode()) == (2, piped.err)
+    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(0,)]
+
+
+def test_a_list_that_was_asked_for_may_be_empty(database):
+    answer = jobherd("enqueue", "a:b", "-", dsn=database)
+    assert (answer.code, answer.out) == (0, "")
+    assert "nothing was enqueued" in answer.err
+    closed = subprocess.run(
+        ["sh", "-c", shlex.join([*COMMAND, "enqueue", "a:b", "-"]) + " <&-"], capture_output=True, env=environment(database), timeout=LIMIT
+    )
+    assert closed.returncode == 2
+    assert b"standard input is closed" in closed.stderr
+
+
+def states(shown: str) -> list[str]:
+    """What the last line of a terminal showed, one after another."""
+    return [state for line in shown.split("\n") for part in line.split("\r") if (state := part.removesuffix("\x1b[K")) and "jobs" in state]
+
+
+def test_a_long_file_shows_a_bar_on_a_terminal(database, tmp_path):
+    (tmp_path / "orders").write_text("".join(f'{{"n": {n}}}\n' for n in range(2500)))
+    with (tmp_path / "orders").open("rb") as file, (tmp_path / "ids").open("wb") as ids:
+        shown = states(on_terminal("enqueue", "a:b", dsn=database, stdin=file, stdout=ids))
+    assert len((tmp_path / "ids").read_text().split()) == 2500
+    first, last = shown[0], shown[-1]
+    assert re.match(r"\[#{9}\.{15}\]  37%  1,000 jobs, [\d,]+ a second, \w+ left$", first), first
+    assert re.match(r"\[#{24}\] 100%  2,500 jobs, [\d,]+ a second$", last), last
+
+
+def test_a_long_pipe_shows_a_count_on_a_terminal(database, tmp_path):
+    given = subprocess.Popen([sys.executable, "-c", "for n in range(2500): print('{}')"], stdout=subprocess.PIPE)
+    with (tmp_path / "ids").open("wb") as ids:
+        shown = states(on_terminal("enqueue", "a:b", "-", dsn=database, stdin=given.stdout, stdout=ids))
+    given.stdout.close()
+    assert given.wait(LIMIT) == 0
+    assert re.match(r"2,000 jobs, [\d,]+ a second$", shown[0]), shown
+    assert re.match(r"2,500 jobs, [\d,]+ a second$", shown[-1]), shown
+
+
+def test_ids_and_the_bar_share_a_terminal(database, tmp_path):
+    (tmp_path / "orders").write_text("{}\n" * 1500)
+    with (tmp_path / "orders").open("rb") as file:
+        shown = on_terminal("enqueue", "a:b", dsn=database, stdin=file)
+    assert "\r\x1b[K1001\n" in shown  # the bar is taken away before ids are printed
+    assert shown.split("\n")[-2].endswith("\x1b[K")
+    assert "100%" in shown.split("\n")[-2]
+
+
+def test_what_is_short_or_is_on_no_terminal_shows_no_progress(database, tmp_path):
+    (tmp_path / "orders").write_text("{}\n" * 900)
+    with (tmp_path / "orders").open("rb") as file:
+        assert states(on_terminal("enqueue", "a:b", dsn=database, stdin=file)) == []
+    assert jobherd("enqueue", "a:b", "-", dsn=database, stdin="{}\n" * 2500).err == ""
 
 
 def test_a_bad_line_ends_it_with_its_number_and_the_count(database):

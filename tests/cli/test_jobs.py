@@ -118,6 +118,21 @@ def test_a_jobs_page_shows_its_attempts(database):
         assert words in page.out, words
 
 
+def test_what_explains_a_dead_process_is_shown_once(database):
+    number = past(database, "completed")
+    why = "Somebody killed process 12 with SIGKILL while it ran mail:receipt #1."
+    for token, error in enumerate((why, "it was never written")):
+        send(
+            database,
+            """INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, post_mortem)
+               VALUES (%s, %s, 1, 'retry', now(), now(), current_date + 30, 'WORKER_CRASHED', %s, jsonb_build_object('sentence', %s::text))""",
+            number, token + 1, error, why,
+        )  # fmt: skip
+    page = jobherd("job", number, dsn=database).lines
+    assert page.count(f"  {why}") == 2  # once for each attempt
+    assert page.count("  it was never written") == 1
+
+
 def test_a_document_that_python_cannot_load_is_shown_all_the_same(database):
     hostile = '{"deep": ' + "[" * 3000 + "]" * 3000 + ', "long": ' + "9" * 6000 + "}"
     number = send(database, "INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s) RETURNING id", hostile)[0][0]
@@ -139,7 +154,21 @@ def test_wait_tells_how_jobs_ended(database):
     assert (jobherd("wait", good, dsn=database).code, jobherd("wait", bad, dsn=database).code) == (0, 1)
     both = jobherd("wait", good, bad, "--json", dsn=database)
     assert both.code == 1
-    assert both.json == [{"id": good, "state": "completed"}, {"id": bad, "state": "failed"}]
+    assert both.json == [
+        {"id": good, "state": "completed", "error_code": None, "error": None},
+        {"id": bad, "state": "failed", "error_code": "BOOM", "error": "it broke"},
+    ]
+    missing = jobherd("wait", 77, "--json", dsn=database)
+    assert (missing.code, missing.json) == (1, [{"id": 77, "state": "unknown", "error_code": None, "error": None}])
+
+
+def test_wait_says_why_a_job_failed_in_one_line_that_fits(database):
+    short = past(database, "failed", error="no paper")
+    assert jobherd("wait", short, dsn=database).out == f"{short} failed  BOOM: no paper\n"
+    long = past(database, "failed", error="line one\nthe reason is long " * 50)
+    (line,) = jobherd("wait", long, dsn=database).lines
+    assert line.startswith(f"{long} failed  BOOM: line one\\nthe reason")
+    assert len(line) == 80
 
 
 def test_wait_gives_up_with_124_and_names_who_is_left(database):

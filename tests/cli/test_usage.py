@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import orjson
 import psycopg
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database
 
 def test_a_schema_newer_than_this_version_is_78(database):
     send(database, "INSERT INTO jobherd.migrations (area, version, name) VALUES ('jobherd', 9000, 'future')")
-    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run",)):
+    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run", "--handlers", "handlers.jobs_purge")):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 78, answer
         assert "newer version" in answer.err
@@ -172,3 +173,20 @@ def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
     assert str(tmp_path / ".jobherd") in first.err
     listed = jobherd("jobs", "--json", cwd=tmp_path)
     assert [job["id"] for job in listed.json] == [int(first.out)]
+
+
+def test_whoever_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
+    (tmp_path / "mail.py").write_text("from handlers import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n")
+    process = start("run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off")
+    try:
+        said = [orjson.loads(process.stderr.readline())]  # a log line like all others, for whoever reads them by program
+        assert "no database is named; using the embedded PostgreSQL" in said[0]["message"]
+        while "is ready" not in said[-1]["message"]:
+            said.append(orjson.loads(process.stderr.readline()))
+        answer = jobherd("enqueue", "mail:receipt", "{}", cwd=tmp_path)
+        assert (answer.code, answer.err) == (0, "")
+        assert jobherd("wait", int(answer.out), cwd=tmp_path).err == ""
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+    assert process.returncode == 0

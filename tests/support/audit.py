@@ -49,7 +49,7 @@ CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUT
 
 
 class Audit:
-    """The audit of one database."""
+    """The audit of one database. Made before any supervisor runs on it: its triggers lock the tables that a keeper works on."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -70,9 +70,10 @@ class Audit:
 
     def waiting(self) -> int:
         """How many jobs are not over."""
-        return sum(
-            self.run(f"SELECT count(*) FROM jobherd.{table}")[0][0] for table in ("ready", "scheduled")
-        ) + self.run("SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running")[0][0]
+        return (
+            sum(self.run(f"SELECT count(*) FROM jobherd.{table}")[0][0] for table in ("ready", "scheduled"))
+            + self.run("SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running")[0][0]
+        )
 
     def wait_all_over(self, timeout: float = 120.0) -> bool:
         """Wait until no job waits or runs: on each ended job's notification, with a look each second."""
@@ -95,9 +96,7 @@ class Audit:
         lost = sorted(acknowledged - set(ended))
         report.holds(f"nothing lost of {len(acknowledged)} acknowledged jobs", not lost, lost[:10] if lost else "")
         twice = [job for job, times in ended.items() if times > 1]
-        report.holds("nothing ended twice", not twice, twice[:10] if twice else f"{Counter(step for _, step in rows)}"[8:-1])
-        rows = self.run("SELECT token, count(*) FROM audit.steps WHERE token IS NOT NULL AND step = 'completed' GROUP BY token, job HAVING count(*) > 1")
-        report.holds("no claim completed a job twice", not rows, rows[:5] if rows else "")
+        report.holds("nothing ended twice", not twice, twice[:10] if twice else dict(Counter(step for _, step in rows)))
         left = self.waiting()
         report.holds("no job waits or runs at the end", not left, left or "")
         rows = self.run(

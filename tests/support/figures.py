@@ -77,6 +77,10 @@ class Report:
         if not holds:
             self._broken.append(invariant)
 
+    @property
+    def is_broken(self) -> bool:
+        return bool(self._broken)
+
     def end(self) -> int:
         """Print everything and return the exit code."""
         print(f"# {self.title}")

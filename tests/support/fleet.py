@@ -215,12 +215,13 @@ class Fleet:
 class Stage(Queue):
     """A database that tells what happens in it, and the supervisors of a test."""
 
-    def __init__(self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None, audit: bool = True) -> None:
         super().__init__(dsn)
         self.folder = folder
         self.fleets: list[Fleet] = []
         self._environment = dict(environment or {})
-        self.run(AUDIT)
+        if audit:
+            self.run(AUDIT)
         self._listen()
 
     def _listen(self) -> None:
@@ -275,8 +276,7 @@ class Stage(Queue):
                 return value
             if time.monotonic() >= until or not self._hear(until - time.monotonic()):
                 told = what if isinstance(what, str) else what()
-                logs = "\n\n".join(f"--- supervisor {fleet.pid}\n{fleet.text()}" for fleet in self.fleets)
-                raise TimeoutError(f"waited {limit} s for {told}\n{logs}")
+                raise TimeoutError(f"waited {limit} s for {told}")
 
     def _hear(self, seconds: float) -> bool:
         """Wait for an event; return whether there was one."""
@@ -352,6 +352,11 @@ class Stage(Queue):
             row = self.run("SELECT state, attempts, crashes, error FROM jobherd.jobs WHERE id = %s", job)
             return (*row, self.moves(job))
         return "unknown"
+
+    def show(self) -> None:
+        """Print what the supervisors have said; pytest shows it when the test has failed."""
+        for fleet in self.fleets:
+            print(f"--- supervisor {fleet.pid}\n{fleet.text()}")
 
     def close(self) -> None:
         """End everything."""

@@ -34,7 +34,7 @@ def fresh(cluster: Cluster) -> Iterator[str]:
         yield dsn
 
 
-def arguments(about: str | None, **counts: int | float) -> argparse.Namespace:
+def arguments(about: str | None, **counts: float) -> argparse.Namespace:
     """Read the command line: a number for each of `counts` with its default, and --seed, random unless given."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in counts.items():

@@ -49,7 +49,9 @@ class Event:
 class Herd:
     """A supervisor. ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes sure that nothing is left."""
 
-    def __init__(self, dsn: str, handlers: str | Path, *flags: str, workers: int = 2, wait: bool = True, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, dsn: str, handlers: str | Path, *flags: str, workers: int = 2, wait: bool = True, env: dict[str, str] | None = None
+    ) -> None:
         self.workers = workers
         self.events: list[Event] = []
         self._wait = wait

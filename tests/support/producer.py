@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class Producer:
     """The process, seen from the script that started it. `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work."""
 
-    def __init__(self, dsn: str, path: Path, *, seed: int, rate: float, kinds: list[tuple[str, dict[str, Any], float]], most: int = 500) -> None:
+    def __init__(
+        self, dsn: str, path: Path, *, seed: int, rate: float, kinds: list[tuple[str, dict[str, Any], float]], most: int = 500
+    ) -> None:
         self.path = path
         path.touch()
         words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
@@ -64,7 +66,9 @@ def main() -> None:
         try:
             if connection is None:
                 connection = psycopg.connect(dsn, autocommit=True)
-            if count % 20 == 0 and connection.execute("SELECT count(*) FROM (SELECT FROM jobherd.ready LIMIT %s) AS r", [int(most)]).fetchone() == (int(most),):
+            if count % 20 == 0 and connection.execute(
+                "SELECT count(*) FROM (SELECT FROM jobherd.ready LIMIT %s) AS r", [int(most)]
+            ).fetchone() == (int(most),):
                 due += 0.2
                 continue
             kind, payload, _ = dice.choices(table, weights)[0]

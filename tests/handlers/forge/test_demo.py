@@ -10,6 +10,10 @@ import pytest
 
 import handlers
 from supervisor.cli import demo
+from supervisor.cli.database import Session, connect
+from tests.cli.rows import child, supervisor
+from tests.cli.shell import jobherd
+from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import generated, git, push
 
 if TYPE_CHECKING:
@@ -42,6 +46,35 @@ def test_a_history_that_cannot_be_pushed_is_not_tried(tmp_path: Path, monkeypatc
     else:
         git("init", "--quiet", at=tree)
     assert "made-up" in demo._source(tmp_path)[1]
+
+
+def test_without_workers_nothing_is_pushed(forge: Forge) -> None:
+    said = jobherd("forge", "demo", "--dir", forge.folder / "demo", "--timeout", "0", dsn=forge.dsn)
+    assert said.code == 124
+    assert "no worker came" in said.err
+    assert not (forge.folder / "demo").exists()
+
+
+def test_it_says_who_is_missing_and_goes_on_when_they_come(
+    forge: Forge, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "PATIENCE", 0.0)
+    lapsed = supervisor(forge.dsn, lease=-60)
+    child(forge.dsn, lapsed)  # it is dead: nobody has buried it yet
+    looks = 0
+
+    def is_wanted() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            child(forge.dsn, supervisor(forge.dsn), slot=2)
+        return True
+
+    with connect(forge.dsn, name="test") as connection:
+        assert demo.await_workers(Session(connection, "jobherd"), 60, is_wanted=is_wanted)
+        assert not demo.await_workers(Session(connection, "jobherd"), 60, is_wanted=lambda: False)
+    assert capsys.readouterr().err == f"jobherd: {demo.NOBODY}\n"
+    assert looks > demo.STEADY
 
 
 def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

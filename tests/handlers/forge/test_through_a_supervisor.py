@@ -54,10 +54,11 @@ def test_the_demonstration_pushes_shows_its_jobs_and_ends(forge: Forge, stage: S
     for _ in range(2):  # the second time it deletes its branch and pushes it again
         said = jobherd("forge", "demo", "--dir", forge.folder / "demo", dsn=forge.dsn)
         assert said.code == 0, said
-        assert said.out.startswith("pushing ")
+        assert said.out.startswith("\npushing ")
         assert "completed" in said.out
         assert "jobs are over\n" in said.out
-        assert said.out.splitlines()[-1].startswith("trending: forge (")
+        assert "\ntrending: forge (" in said.out
         assert said.out.count("push:process") >= 2
+        assert "\nmetrics and health:   http://127.0.0.1:8790/\n" in said.out
     assert forge.one("SELECT count(*) FROM jobherd.forge_commits") > 0
     assert forge.one("SELECT count(*) FROM jobherd.scheduled WHERE kind = 'trending:compute'") == 1

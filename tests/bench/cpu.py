@@ -1,0 +1,127 @@
+"""CPU-bound work on all cores: jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
+
+Pairs of runs in turn, the order swapped in each; the figure is the median of the pairs' ratios of wall time, with its interval. The work is a
+fixed number of rounds, the same function in both. The product's wall time runs from before the enqueue call to the end of the last job.
+
+Wall time is only worth something on a machine that nobody else uses. So the processor time is taken too, of the supervisor, its children and the
+server together: with every core busy, its ratio is what the wall time's would be if we were alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.bench.work import spin
+from tests.support.figures import Report, median_with_interval
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd, descendants
+
+WORK = Path(__file__).with_name("work.py")
+
+
+def calibrate(seconds: float) -> int:
+    """Rounds of work that take so long here; the least of several tries, so that a neighbour does not count."""
+    best = float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        spin(100_000)
+        best = min(best, time.perf_counter() - start)
+    return round(100_000 * seconds / best)
+
+
+def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
+    """Wall and processor seconds of so many forked processes that share the jobs and do nothing else."""
+    gate_read, gate_write = os.pipe()
+    pids = []
+    for number in range(processes):
+        if (pid := os.fork()) == 0:
+            try:
+                os.close(gate_write)
+                os.read(gate_read, 1)  # until the gate is shut
+                for _ in range(jobs // processes + (number < jobs % processes)):
+                    spin(rounds)
+            finally:
+                os._exit(0)
+        pids.append(pid)
+    os.close(gate_read)
+    start, used = time.monotonic(), 0.0
+    os.close(gate_write)
+    for pid in pids:
+        usage = os.wait4(pid, 0)[2]
+        used += usage.ru_utime + usage.ru_stime
+    return time.monotonic() - start, used
+
+
+def product(connection: psycopg.Connection, jobs: int, rounds: int, expected: float, roots: list[int]) -> tuple[float, float]:
+    """Wall and processor seconds of the same as jobs: by the database's clock, and of the trees of processes below `roots`."""
+    before = processor_seconds(roots)
+    (start,) = connection.execute("SELECT clock_timestamp()").fetchone()
+    connection.execute(
+        "INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:burn', json_build_object('rounds', %s::int) FROM generate_series(1, %s)",
+        [rounds, jobs],
+    )
+    time.sleep(expected * 0.95)  # nothing of ours runs beside them
+    while True:
+        done, last, wrong = connection.execute(
+            "SELECT count(*), max(finished_at), count(*) FILTER (WHERE state <> 'completed') FROM jobherd.history WHERE created_at >= %s",
+            [start],
+        ).fetchone()
+        assert not wrong, "jobs failed"
+        if done == jobs:
+            return (last - start).total_seconds(), processor_seconds(roots) - before
+        time.sleep(0.1)
+
+
+def processor_seconds(roots: list[int]) -> float:
+    """What these processes and their living and dead descendants have used so far."""
+    ticks = 0
+    for pid in {*roots, *(each for root in roots for each in descendants(root))}:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks += sum(map(int, file.read().rpartition(b")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> int:
+    given = arguments(__doc__, pairs=10, seconds=8.5, workers=2, job=0.02)
+    rounds = calibrate(given.job)
+    jobs = int(given.seconds * given.workers / given.job)
+    report = Report("cpu: jobs of pure Python against plain processes")
+    with ground() as (cluster, dsn), Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
+        report.on(dsn)
+        pairs: list[tuple[float, float]] = []
+        processor: list[float] = []
+        roots = [herd.pid, cluster.pid]
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            product(connection, 50, rounds, 0.5, roots)  # warm
+            for number in range(given.pairs):
+                if number % 2:
+                    bare, bare_used = plain(given.workers, jobs, rounds)
+                    ours, used = product(connection, jobs, rounds, given.seconds, roots)
+                else:
+                    ours, used = product(connection, jobs, rounds, given.seconds, roots)
+                    bare, bare_used = plain(given.workers, jobs, rounds)
+                pairs.append((ours, bare))
+                processor.append(used / bare_used)
+                print(
+                    f"  pair {number + 1}: {ours:.3f} s and {bare:.3f} s, ratio {ours / bare:.4f}; processor {used:.2f} s and {bare_used:.2f} s,"
+                    f" ratio {used / bare_used:.4f}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    report.fact("jobs a run", f"{jobs} of {given.job * 1000:g} ms ({rounds} rounds), {given.workers} workers")
+    report.fact("wall, plain processes, s", ", ".join(f"{bare:.2f}" for _, bare in pairs))
+    report.fact("wall, jobs, s", ", ".join(f"{ours:.2f}" for ours, _ in pairs))
+    for label, ratios in (("wall time", [ours / bare for ours, bare in pairs]), ("processor time", processor)):
+        middle, low, high = median_with_interval(ratios)
+        report.aim(f"median ratio of {label}, {len(pairs)} pairs", middle, 1.05, more=f"(95 % interval {low:.4f} to {high:.4f})")
+    report.holds("every run took at least 8 s", all(min(pair) >= 8 for pair in pairs) or given.seconds < 8)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

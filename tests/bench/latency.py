@@ -1,0 +1,75 @@
+"""Enqueue to start on an idle system, against the floor measured in the same run.
+
+From just before the enqueue call to the handler's first statement; one of the product and one of the floor in
+turn, 20 ms apart, so that both see the same machine. The
+poll backstop is at its maximum of 5 minutes, so a job that starts was woken for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.bench.floor import Floor
+from tests.support.figures import Report, at
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd
+
+WORK = Path(__file__).with_name("work.py")
+GAP = 0.02
+
+
+def main() -> int:
+    given = arguments(__doc__, jobs=300, workers=2, warm_up=30)
+    report = Report("latency: enqueue to start on an idle system")
+    with ground() as (_, dsn), Floor(dsn) as floor, Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
+        report.on(dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            ours: list[float] = []
+            bare: list[float] = []
+            sent: dict[int, float] = {}
+
+            def product(number: int) -> None:
+                before = time.time()
+                row = connection.execute("SELECT jobherd.enqueue('bench:stamp', %s)", (f'{{"n": {number}}}',), prepare=True).fetchone()
+                assert row is not None
+                sent[row[0]] = before
+
+            calls: list[float] = []
+            for number in range(-given.warm_up, 0):
+                product(number)
+                time.sleep(GAP)
+                floor.start(number)
+            warm = set(sent)
+            for number in range(given.jobs):
+                due = time.monotonic() + GAP
+                product(number)
+                calls.append((time.monotonic() - due + GAP) * 1000)
+                time.sleep(max(0.0, due - time.monotonic()))
+                due = time.monotonic() + GAP
+                bare.append(floor.start(number))
+                time.sleep(max(0.0, due - time.monotonic()))
+            herd.stop()  # drained: every outcome is written
+            stamps = dict(
+                connection.execute("SELECT id, result::text::double precision FROM jobherd.history WHERE state = 'completed'").fetchall()
+            )
+            ours = [(stamps[job] - before) * 1000 for job, before in sent.items() if job in stamps and job not in warm]
+    report.holds(f"all {given.jobs} jobs started and completed", len(ours) == given.jobs, len(ours))
+    report.holds("none waited for a poll", max(ours) < 5000, f"at most {max(ours):.1f} ms")
+    report.spread("product", ours)
+    report.spread("floor", bare)
+    report.spread("the enqueue call alone", calls)
+    for name, share, limit in (("p50", 0.5, 1.3), ("p95", 0.95, None), ("p99", 0.99, None)):
+        ratio = at(ours, share) / at(bare, share)
+        if limit is None:
+            report.fact(f"ratio {name}", f"{ratio:.3f}")
+        else:
+            report.aim(f"ratio {name}", ratio, limit)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The handlers of the measurements."""
+
+from __future__ import annotations
+
+import time
+
+from handlers import handler
+
+
+@handler("bench:stamp")
+def stamp(n: int = 0) -> float:
+    """Say when this statement ran, by the wall clock that the script and the server share."""
+    return time.time()
+
+
+@handler("bench:noop")
+def noop(n: int = 0) -> None:
+    """Do nothing."""
+
+
+@handler("bench:burn")
+def burn(rounds: int) -> None:
+    """Burn pure Python for so many rounds: a fixed amount of work, whoever does it."""
+    spin(rounds)
+
+
+def spin(rounds: int) -> int:
+    """The work itself, the same for a job and for the plain process it is compared with."""
+    total = 0
+    for number in range(rounds):
+        total += number * number % 7
+    return total

@@ -1,0 +1,78 @@
+"""What people see of a supervisor that runs: its lines, and its processes in a list."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.cli.shell import LIMIT, jobherd, start
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+HANDLERS = ("--handlers", "handlers.jobs_purge")
+
+
+@contextlib.contextmanager
+def running(*words: object, dsn: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor that is told to leave at the end, and leaves well."""
+    process = start("run", *words, "--log-format", "text", dsn=dsn, **more)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said.decode()
+
+
+def read_until(process: subprocess.Popen[bytes], *patterns: str) -> list[re.Match[str]]:
+    """Read its log until all these were seen."""
+    said, found = "", []
+    while len(found) < len(patterns):
+        line = process.stderr.readline().decode()
+        assert line, said
+        said += line
+        found = [match for pattern in patterns if (match := re.search(pattern, said))]
+    return found
+
+
+def title(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+
+
+def test_each_child_says_in_the_list_of_processes_what_it_does(database):
+    with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as process:
+        serves, web, keeper = read_until(
+            process, r"metrics and health on http://(127\.0\.0\.1:\d+)", r"web \d+ is ready  pid=(\d+)", r"keeper \d+ is ready  pid=(\d+)"
+        )
+        assert title(web[1]) == f"jobherd: web serves {serves[1]}"
+        assert title(keeper[1]) == "jobherd: keeper keeps house"
+
+
+def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(database):
+    with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as first:
+        (taken,) = read_until(first, r"metrics and health on http://(127\.0\.0\.1:\d+)")
+        with running(*HANDLERS, "--workers", 1, "--http", taken[1], dsn=database) as second:
+            (web,) = read_until(second, r"web \d+ is ready  pid=(\d+)")
+            assert title(web[1]) == f"jobherd: web waits for {taken[1]}"
+
+
+def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_find_it(database, tmp_path):
+    (tmp_path / "broken.py").write_text("import json\n\nraise RuntimeError('out of paper')\n")
+    ran = jobherd("run", "--handlers", tmp_path, "--workers", 4, "--log-format", "text", dsn=database, JOBHERD_HTTP="off")
+    assert ran.code == 78
+    (line,) = [line for line in ran.err.splitlines() if "out of paper" in line]
+    assert f"{tmp_path / 'broken.py'}:3: does not load: RuntimeError: out of paper" in line
+
+
+def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):
+    """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
+    with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:
+        read_until(process, r"worker 0 is ready", r"worker 1 is ready", r"keeper \d+ is ready", r"web \d+ is ready")
+        (supervisor,) = jobherd("status", "--json", dsn=database).json["supervisors"]
+        assert sorted(child["kind"] for child in supervisor["children"]) == ["keeper", "worker", "worker"]
+    assert "metrics" in jobherd("status", "--help").out

@@ -1,0 +1,169 @@
+"""kill -9 of a busy child, again and again under load.
+
+Measured from the kill: until its job is known to be claimable again (a listener has heard of it, which is after the commit, or somebody has
+claimed it, whichever is first) and until the place has a child that is READY. A victim has been READY for a second: the back-off of a child
+that dies again and again at once is another promise.
+
+Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death explained by the job's history.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.support.audit import Audit
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd, is_ready
+from tests.support.producer import Producer
+
+WORK = Path(__file__).with_name("work.py")
+KINDS = [
+    ("fault:quick", {}, 40),
+    ("fault:sleep", {"seconds": 0.005}, 30),
+    ("fault:sleep", {"seconds": 0.05}, 15),
+    ("fault:burn", {"seconds": 0.02}, 10),
+    ("fault:sleep", {"seconds": 0.5}, 5),
+]
+BUSY = """
+SELECT c.pid, r.jobs[1].id FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
+ WHERE r.claimed_at < clock_timestamp() - interval '1 millisecond' AND c.started_at < clock_timestamp() - interval '1 second'
+ ORDER BY r.jobs[1].crashes, random() LIMIT 1"""
+
+
+class Listener:
+    """Notes when each notification of a channel was heard, in a thread."""
+
+    def __init__(self, dsn: str, channel: str) -> None:
+        self.heard: list[tuple[float, str]] = []
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute(f"LISTEN {channel}")
+        self._stop = False
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._stop:
+            for note in self._connection.notifies(timeout=0.5, stop_after=1):
+                self.heard.append((time.monotonic(), note.payload))
+
+    def stop(self) -> list[tuple[float, str]]:
+        self._stop = True
+        self._thread.join()
+        self._connection.close()
+        return self.heard
+
+
+def main() -> int:
+    given = arguments(__doc__, kills=200, workers=3, batch=1, rate=60.0, gap=0.4)
+    dice = random.Random(given.seed)
+    report = Report(
+        f"kill_children: kill -9 of a busy child, {given.kills} times, {given.workers} workers, batches of {given.batch}", given.seed
+    )
+    with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
+        report.on(dsn)
+        audit = Audit(dsn)
+        herd = Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers, wait=False)
+        with herd:
+            herd.wait_ready()
+            parent = herd.pid
+            listener = Listener(dsn, "audit_back")
+            kills: list[tuple[float, int]] = []
+            offset = time.time() - time.monotonic()  # the server and we share the host's clocks
+            start = time.monotonic()
+            with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200) as producer:
+                while len(kills) < given.kills and time.monotonic() - start < given.kills * 3 + 60:
+                    time.sleep(dice.uniform(0.3, 1.7) * given.gap)
+                    rows = audit.run(BUSY)
+                    if not rows:
+                        continue
+                    at = time.monotonic()
+                    try:
+                        os.kill(rows[0][0], signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                    kills.append((at, rows[0][0]))
+                elapsed = time.monotonic() - start
+                acknowledged = producer.stop()
+            over = audit.wait_all_over()
+            claims = audit.run("SELECT extract(epoch FROM at)::double precision, job FROM audit.steps WHERE step = 'claimed' ORDER BY at")
+            claims = [(when - offset, job) for when, job in claims]
+            heard = listener.stop()
+            same_parent = herd.process.poll() is None and herd.pid == parent
+            code = herd.stop()
+            events = list(herd.events)
+        deaths = {
+            pid: (job, outcome, crash)
+            for job, pid, outcome, crash in audit.run(
+                """SELECT job, split_part(ran_on, '/', 2)::int, outcome, post_mortem ->> 'signal' FROM jobherd.attempts WHERE post_mortem IS NOT NULL
+                   UNION ALL
+                   SELECT id, split_part(ran_on, '/', 2)::int, state, post_mortem ->> 'signal' FROM jobherd.history WHERE post_mortem IS NOT NULL"""
+            )
+        }
+        by_log = {event.pid: event for event in events if re.match(r"Process \d+|Somebody killed process", event.message)}
+
+        def claimable(at: float, job: int) -> float | None:
+            """When a job is known to be claimable after a kill; None if it waits for its back-off."""
+            note = next(((when, text) for when, text in heard if when >= at and text.split()[0] == str(job)), None)
+            claim = next((when for when, claimed in claims if when >= at and claimed == job), float("inf"))
+            return None if note is None or note[1].endswith(" scheduled") else min(note[0], claim)
+
+        back_times: list[float] = []
+        delayed = explained = idle = 0
+        unexplained = []
+        for at, pid in kills:
+            if pid in deaths:
+                explained += 1
+                back = claimable(at, deaths[pid][0])
+                if back is None:
+                    delayed += 1  # not its first crash: it waits out its back-off by design
+                else:
+                    back_times.append((back - at) * 1000)
+                continue
+            # Nothing was running by its board: between two jobs, or claimed and not started. The log must say it.
+            idle += 1
+            if pid not in by_log:
+                unexplained.append(pid)
+        ready = [event for event in events if is_ready(event)]
+        slots = {event.pid: event.message.split()[1] for event in ready}
+        returns = []
+        for at, pid in kills:
+            slot = slots.get(pid)
+            event = next((each for each in ready if each.at > at and each.message.split()[1] == slot), None)
+            if event is not None:
+                returns.append((event.at - at) * 1000)
+
+        report.fact(
+            "kills",
+            f"{len(kills)} in {elapsed:.0f} s under {len(acknowledged)} jobs; {explained} while a job ran, {idle} between or before jobs, "
+            f"{delayed} jobs had crashed before and waited out their back-off",
+        )
+        report.spread("kill to claimable again", back_times, aims={"p50": 10, "p99": 250})
+        report.spread("kill to the child's successor READY", returns, aims={"max": 1000})
+        report.holds("so many kills were done", len(kills) == given.kills, len(kills))
+        report.holds("the parent lived through it and left with 0", same_parent and code == 0, code)
+        report.holds("every place was filled again", len(returns) == len(kills), f"{len(returns)} of {len(kills)}")
+        report.holds("the history or the log explains every death", not unexplained, unexplained[:5] if unexplained else "")
+        wrong = [row for row in deaths.values() if row[2] != "SIGKILL"]
+        report.holds("every recorded death names SIGKILL", not wrong, wrong[:5] if wrong else "")
+        report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
+        report.holds("everything came to an end", over)
+        audit.check(report, acknowledged)
+        bad = audit.run("SELECT id, state, error FROM jobherd.history WHERE state <> 'completed'")
+        report.holds("every job completed", not bad, bad[:5] if bad else "")
+        audit.close()
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

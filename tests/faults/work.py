@@ -1,0 +1,70 @@
+"""The handlers of the faults: jobs of mixed length, and some that do their best not to end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+from handlers import handler
+
+
+@handler("fault:quick", max_attempts=1000, max_crashes=1000, backoff="1s")
+def quick() -> None:
+    """Do nothing."""
+
+
+@handler("fault:sleep", max_attempts=1000, max_crashes=1000, backoff="1s")
+def sleep(seconds: float) -> str:
+    """Wait, as a job that speaks with others does."""
+    time.sleep(seconds)
+    return "slept"
+
+
+@handler("fault:burn", max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
+def burn(seconds: float) -> int:
+    """Compute for so long."""
+    until, rounds = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        rounds += sum(number * number % 7 for number in range(1000)) > 0
+    return rounds
+
+
+@handler("fault:stubborn", max_attempts=1000, max_crashes=1000, timeout="1h")
+def stubborn(path: str) -> None:
+    """Ignore SIGTERM and every exception, with a grandchild that does the same; both write their pids to a file."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _note(path, os.getpid())
+    if os.fork() == 0:
+        _note(path, os.getpid())
+        _sit()
+    _sit()
+
+
+@handler("fault:deaf", max_attempts=1, timeout="2s")
+def deaf(path: str, escape: bool = False) -> None:
+    """An endless C call with every signal blocked, and a grandchild that does the same, in a session of its own if it is to escape."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _note(path, os.getpid())
+    if os.fork() == 0:
+        if escape:
+            os.setsid()
+        _note(path, os.getpid())
+        _sit()
+    _sit()
+
+
+def _sit() -> None:
+    libc = ctypes.PyDLL(None)  # holds the interpreter's lock: no Python code runs meanwhile, not even a signal handler's
+    while True:
+        try:
+            libc.sleep(3600)
+        except BaseException:
+            pass
+
+
+def _note(path: str, pid: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, b"%d\n" % pid)
+    os.close(fd)

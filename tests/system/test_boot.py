@@ -1,0 +1,123 @@
+"""Starting: handlers that do not load, children that do not come up, several supervisors at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.support.fleet import Stage, is_ready
+from tests.system.test_reload import VERSION, versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.gate import Gate
+
+HANGS = """
+from tests.support.gate import at_gate
+at_gate("import")
+from handlers import handler
+
+@handler("v:version")
+def version(label: str = "") -> str:
+    return "loaded"
+"""
+
+
+def test_handlers_that_do_not_load_stop_the_start_with_file_and_line(stage: Stage):
+    folder = stage.write("good.py", VERSION.format(version="good"))
+    stage.write("broken.py", "import json\n\nraise RuntimeError('out of paper')\n")
+    fleet = stage.start(handlers=folder)
+    assert fleet.wait_exit(limit=10) == 78
+    fleet.wait_gone(1)
+    line = fleet.said("broken.py:3")[0]
+    assert "out of paper" in line["message"]
+    assert fleet.said("stopping")
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0
+    assert len(fleet.log) < 30, fleet.text()
+
+
+def test_no_handlers_at_all_is_said(stage: Stage):
+    (stage.folder / "empty").mkdir()
+    fleet = stage.start(handlers=stage.folder / "empty")
+    assert fleet.wait_exit(limit=10) == 78
+    assert fleet.said("no handler was found")
+
+
+def test_the_same_breakage_later_does_not_stop_a_running_fleet(stage: Stage):
+    folder = stage.write("versions.py", VERSION.format(version="good"))
+    fleet = stage.run_fleet(workers=2, handlers=folder, respawn_initial="0.02s")
+    stage.write("versions.py", "import nothing_of_this_name\n")
+    victim = fleet.workers()[0]
+    os.kill(victim, signal.SIGKILL)
+    fleet.wait_log("the handlers do not load any more", count=3)
+    assert fleet.said("versions.py:1")
+    assert versions(stage, 3) == {"good"}, "the others go on"
+    stage.write("versions.py", VERSION.format(version="mended"))
+    fleet.wait_ready(3)
+    assert len(fleet.workers()) == 2
+    assert fleet.stop() == 0
+
+
+def test_a_child_that_hangs_at_import_is_killed_and_tried_again_with_growing_rests(stage: Stage, gate: Gate):
+    folder = stage.write("hangs.py", HANGS)
+    fleet = stage.start(handlers=folder, workers=1, spawn_timeout="0.5s", respawn_initial="0.02s")
+    for _ in range(3):
+        arrival = gate.wait_arrival("import")
+        arrival.wait_gone()
+    fleet.wait_log("was not ready in time and was killed", count=3)
+    gate.wait_arrival("import").open()
+    fleet.wait_ready(1)
+    assert versions(stage, 2) == {"loaded"}
+    assert fleet.stop() == 0
+
+
+def test_a_slow_import_does_not_hold_up_the_others(stage: Stage, gate: Gate):
+    fleet = stage.start(handlers=stage.write("hangs.py", HANGS), workers=2)
+    first, second = gate.wait_arrival("import"), gate.wait_arrival("import")
+    first.open()
+    fleet.wait_ready(1)
+    assert versions(stage, 2) == {"loaded"}
+    fleet.signal(signal.SIGTERM)
+    second.open()
+    assert fleet.wait_exit() == 0
+
+
+def test_term_in_the_middle_of_the_start_leaves_with_0(stage: Stage, gate: Gate):
+    fleet = stage.start(handlers=stage.write("hangs.py", HANGS), workers=2, spawn_timeout="1s")
+    gate.wait_arrival("import")
+    gate.wait_arrival("import")
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit(5) == 0
+    fleet.wait_gone(1)
+
+
+def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
+    folder = stage.write("dies.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    fleet = stage.start(handlers=folder, workers=1, respawn_initial="0.02s", respawn_max="60s")
+    fleet.wait_log("Somebody killed process", count=6)
+    times = [event["at"] for event in fleet.said("Somebody killed process")]
+    seconds = [int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1]) for at in times]
+    rests = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
+    assert rests[-1] > 2 * rests[0], rests
+    assert sum(rests) >= 0.8 * (0.02 + 0.04 + 0.08 + 0.16 + 0.32)
+    assert fleet.stop() == 0
+
+
+def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_come_up(empty_database: str, tmp_path: Path, gate: Gate):
+    with Stage(empty_database, tmp_path, audit=False) as stage:
+        fleets = [stage.start(workers=1) for _ in range(5)]
+        for fleet in fleets:
+            fleet.wait_ready(1)
+        assert sum(len(fleet.said("applied")) for fleet in fleets) == 1, "one of them has made the schema"
+        with psycopg.connect(empty_database) as connection:
+            job = connection.execute("SELECT jobherd.enqueue('t:gate', '{\"label\": \"one\"}')").fetchone()[0]
+        gate.wait_arrival("one").open()
+        for fleet in fleets:
+            fleet.signal(signal.SIGTERM)
+        assert [fleet.wait_exit() for fleet in fleets] == [0] * 5
+        assert stage.state(job) == "completed", "".join(fleet.text() for fleet in fleets if fleet.said("cannot be stored"))
+        assert all(len(fleet.said(is_ready)) == 1 for fleet in fleets)

@@ -1,0 +1,71 @@
+"""`SELECT jobherd.cancel(id)` ends a job wherever it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.processes import is_running, wait_for_exit
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_a_running_job_is_interrupted_at_once(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1)
+    job = stage.enqueue("t:gate", '{"label": "runs"}')
+    arrival = gate.wait_arrival("runs")
+    assert stage.cancel(job) == "cancelling"
+    arrival.wait_gone(5)
+    row = stage.wait_state(job, "cancelled")
+    assert row["error_code"] == "JOB_CANCELLED"
+    assert row["crashes"] == 0
+    assert "post_mortem" not in row["history"][-1], "it ended by itself"
+    following = stage.enqueue("t:noop")
+    stage.wait_state(following, "completed")
+    assert stage.cancel(job) == "cancelled"
+    assert stage.cancel(following) == "completed"
+    assert stage.runs(job) == 1
+    fleet.wait_ready(2)  # something was torn out of the first
+
+
+def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is_not(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=2, grace="0.2s")
+    other = stage.enqueue("t:gate", '{"label": "other"}')
+    bystander = gate.wait_arrival("other")
+    job = stage.enqueue("x:stuck-long", '{"label": "stuck"}')
+    arrivals = [gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon")]
+    arrivals[0].open()
+    assert stage.cancel(job) == "cancelling"
+    row = stage.wait_state(job, "cancelled")
+    assert (row["error_code"], row["crashes"], stage.runs(job)) == ("JOB_CANCELLED", 0, 1)
+    for arrival in arrivals:
+        wait_for_exit(arrival.pid)
+    assert is_running(bystander.pid)
+    bystander.open()
+    stage.wait_state(other, "completed")
+
+
+def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, batch=3)
+    with stage.connection.transaction():
+        first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
+    arrival = gate.wait_arrival("first")
+    assert stage.cancel(second) == "cancelling"
+    assert stage.cancel(second) == "cancelling", "twice is once"
+    fleet.wait_log(f"worker 0 is told to stop job {second}: cancel")
+    arrival.open("undisturbed")
+    gate.wait_arrival("third").open()
+    assert stage.wait_state(first, "completed")["result"] == "undisturbed"
+    row = stage.wait_state(second, "cancelled")
+    assert row["started_at"] is None
+    stage.wait_state(third, "completed")
+
+
+def test_waiting_jobs_are_cancelled_where_they_wait(stage: Stage):
+    later = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 hour"}')""")
+    ready = stage.enqueue("t:noop")
+    assert (stage.cancel(later), stage.cancel(ready)) == ("cancelled", "cancelled")
+    fleet = stage.start("--until-empty", workers=1)
+    assert fleet.wait_exit() == 0
+    assert stage.states([later, ready]) == ["cancelled", "cancelled"]

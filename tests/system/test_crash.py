@@ -1,0 +1,115 @@
+"""A child dies: its job runs again at once, what it had not started is untouched, and the history explains the death."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from tests.support.processes import wait_for_exit
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, poll="300s")
+    deadly = stage.enqueue("c:kill")
+    row = stage.wait_state(deadly, "failed")
+    assert (row["attempts"], row["crashes"], row["error_code"]) == (3, 3, "WORKER_CRASHED")
+    assert [attempt["outcome"] for attempt in row["history"]] == ["retry", "retry", "failed"]
+    for attempt in row["history"]:
+        assert attempt["error_code"] == "WORKER_CRASHED"
+        assert "killed process" in attempt["error"]
+        assert f"c:kill #{row['id']}" in attempt["error"]
+        assert attempt["post_mortem"]["signal"] == "SIGKILL"
+        assert attempt["post_mortem"]["phase"] == "running"
+        assert attempt["post_mortem"]["max_rss"] > 0
+    assert len({attempt["ran_on"] for attempt in row["history"]}) == 3, "three processes"
+    fleet.wait_ready(5)  # the two, and a successor for each that died
+
+    job = stage.enqueue("t:gate", '{"label": "victim"}')
+    arrival = gate.wait_arrival("victim")
+    os.kill(arrival.pid, signal.SIGKILL)
+    again = gate.wait_arrival("victim", timeout=5)
+    assert again.pid != arrival.pid
+    claimed, died = stage.run(
+        """SELECT max(at) FILTER (WHERE place = 'running' AND op = 'INSERT'), max(at) FILTER (WHERE place = 'attempts')
+             FROM t_trans WHERE job = %s""",
+        job,
+    )[0]
+    assert (claimed - died).total_seconds() < 1.0, "without a back-off"
+    again.open("lived")
+    row = stage.wait_state(job, "completed")
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "lived")
+    assert stage.moves(job)[-1] == ("history", "completed")
+    assert stage.completed_twice() == []
+
+
+def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=1, batch=5, poll="300s")
+    with stage.connection.transaction():
+        first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
+    arrival = gate.wait_arrival("first")
+    assert stage.states([first, second, third]) == ["running"] * 3
+    os.kill(arrival.pid, signal.SIGKILL)
+    for name in ("first", "second", "third"):
+        gate.wait_arrival(name).open()
+    stage.wait_all([first, second, third], "completed")
+    assert [(stage.job(job)["attempts"], stage.job(job)["crashes"]) for job in (first, second, third)] == [(2, 1), (1, 0), (1, 0)]
+    assert [len(stage.attempts(job)) for job in (first, second, third)] == [2, 1, 1]
+
+
+def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2)
+    busy = stage.enqueue("t:gate", '{"label": "busy"}')
+    arrival = gate.wait_arrival("busy")
+    idle = next(pid for pid in fleet.workers().values() if pid != arrival.pid)
+    os.kill(idle, signal.SIGKILL)
+    fleet.wait_ready(3)
+    assert re.search(r"while it was (idle|claiming)\.$", fleet.wait_log("killed process")["message"])
+    arrival.open()
+    assert stage.wait_state(busy, "completed")["attempts"] == 1
+
+
+def test_a_killed_keeper_is_replaced_and_goes_on_keeping_house(stage: Stage):
+    fleet = stage.run_fleet(workers=1, poll="300s")
+    keeper = fleet.keeper()
+    os.kill(keeper, signal.SIGKILL)
+    wait_for_exit(keeper)
+    job = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
+    stage.wait_state(job, "completed")
+    assert fleet.keeper() != keeper
+
+
+def test_a_process_that_ends_under_its_handler_is_a_crash_whatever_its_exit_status_says(stage: Stage):
+    stage.run_fleet(workers=2)
+    jobs = {kind: stage.enqueue(kind) for kind in ("c:abort", "c:segfault", "c:exit")}
+    rows = {kind: stage.wait_state(job, "failed") for kind, job in jobs.items()}
+    assert {row["error_code"] for row in rows.values()} == {"WORKER_CRASHED"}
+    assert {kind: row["crashes"] for kind, row in rows.items()} == {"c:abort": 1, "c:segfault": 1, "c:exit": 3}
+    last = {kind: row["history"][-1] for kind, row in rows.items()}
+    for kind, sentence in {"c:abort": "died of SIGABRT", "c:segfault": "died of SIGSEGV", "c:exit": "exited with code 0"}.items():
+        assert sentence in last[kind]["error"]
+    report = last["c:exit"]["post_mortem"]
+    assert (report["exit_code"], report.get("signal")) == (0, None), "leaving by os._exit(0) is no success"
+    for kind, name, function in (("c:abort", "SIGABRT", "abort"), ("c:segfault", "SIGSEGV", "string_at")):
+        report = last[kind]["post_mortem"]
+        assert (report.get("exit_code"), report["signal"]) == (None, name)
+        assert f"in {function}" in report["stack"], "the stack of the crash"
+        assert "jobs.py" in report["stack"]
+        assert f"in {function} at" in last[kind]["error"], "the sentence says where"
+
+
+def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=1, grace="0.2s")
+    job = stage.enqueue("x:patient", '{"label": "frozen"}')
+    arrival = gate.wait_arrival("frozen")
+    os.kill(arrival.pid, signal.SIGSTOP)
+    row = stage.wait_state(job, "failed")
+    assert row["error_code"] == "JOB_TIMEOUT"
+    assert row["crashes"] == 0, "a timeout is no crash"
+    assert row["history"][-1]["post_mortem"]["signal"] == "SIGKILL"
+    wait_for_exit(arrival.pid)

@@ -1,0 +1,158 @@
+"""The database goes away and comes back: the same processes go on, every job ends once, and the log stays readable."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from sql.migrate import migrate
+from tests.support.fleet import Stage
+from tests.support.postgres import Cluster
+from tests.support.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.fleet import Fleet
+    from tests.support.gate import Gate
+
+OURS = "application_name LIKE 'jobherd:%%' AND datname = current_database()"
+
+
+@pytest.fixture
+def own(tmp_path: Path, gate: Gate) -> Iterator[tuple[Cluster, Stage]]:
+    """A server that the test may stop, and a stage on it."""
+    with Cluster() as cluster, cluster.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        with Stage(dsn, tmp_path) as stage:
+            yield cluster, stage
+            stage.show()
+
+
+def away(fleet: Fleet, *, after: int) -> None:
+    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"].startswith("the database is away"), after=after)
+
+
+def back(fleet: Fleet, *, after: int) -> None:
+    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after, limit=6)
+
+
+def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(own: tuple[Cluster, Stage], gate: Gate):
+    cluster, stage = own
+    fleets = [stage.run_fleet(workers=2, db_retry_initial="0.1s") for _ in range(2)]
+    before = [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets]
+    supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
+    for how in ("fast", "kill"):
+        ends_meanwhile, ends_after = (stage.enqueue("t:gate", f'{{"label": "{how}-{when}"}}') for when in ("meanwhile", "after"))
+        meanwhile, after = gate.wait_arrival(f"{how}-meanwhile"), gate.wait_arrival(f"{how}-after")
+        marks = [len(fleet.log) for fleet in fleets]
+        cluster.kill() if how == "kill" else cluster.stop("fast")
+        for fleet, mark in zip(fleets, marks, strict=True):
+            away(fleet, after=mark)
+        meanwhile.open("meanwhile")
+        holder = next(fleet for fleet in fleets if meanwhile.pid in fleet.workers().values())
+        mark = marks[fleets.index(holder)]
+        holder.wait_log(
+            lambda event: event.get("who", "").startswith("worker") and event["message"].startswith("the database is away"), after=mark
+        )
+        cluster.start()
+        stage.reconnect()
+        for fleet, mark in zip(fleets, marks, strict=True):
+            back(fleet, after=mark)
+        assert stage.wait_state(ends_meanwhile, "completed", limit=6)["result"] == "meanwhile"
+        following = stage.enqueue("t:noop")
+        stage.wait_state(following, "completed", limit=6)
+        after.open("after")
+        assert stage.wait_state(ends_after, "completed", limit=6)["result"] == "after"
+        for job in (ends_meanwhile, ends_after):
+            assert (stage.job(job)["attempts"], stage.runs(job)) == (1, 1)
+        for fleet, mark in zip(fleets, marks, strict=True):
+            # One that it is away and one that it is back for each process that speaks with it, and a few words of the parent on the way.
+            assert len(fleet.log) - mark <= 2 * 4 + 6, fleet.text()
+            assert not fleet.said(lambda event: "traceback" in event or "raw" in event, after=mark)
+    assert [fleet.workers() | {-1: fleet.keeper()} for fleet in fleets] == before, "the same processes"
+    assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was reclaimed"
+    assert stage.completed_twice() == []
+    assert [fleet.stop() for fleet in fleets] == [0, 0]
+
+
+def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_goes_on(own: tuple[Cluster, Stage], gate: Gate):
+    cluster, stage = own
+    fleet = stage.run_fleet(workers=2, lease="3s", db_retry_initial="0.1s")
+    exclusive, ordinary = stage.enqueue("t:exclusive", '{"label": "exclusive"}'), stage.enqueue("t:gate", '{"label": "ordinary"}')
+    alone, other = gate.wait_arrival("exclusive"), gate.wait_arrival("ordinary")
+    stopped = time.monotonic()
+    cluster.stop("fast")
+    alone.wait_gone(5)
+    assert time.monotonic() < stopped + 3.0, "the last beat was before the stop, so the lease lapses within 3 s of it"
+    other.open("went on")
+    cluster.start()
+    stage.reconnect()
+    assert stage.wait_state(ordinary, "completed")["result"] == "went on"
+    gate.wait_arrival("exclusive").open()
+    row = stage.wait_state(exclusive, "completed")
+    assert (row["attempts"], row["crashes"], row["history"][0]["outcome"]) == (1, 0, "abandoned")
+    assert fleet.stop() == 0
+
+
+def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage, gate: Gate):
+    fleets = [stage.run_fleet(workers=2, batch=3, db_retry_initial="0.1s") for _ in range(2)]
+    before = [fleet.workers() for fleet in fleets]
+    long = stage.enqueue("t:gate", '{"label": "long"}')
+    arrival = gate.wait_arrival("long")
+    jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 900)""")]
+    done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
+    for number in range(1, 5):
+        stage.wait(lambda: stage.call(done) >= number * 150, "some jobs to be done")  # noqa: B023
+        assert stage.call(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {OURS}") >= 2
+    stage.wait_all(jobs, "completed")
+    arrival.open("survived")
+    row = stage.wait_state(long, "completed")
+    assert (row["attempts"], row["result"]) == (1, "survived")
+    assert stage.completed_twice() == []
+    assert [fleet.workers() for fleet in fleets] == before
+    following = stage.enqueue("t:noop")
+    stage.wait_state(following, "completed")
+    assert [fleet.stop() for fleet in fleets] == [0, 0]
+
+
+def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cluster, Stage]):
+    cluster, stage = own
+    cluster.stop()
+    fleet = stage.start(workers=1, db_retry_initial="0.1s")
+    fleet.wait_log("the database does not answer")
+    cluster.start()
+    stage.reconnect()
+    fleet.wait_ready(1)
+    job = stage.enqueue("t:noop")
+    stage.wait_state(job, "completed")
+    cluster.stop()
+    away(fleet, after=0)
+    assert fleet.stop() == 0, "it leaves without a database too"
+    fleet.wait_gone(2)
+
+
+def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_database: str):
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        migrate(connection)
+    with Queue(empty_database) as queue, psycopg.connect(empty_database) as keeper:
+        child = queue.child()
+        job = queue.enqueue("k")
+        token = child.claim(1)[0].token
+        keeper.execute("SELECT * FROM jobherd.keep_partitions(40)")
+        settled: list[list[int]] = []
+        thread = threading.Thread(target=lambda: settled.append(child.settle(token, [job], "ok", keep=7)))
+        thread.start()
+        blocked = "DO $$ BEGIN WHILE cardinality(pg_blocking_pids({})) = 0 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
+        queue.run(blocked.format(child.connection.info.backend_pid))
+        keeper.commit()
+        thread.join(30)
+        assert settled == [[job]]
+        assert queue.state(job) == "completed"
+        assert queue.run("SELECT tableoid::regclass::text FROM jobherd.history")[0][0] != "jobherd.history_default"

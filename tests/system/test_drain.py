@@ -1,0 +1,122 @@
+"""How a supervisor leaves: what runs is finished, what does not end in time is handed back, and nobody's attempt is spent on it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import TYPE_CHECKING
+
+from tests.support.processes import children_of, is_running
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, batch=3)
+    with stage.connection.transaction():
+        jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(6)]
+    arrivals = [gate.wait_arrival(), gate.wait_arrival()]
+    running = [jobs[int(arrival.label)] for arrival in arrivals]
+    fleet.signal(signal.SIGTERM)
+    fleet.wait_log("draining: nothing more is claimed, 2 running")
+    for arrival in arrivals:
+        arrival.open("finished")
+    assert fleet.wait_exit() == 0
+    assert fleet.processes() == {}
+    for job in jobs:
+        row = stage.job(job)
+        if job in running:
+            assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "finished")
+        else:
+            assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), "as if it had never been claimed"
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0, "it says goodbye"
+
+
+def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stage: Stage):
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    print(f"seed {seed}")
+    rounds, load = 15, 4000
+    stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, %s)""", load)
+    done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
+    for number in range(rounds):
+        fleet = stage.start(workers=2, batch=dice.choice([1, 1, 3, 10]))
+        if number % 5:
+            before, wanted = stage.call(done), dice.randrange(1, 150)
+            stage.wait(lambda: stage.call(done) >= before + wanted, "some jobs to be done")  # noqa: B023
+        else:  # in the middle of its start
+            fleet.wait_log(dice.choice(["supervisor 0", "the database is there", "registered", "is ready"]))
+        fleet.signal(signal.SIGTERM)
+        assert fleet.wait_exit(10) == 0, f"seed {seed}, round {number}\n{fleet.text()}"
+        fleet.wait_gone(5)
+        assert stage.count("running") == 0, f"seed {seed}, round {number}: a job is left running\n{fleet.text()}"
+        assert stage.run("SELECT DISTINCT outcome FROM jobherd.attempts") in ([], [("abandoned",)])
+        assert stage.run("SELECT DISTINCT state FROM jobherd.history") in ([], [("completed",)])
+        assert stage.call("SELECT count(*) FROM jobherd.ready WHERE attempts + crashes > 0") == 0
+    assert stage.completed_twice() == []
+    assert stage.count("history") + stage.count("ready") == load, "nothing is lost"
+
+
+def test_a_drain_that_lasts_too_long_is_cut_off_and_gives_the_attempt_back(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, drain_timeout="0.2s", grace="0.3s")
+    polite = stage.enqueue("t:gate", '{"label": "polite"}')
+    stuck = stage.enqueue("x:stuck-long", '{"label": "stuck"}')
+    gate.wait_arrival("polite")
+    for label in ("stuck-grandchild", "stuck-daemon"):
+        gate.wait_arrival(label)
+    gate.wait_arrival("stuck").open()
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit(5) == 0
+    fleet.wait_gone(1)
+    for job in (polite, stuck):
+        row = stage.job(job)
+        assert (row["state"], row["attempts"], row["crashes"]) == ("ready", 0, 0)
+        assert [attempt["outcome"] for attempt in row["history"]] == ["abandoned"]
+
+
+def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, drain_timeout="300s")
+    polite = stage.enqueue("t:gate", '{"label": "polite"}')
+    stuck = stage.enqueue("x:swallows")
+    stage.run("UPDATE jobherd.ready SET timeout = 300")
+    gate.wait_arrival("polite")
+    stage.wait_running(stuck)
+    fleet.signal(signal.SIGINT)
+    fleet.wait_log("draining")
+    stage.run("SELECT pg_sleep(0.6)")  # two within half a second are one: Ctrl-C and the service manager say it together
+    assert fleet.note_exit() is False, "the first waits for what runs"
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit(3) == 0
+    fleet.wait_gone(1)
+    assert [(stage.job(job)["state"], stage.job(job)["attempts"]) for job in (polite, stuck)] == [("ready", 0), ("ready", 0)]
+
+
+def test_quit_kills_at_once_and_the_next_run_has_the_jobs(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, lease="600s")
+    job = stage.enqueue("t:gate", '{"label": "cut"}')
+    gate.wait_arrival("cut")
+    fleet.signal(signal.SIGQUIT)
+    fleet.wait_exit(3)
+    fleet.wait_gone(1)
+    stage.run_fleet(workers=1, lease="600s")
+    gate.wait_arrival("cut").open("again")
+    row = stage.wait_state(job, "completed")
+    assert row["crashes"] == 0
+
+
+def test_ctrl_c_reaches_the_parent_only(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2)
+    job = stage.enqueue("t:gate", '{"label": "undisturbed"}')
+    arrival = gate.wait_arrival("undisturbed")
+    groups = {pid: os.getpgid(pid) for pid in children_of(fleet.pid)}
+    assert all(group == pid for pid, group in groups.items()), "each child leads a group of its own"
+    os.killpg(os.getpgid(fleet.pid), signal.SIGINT)  # what a terminal does
+    fleet.wait_log("got SIGINT")
+    assert is_running(arrival.pid)
+    os.kill(arrival.pid, signal.SIGINT)  # and even so
+    arrival.open("done")
+    assert stage.wait_state(job, "completed")["attempts"] == 1
+    assert fleet.wait_exit() == 0

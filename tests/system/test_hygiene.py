@@ -1,0 +1,104 @@
+"""What a child has and has not: files, groups, random numbers, a name; and that nothing of many children is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from tests.support.processes import children_of
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def files(pid: int) -> dict[int, str]:
+    """The open files of a process."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+def title(pid: int) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().rstrip(b"\0").decode()
+
+
+def test_a_child_holds_its_own_files_and_none_of_its_parents_or_siblings(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=3, environment={"NOTIFY_SOCKET": "@nobody-listens-here"})
+    for number in range(3):
+        stage.enqueue("t:gate", f'{{"label": "{number}"}}')
+    arrivals = [gate.wait_arrival() for _ in range(3)]
+    parents = files(fleet.pid)
+    owned: dict[str, set[int]] = {}
+    for arrival in arrivals:
+        held = files(arrival.pid)
+        assert held.pop(0) == "/dev/null"
+        assert held.pop(1) == held.pop(2) == parents[1]
+        kinds: dict[str, set[str]] = {}
+        for target in held.values():
+            kind = "notice" if "jobherd-notice" in target else re.split(r"[:\[]", target.removeprefix("/"))[0]
+            kinds.setdefault(kind, set()).add(target)
+        assert len(kinds.pop("notice")) == 1
+        (board,) = kinds.pop("memfd")
+        assert re.match(r"/memfd:jobherd-\d+ ", board), "its own board, and nobody else's"
+        pipes, sockets = kinds.pop("pipe"), kinds.pop("socket")
+        assert len(pipes) == 3, f"wake, report, and the one it pokes itself with: {held}"
+        assert len(sockets) == 2, f"its database and the gate: {held}"
+        assert not sockets & set(parents.values()), "no socket of the parent"
+        assert "anon_inode" not in kinds, f"no selector of the parent: {held}"
+        assert set().union(*kinds.values()) == {str(stage.folder)}, f"and its working directory: {kinds}"
+        for target in (board, *pipes):
+            owned.setdefault(target, set()).add(arrival.pid)
+    assert {target: pids for target, pids in owned.items() if len(pids) > 1} == {}, "held by several children"
+    for arrival in arrivals:
+        arrival.open()
+    assert fleet.stop() == 0
+
+
+def test_nothing_is_left_of_thirty_children(stage: Stage):
+    fleet = stage.run_fleet(workers=2, respawn_initial="0.01s", respawn_max="0.1s")
+    before = sorted(files(fleet.pid).values())
+    for number in range(30):
+        # One at work has proven its health, so that its place does not rest longer and longer.
+        victims = fleet.workers()
+        os.kill(victims[number % 2], signal.SIGKILL)
+        fleet.wait_ready(3 + number)
+    assert len(files(fleet.pid)) == len(before)
+    fleet.signal(signal.SIGUSR1)
+    fleet.wait_log("serving, supervisor 1")
+    with open(f"/proc/{fleet.pid}/task/{fleet.pid}/children", encoding="ascii") as file:
+        assert len(file.read().split()) == 3, "two workers, the keeper, and no zombie"
+    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the parent has one thread"
+    assert stage.count("children") == 3
+    assert fleet.stop() == 0
+
+
+def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=3)
+    jobs = [stage.enqueue("t:who", f'{{"label": "{number}"}}') for number in range(3)]
+    arrivals = [gate.wait_arrival() for _ in range(3)]
+    slots = {pid: slot for slot, pid in fleet.workers().items()}
+    for arrival in arrivals:
+        assert title(arrival.pid) == f"jobherd: worker {slots[arrival.pid]} t:who #{jobs[int(arrival.label)]}"
+        assert os.getpgid(arrival.pid) == arrival.pid
+        assert os.getsid(arrival.pid) == fleet.pid, "of the session of its parent"
+    assert title(fleet.keeper()) == "jobherd: keeper keeps house"
+    assert title(fleet.pid).startswith("jobherd: supervisor [")
+    for arrival in arrivals:
+        arrival.open()
+    results = [stage.wait_state(job, "completed")["result"] for job in jobs]
+    assert len({result["random"] for result in results}) == 3
+    assert len({result["uuid"] for result in results}) == 3
+    for pid in children_of(fleet.pid):
+        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+            status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
+        assert int(status["SigBlk"], 16) == 0, "no signal is blocked"
+        assert int(status["SigIgn"], 16) == 0, "none is ignored: that would survive into what a handler starts"
+    assert fleet.stop() == 0

@@ -1,0 +1,64 @@
+"""What a service manager hears on its socket."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+class Manager:
+    """A service manager's socket."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("")  # an abstract name of the kernel's choice
+        self.address = "@" + self.socket.getsockname()[1:].decode()
+        self.heard: list[str] = []
+
+    def wait(self, start: str, *, after: int = 0, limit: float = 20.0) -> str:
+        """Return the first word that starts so."""
+        while True:
+            for word in self.heard[after:]:
+                if word.startswith(start):
+                    return word
+            assert select.select([self.socket], [], [], limit)[0], f"no {start} in {limit} s; heard {self.heard}"
+            self.heard += self.socket.recv(65536).decode().split("\n")
+
+
+def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):
+    manager = Manager()
+    with manager.socket:
+        fleet = stage.start(workers=1, environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "600000"})
+        manager.wait("READY=1")
+        assert manager.wait("MAINPID=") == f"MAINPID={fleet.pid}"
+        assert fleet.said("is ready"), "not before a child is"
+        manager.wait("STATUS=serving, 0 of 1 workers busy")
+        job = stage.enqueue("t:who", '{"label": "busy"}')
+        arrival = gate.wait_arrival("busy")
+        manager.wait("STATUS=serving, 1 of 1 workers busy")
+        beats = len(manager.heard)
+        manager.wait("WATCHDOG=1", after=beats)
+        arrival.open()
+        assert stage.wait_state(job, "completed")["result"]["notify"] is None, "a child does not speak for us"
+        mark = len(manager.heard)
+        fleet.signal(signal.SIGHUP)
+        manager.wait("RELOADING=1", after=mark)
+        assert int(manager.wait("MONOTONIC_USEC=", after=mark).partition("=")[2]) > 0
+        fleet.wait_log("every worker runs the new code")
+        manager.wait("READY=1", after=mark)
+        fleet.signal(signal.SIGTERM)
+        manager.wait("STOPPING=1")
+        assert fleet.wait_exit() == 0
+
+
+def test_a_manager_that_does_not_listen_holds_nobody_up(stage: Stage):
+    fleet = stage.run_fleet(workers=1, environment={"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "not a number"})
+    job = stage.enqueue("t:noop")
+    stage.wait_state(job, "completed")
+    assert fleet.stop() == 0

@@ -1,0 +1,99 @@
+"""What /metrics says after mixed work at rest is what the database holds."""
+
+from __future__ import annotations
+
+import signal
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Gate
+
+TRUTH = """
+SELECT kind, outcome, count(*)::integer FROM (
+    SELECT h.kind, CASE state WHEN 'completed' THEN 'ok' ELSE state END AS outcome FROM jobherd.history h
+    UNION ALL
+    SELECT j.kind, a.outcome FROM jobherd.attempts a JOIN jobherd.jobs j ON j.id = a.job
+) AS ends GROUP BY 1, 2
+"""
+Labels = tuple[tuple[str, str], ...]
+
+
+def fetch(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(address + path, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as problem:
+        with problem:
+            return problem.code, problem.read().decode()
+
+
+def scrape(address: str) -> dict[str, dict[Labels, float]]:
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(fetch(address, "/metrics")[1]):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def turn(fleet: Fleet) -> None:
+    """Let the supervisor take a whole turn of its loop: what it publishes is of now."""
+    for _ in range(2):
+        before = len(fleet.log)
+        fleet.signal(signal.SIGUSR1)
+        fleet.wait_log("workers wanted, the database is there", after=before)
+
+
+def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, http="127.0.0.1:0", grace="0.2s", respawn_initial="0.02s")
+    address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    for path in ("/livez", "/readyz", "/startupz"):
+        assert fetch(address, path)[0] == 200, path
+    over = [stage.enqueue("t:noop") for _ in range(20)]
+    over += [
+        stage.enqueue(kind)
+        for kind in ("d:returns", "d:retry", "d:raises", "d:failed", "d:poison", "d:poison-on", "c:exit", "c:abort", "x:swallows", "d:no-json")
+    ]
+    waiting = [stage.enqueue(kind) for kind in ("d:nack", "d:snooze", "d:backoff")]
+    over += [stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")]
+    cancelled = stage.enqueue("t:gate", '{"label": "cancelled"}')
+    gate.wait_arrival("cancelled")
+    stage.cancel(cancelled)
+    over.append(cancelled)
+    running = stage.enqueue("t:gate", '{"label": "running"}')
+    stage.wait_all(over, "completed", "failed", "cancelled", "expired", limit=60)
+    stage.wait_all(waiting, "scheduled", "retrying")
+    arrival = gate.wait_arrival("running")
+    turn(fleet)
+    found = scrape(address)
+    assert found["jobherd_worker_in_flight"][("kind", "t:gate"),] == 1
+    arrival.open()
+    stage.wait_state(running, "completed")
+    turn(fleet)
+
+    found = scrape(address)
+    told: dict[tuple[str, str], int] = {}
+    for labels, value in found["jobherd_worker_jobs_processed_total"].items():
+        said = dict(labels)
+        outcome = "failed" if said["outcome"] == "poison" else said["outcome"]  # the row of a poisoned job says that it has failed
+        if value:
+            told[said["kind"], outcome] = told.get((said["kind"], outcome), 0) + int(value)
+    assert told == {(kind, outcome): count for kind, outcome, count in stage.run(TRUTH)}
+    processed = found["jobherd_worker_jobs_processed_total"]
+    assert processed[("kind", "d:poison"), ("outcome", "poison")] == 1
+    assert processed[("kind", "c:exit"), ("outcome", "retry")] == 2
+    assert found["jobherd_worker_timeouts_total"][("kind", "x:swallows"),] == 1
+    assert sum(found["jobherd_worker_in_flight"].values()) == 0
+    runs = found["jobherd_worker_job_duration_seconds_count"]
+    assert runs[("kind", "t:noop"),] == 20, "one that expired did not run"
+    deaths = {dict(labels)["cause"]: int(value) for labels, value in found["jobherd_child_deaths_total"].items() if value}
+    assert deaths["timeout"] == 1
+    assert deaths["signal"] == 1
+    assert found["jobherd_child_respawns_total"][()] == sum(deaths.values())
+    assert found["jobherd_listening"][()] == 1
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit() == 0

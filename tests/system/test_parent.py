@@ -1,0 +1,103 @@
+"""The parent dies or freezes: nothing of it goes on, its jobs do, and nobody's late word counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at_once(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=3, lease="600s", poll="300s")
+    polite = stage.enqueue("t:gate", '{"label": "polite"}')
+    stuck = stage.enqueue("x:stuck-long", '{"label": "stuck"}')
+    gate.wait_arrival("polite")
+    arrivals = [gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon")]
+    arrivals[0].open()
+    fleet.signal(signal.SIGKILL)
+    fleet.wait_gone(limit=3)
+    assert fleet.processes() == {}
+    # The one that could hand back has done so; the other's claim stands under a lease that has ten minutes to go.
+    stage.wait_state(polite, "ready")
+    assert stage.state(stuck) == "running"
+    assert stage.attempts(polite)[-1]["outcome"] == "abandoned"
+
+    successor = stage.run_fleet(workers=2, lease="600s", poll="300s")
+    gate.wait_arrival("polite").open("second time")
+    gate.wait_arrival("stuck")
+    assert stage.wait_state(polite, "completed")["result"] == "second time"
+    row = stage.job(stuck)
+    assert row["attempts"] == 2, "an attempt that was lost with its supervisor counts"
+    assert row["crashes"] == 0
+    assert row["history"][0]["outcome"] == "lost"
+    assert stage.call("SELECT (jobs[1]).alone FROM jobherd.running"), "in case it was the job that killed its host"
+    assert successor.wait_log("jobs were reclaimed")["message"].startswith("1 jobs were reclaimed from 1 supervisors")
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
+    # Its last attempt: killed now, it has failed and does not wait for anybody.
+    successor.signal(signal.SIGKILL)
+    successor.wait_gone(limit=3)
+    third = stage.run_fleet(workers=1, lease="600s", poll="300s")
+    row = stage.wait_state(stuck, "failed")
+    assert row["error_code"] == "WORKER_LOST"
+    assert third.stop() == 0
+
+
+def test_two_supervisors_of_one_machine_do_not_take_each_other_for_dead(stage: Stage, gate: Gate):
+    first = stage.run_fleet(workers=1)
+    job = stage.enqueue("t:gate", '{"label": "kept"}')
+    arrival = gate.wait_arrival("kept")
+    second = stage.run_fleet(workers=1)
+    assert second.stop() == 0
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
+    arrival.open("mine")
+    row = stage.wait_state(job, "completed")
+    assert (row["attempts"], row["result"]) == (1, "mine")
+    assert first.stop() == 0
+
+
+def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(stage: Stage, gate: Gate):
+    first = stage.run_fleet(workers=1, lease="3s")
+    job = stage.enqueue("t:gate", '{"label": "fought over"}')
+    late = gate.wait_arrival("fought over")
+    number = stage.call("SELECT id FROM jobherd.supervisors")
+    second = stage.start(workers=1, lease="3s")
+    second.wait_ready(1)
+    for pid in (first.pid, late.pid):
+        os.kill(pid, signal.SIGSTOP)
+    # A server that has just started reclaims nobody for one lease; this one has run longer by now, or the wait is the rest of it.
+    stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 s' WHERE id = %s", number)
+    successor = gate.wait_arrival("fought over")
+    assert successor.pid != late.pid
+    assert stage.attempts(job)[0]["outcome"] == "lost"
+    late.open("late")
+    os.kill(late.pid, signal.SIGCONT)
+    first.wait_log("was lost, what became of them was not written")
+    os.kill(first.pid, signal.SIGCONT)
+    assert stage.state(job) == "running", "the late completion changed nothing"
+    first.wait_log("registered as supervisor", count=2)
+    first.wait_ready(2)  # its children are replaced: they belonged to the lost registration
+    successor.open("in time")
+    row = stage.wait_state(job, "completed")
+    assert (row["result"], row["attempts"]) == ("in time", 2)
+    assert second.stop() == 0
+    following = stage.enqueue("t:gate", '{"label": "following"}')
+    arrival = gate.wait_arrival("following")
+    assert arrival.pid in first.workers().values(), "the first goes on working"
+    arrival.open()
+    stage.wait_state(following, "completed")
+    assert stage.completed_twice() == []
+    assert first.stop() == 0
+
+
+def test_a_supervisor_whose_row_was_deleted_registers_anew_and_goes_on(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, lease="3s")
+    stage.run("DELETE FROM jobherd.supervisors")
+    fleet.wait_log("registered as supervisor", count=2)
+    fleet.wait_ready(2)
+    job = stage.enqueue("t:noop")
+    stage.wait_state(job, "completed")
+    assert fleet.stop() == 0

@@ -1,0 +1,63 @@
+"""Children are replaced by number of jobs, age and memory: without a gap, and without a job lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.fleet import is_ready
+from tests.system.test_reload import least_ready
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+HUNGRY = """
+from handlers import handler
+from tests.support.gate import at_gate
+kept = []
+
+@handler("r:eats", timeout="5m")
+def eats(label: str) -> None:
+    kept.append(b"x" * 60_000_000)
+    at_gate(label)
+"""
+
+
+def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
+    jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.004}') FROM generate_series(1, 500)""")]
+    fleet = stage.run_fleet(workers=2, max_jobs=40, jitter=0.2, poll="300s")
+    stage.wait_all(jobs, "completed")
+    fleet.wait_ready(7)
+    assert least_ready(fleet, 2) == 2
+    assert fleet.stop() == 0
+    assert stage.completed_twice() == []
+    assert all(stage.runs(job) == 1 for job in jobs[::50])
+    assert stage.count("attempts") == 0, "nothing was handed back after it had started"
+    assert not fleet.said(lambda event: event.get("level") in {"warning", "error"}), fleet.text()
+
+
+def test_by_age_between_two_jobs_and_not_during_one(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, max_age="1s", jitter=0)
+    job = stage.enqueue("t:gate", '{"label": "old"}')
+    arrival = gate.wait_arrival("old")
+    fleet.wait_ready(2)  # its successor is there while the old one still works
+    assert stage.state(job) == "running"
+    arrival.open()
+    row = stage.wait_state(job, "completed")
+    assert (row["attempts"], row["history"][-1]["ran_on"].split("/")[1]) == (1, str(arrival.pid))
+    fleet.wait_log("worker 0 left")
+    assert least_ready(fleet, 1) == 1
+    assert fleet.stop() == 0
+
+
+def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, max_rss="80MB", jitter=0, handlers=stage.write("hungry.py", HUNGRY))
+    job = stage.enqueue("r:eats", '{"label": "full"}')
+    arrival = gate.wait_arrival("full")
+    fleet.wait_ready(2)
+    assert stage.state(job) == "running", "the job may end first"
+    arrival.open()
+    assert stage.wait_state(job, "completed")["attempts"] == 1
+    fleet.wait_log("worker 0 left")
+    assert len(fleet.said(is_ready)) == 2
+    assert fleet.stop() == 0

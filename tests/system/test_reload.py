@@ -1,0 +1,122 @@
+"""HUP: new code and new settings, one child after the other, while work goes on."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Gate
+
+VERSION = """
+from handlers import handler
+from tests.support.gate import at_gate
+
+@handler("v:version", timeout="5m")
+def version(label: str = "") -> str:
+    if label:
+        at_gate(label)
+    return "{version}"
+"""
+
+
+def least_ready(fleet: Fleet, wanted: int) -> int:
+    """The fewest workers that were ready at once since so many were ready for the first time, from the log: its lines are in order."""
+    ready: set[int] = set()
+    least, counting = wanted, False
+    for event in fleet.log:
+        message, pid = event.get("message", ""), event.get("pid")
+        if not message.startswith(("worker", "Process", "Somebody")) or pid is None:
+            continue
+        if message.endswith("is ready"):
+            ready.add(pid)
+        elif pid in ready and ("left" in message or "process" in message.lower()):
+            ready.discard(pid)
+        counting = counting or len(ready) >= wanted
+        if counting:
+            least = min(least, len(ready))
+    return least
+
+
+def versions(stage: Stage, count: int) -> set[Any]:
+    """What so many new jobs return."""
+    jobs = [stage.enqueue("v:version") for _ in range(count)]
+    stage.wait_all(jobs, "completed")
+    return {stage.job(job)["result"] for job in jobs}
+
+
+def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(stage: Stage, gate: Gate):
+    folder = stage.write("versions.py", VERSION.format(version="old"))
+    fleet = stage.run_fleet(workers=2, handlers=folder)
+    assert versions(stage, 4) == {"old"}
+    long = stage.enqueue("v:version", '{"label": "long"}')
+    arrival = gate.wait_arrival("long")
+    stage.write("versions.py", VERSION.format(version="new"))
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_ready(4)
+    assert versions(stage, 4) == {"new"}, "the new ones work while the old job runs"
+    assert stage.state(long) == "running"
+    arrival.open()
+    assert stage.wait_state(long, "completed")["result"] == "old"
+    fleet.wait_log("every worker runs the new code")
+    fleet.wait_log(lambda event: event.get("message", "").startswith("worker") and event["message"].endswith(" left"), count=2)
+    assert least_ready(fleet, 2) == 2, "never fewer than wanted"
+    assert fleet.stop() == 0
+
+
+def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(stage: Stage):
+    folder = stage.write("versions.py", VERSION.format(version="old"))
+    fleet = stage.run_fleet(workers=2, handlers=folder)
+    before = fleet.workers()
+    stage.write("versions.py", "this is no Python\n")
+    fleet.signal(signal.SIGHUP)
+    line = fleet.wait_log("versions.py:1")
+    assert line["level"] in {"error", "warning"}
+    fleet.wait_log("the old children stay in place")
+    assert versions(stage, 4) == {"old"}
+    assert fleet.workers() == before
+    stage.write("versions.py", VERSION.format(version="mended"))
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_log("every worker runs the new code")
+    assert versions(stage, 4) == {"mended"}
+    assert least_ready(fleet, 2) == 2
+    assert fleet.stop() == 0
+
+
+def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: Gate):
+    settings = stage.folder / "jobherd.toml"
+    settings.write_text("workers = 1\nbatch = 1\n")
+    fleet = stage.start(workers="", batch="")
+    fleet.wait_ready(1)
+    settings.write_text("workers = 3\nbatch = 7\n")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_ready(4)
+    fleet.wait_log("every worker runs the new code")
+    stage.wait(lambda: len(fleet.workers()) == 3, "three workers")
+    stage.run("""SELECT jobherd.enqueue('t:gate', '{"label": "batch"}') FROM generate_series(1, 7)""")
+    first = gate.wait_arrival("batch")
+    assert stage.call("SELECT max(cardinality(jobs)) FROM jobherd.running") == 7, "what children are told is read again too"
+    first.open()
+    for _ in range(6):
+        gate.wait_arrival("batch").open()
+    settings.write_text("workers = 'many'\n")
+    fleet.signal(signal.SIGHUP)
+    assert "workers" in fleet.wait_log("the settings do not load, the old ones stay")["message"]
+    fleet.wait_log("every worker runs the new code", count=2)
+    stage.wait(lambda: len(fleet.workers()) == 3, "three workers")
+    assert fleet.stop() == 0
+
+
+def test_a_burst_of_reloads_ends_with_the_wanted_number_of_children(stage: Stage):
+    folder = stage.write("versions.py", VERSION.format(version="old"))
+    fleet = stage.run_fleet(workers=2, handlers=folder)
+    stage.write("versions.py", VERSION.format(version="new"))
+    for number in range(5):
+        fleet.signal(signal.SIGHUP)
+        fleet.wait_log("got SIGHUP", count=number + 1)
+    fleet.wait_log("every worker runs the new code")
+    assert versions(stage, 6) == {"new"}
+    stage.wait(lambda: len(fleet.workers()) == 2, "two workers")
+    assert least_ready(fleet, 2) == 2
+    assert fleet.stop() == 0

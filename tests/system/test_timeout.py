@@ -1,0 +1,83 @@
+"""The ladder: the timer in the handler, SIGTERM, SIGKILL. Whatever a handler does, it ends, and its row is right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.processes import is_running, wait_for_exit
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, grace="0.3s")
+    other = stage.enqueue("t:gate", '{"label": "other"}')
+    bystander = gate.wait_arrival("other")
+    job = stage.enqueue("x:stuck", '{"label": "stuck"}')
+    stuck, grandchild, daemon = (gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon"))
+    stuck.open()
+    row = stage.wait_state(job, "failed")
+    assert row["error_code"] == "JOB_TIMEOUT"
+    assert "its timeout of 0.3 s" in row["error"]
+    assert row["crashes"] == 0
+    for arrival in (stuck, grandchild, daemon):
+        wait_for_exit(arrival.pid)
+    took = "SELECT extract(epoch FROM finished_at - started_at) FROM jobherd.jobs WHERE id = %s"
+    assert 0.3 + 2 * 0.3 - 0.05 <= float(stage.call(took, job)) < 0.3 + 2 * 0.3 + 1.0, "timeout, two rungs, and within a second of the kill"
+    assert is_running(bystander.pid)
+    bystander.open("never noticed")
+    row = stage.wait_state(other, "completed")
+    assert (row["attempts"], row["result"], row["history"][-1]["ran_on"].split("/")[1]) == (1, "never noticed", str(bystander.pid))
+    fleet.wait_ready(3)
+    assert len(fleet.workers()) == 2
+
+
+def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, grace="5s")
+    job = stage.enqueue("x:cleans-up", '{"label": "cleaning"}')
+    arrival = gate.wait_arrival("cleaning")
+    assert stage.state(job) == "running"
+    arrival.open()
+    row = stage.wait_state(job, "failed")
+    assert row["error_code"] == "JOB_TIMEOUT"
+    assert "post_mortem" not in row["history"][-1], "it ended by itself"
+    assert "cleans_up" in row["history"][-1]["traceback"]
+    fleet.wait_ready(2)
+    assert fleet.said("torn out by JobTimeout"), "its process is not used again"
+
+
+def test_a_handler_that_finishes_all_the_same_has_finished(stage: Stage):
+    stage.run_fleet(workers=1)
+    job = stage.enqueue("x:finishes-late")
+    assert stage.wait_state(job, "completed", "failed")["result"] == "what there was"
+
+
+def test_a_handler_that_swallows_everything_is_killed(stage: Stage):
+    fleet = stage.run_fleet(workers=1, grace="0.3s")
+    job = stage.enqueue("x:swallows")
+    row = stage.wait_state(job, "failed")
+    assert row["error_code"] == "JOB_TIMEOUT"
+    assert row["history"][-1]["post_mortem"]["signal"] == "SIGKILL"
+    fleet.wait_ready(2)
+    following = stage.enqueue("t:noop")
+    stage.wait_state(following, "completed")
+
+
+def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_the_next_job(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1)
+    late = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "late"}', '{"timeout": 0.2}')""")
+    gate.wait_arrival("late")
+    assert stage.wait_state(late, "failed")["error_code"] == "JOB_TIMEOUT"
+    in_time = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "in time"}', '{"timeout": 0.6}')""")
+    following = stage.enqueue("t:once", '{"label": "following"}')
+    gate.wait_arrival("in time").open()
+    arrival = gate.wait_arrival("following")
+    # The timer that was armed for the job before rings while this one runs; the end of a later job says that it has.
+    ring = stage.call("SELECT clock_timestamp() + interval '0.7 s'")
+    stage.run("SELECT pg_sleep_until(%s)", ring)
+    arrival.open("undisturbed")
+    assert stage.wait_state(in_time, "completed")
+    assert stage.wait_state(following, "completed")["result"] == "undisturbed"
+    assert len(fleet.said(lambda event: "is ready" in event.get("message", "") and event["message"].startswith("worker"))) == 2

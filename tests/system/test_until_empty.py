@@ -1,0 +1,57 @@
+"""`run --until-empty`: drain what is there, and leave with 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+
+def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_due_later(stage: Stage):
+    jobs = stage.enqueue_many("t:noop", 200)
+    failing = stage.enqueue("d:raises")
+    crashing = stage.enqueue("c:exit")
+    later = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 day"}')""")
+    backed_off = stage.enqueue("d:backoff")
+    stage.run("SELECT jobherd.pause('closed')")
+    paused = stage.enqueue("t:noop", queue="closed")
+    fleet = stage.start("--until-empty", workers=2)
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone(1)
+    assert stage.census(jobs) == {"completed": 200}
+    assert stage.states([failing, crashing, later, backed_off, paused]) == ["failed", "failed", "scheduled", "retrying", "ready"]
+    assert stage.completed_twice() == []
+
+
+def test_it_waits_for_what_runs_and_for_what_that_enqueues(stage: Stage, gate: Gate):
+    job = stage.enqueue("t:gate", '{"label": "slow"}')
+    fleet = stage.start("--until-empty", workers=2)
+    arrival = gate.wait_arrival("slow")
+    other = stage.enqueue("t:noop")
+    stage.wait_state(other, "completed")
+    assert not fleet.note_exit()
+    following = stage.enqueue("t:gate", '{"label": "following"}')
+    arrival.open()
+    gate.wait_arrival("following").open()
+    assert fleet.wait_exit() == 0
+    assert stage.states([job, following]) == ["completed"] * 2
+
+
+def test_on_an_empty_queue_it_leaves_at_once(stage: Stage):
+    fleet = stage.start("--until-empty", workers=1)
+    assert fleet.wait_exit(10) == 0
+
+
+def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gate):
+    other = stage.run_fleet(workers=1)
+    stage.enqueue("t:gate", '{"label": "elsewhere"}')
+    arrival = gate.wait_arrival("elsewhere")
+    fleet = stage.start("--until-empty", workers=1)
+    fleet.wait_ready(1)
+    before = len(fleet.log)
+    arrival.open()
+    assert fleet.wait_exit() == 0
+    assert before < len(fleet.log)
+    assert other.stop() == 0

@@ -56,6 +56,8 @@ def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Call
     print(f"\npushing {words} into {_near(repository)}", flush=True)
     look = _Look(repository)
     for refs in _pushes(source, repository):
+        if not is_wanted():
+            return ExitCode.INTERRUPTED
         _git.run("push", "--quiet", "--no-verify", "--force", "--", repository, *refs, repository=source)
         look.again()
     code = look.until_over(timeout, is_wanted)

@@ -183,9 +183,22 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
     for text in dict.fromkeys(text for text in (error, why) if text):  # of a dead process the sentence is the error
         print(f"  {plain(text)}")
     if usage := attempt.get("usage"):
-        print(f"  used {plain(', '.join(f'{name} {value}' for name, value in usage.items()) if isinstance(usage, dict) else usage)}")
+        print(f"  used {plain(_used(usage))}")
     for line in plain_lines(attempt.get("traceback") or "").splitlines():
         print(paint(f"    {line}", "dim"))
+
+
+def _used(usage: object) -> str:
+    """Return what an attempt used, in words; what is no usage of ours is shown as it is."""
+    if not isinstance(usage, dict) or not all(isinstance(value, int | float) for value in usage.values()):
+        return str(usage)
+    words = {name: f"{name} {value}" for name, value in usage.items()}
+    if "max_rss" in usage:
+        words["max_rss"] = f"{usage['max_rss'] / 2**20:,.0f} MiB at most"
+    if "cpu_user" in usage and "cpu_system" in usage:
+        words["cpu_user"] = f"{show_span(usage['cpu_user'] + usage['cpu_system'])} of processor"
+        del words["cpu_system"]
+    return ", ".join(words.values())
 
 
 def _moment(text: object) -> datetime | None:

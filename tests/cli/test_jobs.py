@@ -118,6 +118,19 @@ def test_a_jobs_page_shows_its_attempts(database):
         assert words in page.out, words
 
 
+def test_what_an_attempt_used_is_told_in_words(database):
+    number = past(database, "completed")
+    for token, usage in enumerate(('{"max_rss": 34603008, "cpu_user": 1.5, "cpu_system": 0.5}', '{"max_rss": 1048576}', '"much"')):
+        send(
+            database,
+            """INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on, usage)
+               VALUES (%s, %s, 1, 'retry', now(), current_date + 30, %s)""",
+            number, token + 1, usage,
+        )  # fmt: skip
+    page = jobherd("job", number, dsn=database).lines
+    assert [line for line in page if "used" in line] == ["  used 33 MiB at most, 2s of processor", "  used 1 MiB at most", "  used much"]
+
+
 def test_what_explains_a_dead_process_is_shown_once(database):
     number = past(database, "completed")
     why = "Somebody killed process 12 with SIGKILL while it ran mail:receipt #1."

@@ -47,7 +47,10 @@ def title(pid: str) -> str:
 def test_each_child_says_in_the_list_of_processes_what_it_does(database):
     with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as process:
         serves, web, keeper = read_until(
-            process, r"metrics and health on http://(127\.0\.0\.1:\d+)", r"web \d+ is ready  pid=(\d+)", r"keeper \d+ is ready  pid=(\d+)"
+            process,
+            r"metrics and health on http://(127\.0\.0\.1:\d+)",
+            r"web(?: \d+)? is ready  pid=(\d+)",
+            r"keeper(?: \d+)? is ready  pid=(\d+)",
         )
         assert title(web[1]) == f"jobherd: web serves {serves[1]}"
         assert title(keeper[1]) == "jobherd: keeper keeps house"
@@ -57,7 +60,7 @@ def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(databa
     with running(*HANDLERS, "--workers", 1, "--http", "127.0.0.1:0", dsn=database) as first:
         (taken,) = read_until(first, r"metrics and health on http://(127\.0\.0\.1:\d+)")
         with running(*HANDLERS, "--workers", 1, "--http", taken[1], dsn=database) as second:
-            (web,) = read_until(second, r"web \d+ is ready  pid=(\d+)")
+            (web,) = read_until(second, r"web(?: \d+)? is ready  pid=(\d+)")
             assert title(web[1]) == f"jobherd: web waits for {taken[1]}"
 
 
@@ -72,7 +75,7 @@ def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_f
 def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):
     """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
     with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:
-        read_until(process, r"worker 0 is ready", r"worker 1 is ready", r"keeper \d+ is ready", r"web \d+ is ready")
+        read_until(process, r"worker 0 is ready", r"worker 1 is ready", r"keeper(?: \d+)? is ready", r"web(?: \d+)? is ready")
         (supervisor,) = jobherd("status", "--json", dsn=database).json["supervisors"]
         assert sorted(child["kind"] for child in supervisor["children"]) == ["keeper", "worker", "worker"]
     assert "metrics" in jobherd("status", "--help").out

@@ -90,23 +90,24 @@ class Crew:
 
     def reap(self, now: float) -> None:
         """Note every death. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
-        while True:
-            try:
-                gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if gone is None:
-                return
+        strangers = 0
+        while gone := _next_dead():
             slot = next((slot for slot in self._fleet.alive() if slot.pid == gone.si_pid), None)
             if slot is not None:
                 # Before it is reaped, its number cannot be anybody else's: whatever is left of its group ends here.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(slot.pid, signal.SIGKILL)
             pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
+            strangers += slot is None
             if slot is not None and pid:
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                 signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 self._lay_out(slot, Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime), now)
+        if strangers:
+            self._end_strays()  # one that ends as a dead child's heir leaves us its own: a daemon whose parent was in the child's group
+
+    def _end_strays(self) -> None:
+        self._strays.end(known={other.pid for other in self._fleet.alive()})
 
     def _lay_out(self, slot: Slot, exit_: Exit, now: float) -> None:
         ends = self._ends.pop(slot.number)
@@ -130,7 +131,7 @@ class Crew:
         log.log(
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
         )
-        self._strays.end(known={other.pid for other in self._fleet.alive()})
+        self._end_strays()
         slot.now = Now(Phase.BOOTING)
 
     def _drain_report(self, slot: Slot, ends: spawn.Ends, now: float) -> None:
@@ -220,6 +221,14 @@ class Crew:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
         with suppress(ProcessLookupError, PermissionError):
             if group:
-                os.killpg(slot.pid, signum)
-            else:
-                os.kill(slot.pid, signum)
+                with suppress(ProcessLookupError):
+                    os.killpg(slot.pid, signum)
+                    return
+            os.kill(slot.pid, signum)  # alone, or because it has moved to another group
+
+
+def _next_dead() -> os.waitid_result | None:
+    """A child that has ended, not reaped yet; None if there is none."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None

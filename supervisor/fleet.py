@@ -390,6 +390,8 @@ class Fleet:
             slot.rest_until = now
         if cause == "handlers" and self.exit_code is None:
             self._handlers_broken(slot)
+        if slot.kind.works:
+            self.called()  # it may have been nudged and have died before its claim
         slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
         return death
 

@@ -123,10 +123,10 @@ class Supervisor:
             self.bulletin.hurry()
         if now >= self._plan_at:
             self.crew.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
+        self._poll(now)  # before the look: who is idle is looked at for the sake of a call
         self.crew.look(now)
         self.undertaker.step(now)
         self._check_empty(now)
-        self._poll(now)
         todo = plan(self.fleet, now)
         self._plan_at = todo.wake_at
         for action in todo.actions:
@@ -142,7 +142,8 @@ class Supervisor:
     _plan_at = 0.0
 
     def _wake_at(self, now: float) -> float:
-        empty = self._ask_empty_at if self.fleet.limits.until_empty else NEVER
+        asks = self.fleet.limits.until_empty and self.fleet.course is Course.SERVING
+        empty = self._ask_empty_at if asks else NEVER
         # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
         return min(
             self._plan_at,
@@ -187,7 +188,11 @@ class Supervisor:
     def _resolve(self, now: float) -> None:
         hosts = self.courier.wants_addresses
         if hosts and self.lookup is None:
-            self.lookup = spawn.Lookup(hosts)
+            try:
+                self.lookup = spawn.Lookup(hosts)
+            except OSError as problem:
+                self.courier.lose(f"the system refuses a process to look up a host name: {problem.strerror}", now)
+                return
             self.selector.register(self.lookup.fd, selectors.EVENT_READ, "lookup")
         if self.lookup is not None:
             found = self.lookup.read()
@@ -268,6 +273,7 @@ class Supervisor:
         self.crew.settings = self.settings.child(dsn=self.crew.settings.dsn)
         self.fleet.limits = limits(self.settings)
         self.fleet.wanted = self.settings.workers
+        self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
 
     def _buried(self, case: Case, verdict: Verdict | None, released: list[int]) -> None:
         """The jobs of a dead child are where they belong."""

@@ -115,8 +115,9 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
     if workers:
         return
     if fleet.deaths_open and fleet.course is not Course.QUITTING:
-        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it.
-        if fleet.database_since is not None:
+        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it. Nor, by who
+        # was told twice, one that refuses it.
+        if fleet.database_since is not None and fleet.course is not Course.HURRYING:
             return
         last = max(slot.since for slot in fleet.slots)
         if now < last + PATIENCE_WITHOUT_DATABASE:
@@ -127,6 +128,8 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
         if slot.counts:
             result.actions.append(Dismiss(slot))
             fleet.dismissed(slot, now)
+        if fleet.course is Course.HURRYING:
+            fleet.press(slot, Why.STUCK, now, grace=limits.hurry)  # it holds nothing, and may be waiting for a database that is away
     if not others:
         result.actions.append(Finish(fleet.exit_code or 0))
 
@@ -137,8 +140,8 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
     for slot in fleet.alive():
         ladder = slot.ladder
         running = slot.now.job and slot.now.phase is Phase.RUNNING
-        if running and slot.now.deadline < NEVER and (ladder is None or ladder.why is Why.CANCEL):
-            # Its own timer rings at the deadline; the parent's part of the ladder counts from there, whatever else was asked.
+        if running and slot.now.deadline < NEVER and (ladder is None or (ladder.why is Why.CANCEL and ladder.rung is Rung.TOLD)):
+            # Its own timer rings at the deadline; the parent's part of the ladder counts from there, unless it is on its way already.
             if now >= slot.now.deadline:
                 slot.ladder = Ladder(Why.TIMEOUT, slot.now.deadline, slot.now.token, slot.now.job, grace=limits.grace, ordered=True)
             else:
@@ -157,8 +160,9 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
                 fleet.press(slot, Why.SPAWN, now, grace=0.0)
             else:
                 result.later(since)
-        if slot.state is State.LEAVING and not slot.now.job and fleet.database_since is not None:
-            since = max(slot.since, fleet.database_since) + limits.spawn_timeout
+        if slot.state is State.LEAVING and not slot.now.job and (fleet.database_since is not None or not slot.kind.works):
+            # A worker that waits for a database has something to hand back; the others have not, and need none to leave.
+            since = max(slot.since, fleet.database_since or 0.0) + limits.spawn_timeout
             if now >= since:
                 fleet.press(slot, Why.STUCK, now, grace=0.0)
             else:

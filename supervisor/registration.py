@@ -69,7 +69,7 @@ class Registration:
             self._connected_at = now
             self._beat_at, self._echo_by = now, float("inf")
         if not self._fleet.supervisor:
-            if not self._asked:
+            if not self._asked and now >= self._beat_at:
                 self._register(now)
             return
         if now >= self._echo_by:
@@ -81,6 +81,13 @@ class Registration:
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
             self._courier.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+
+    def change_lease(self, lease: float) -> None:
+        """From the next beat on it lasts so long."""
+        if lease != self._lease:
+            self._lease = lease
+            if self._fleet.supervisor:
+                self._beat_at = min(self._beat_at, time.monotonic())
 
     def echoed(self, note: str) -> None:
         """A beat was notified; ours proves that the session hears."""
@@ -97,6 +104,7 @@ class Registration:
 
     def _register(self, now: float) -> None:
         self._asked = True
+        self._beat_at = float("inf")  # until the answer: nothing is due
         me = self._me
         self._courier.ask(
             "register_supervisor",
@@ -147,7 +155,7 @@ class Registration:
             self._notice.lease_deadline = sent + self._lease
             return
         self._notice.lease_deadline = 0.0
-        self._echo_by = float("inf")
+        self._beat_at, self._echo_by = sent, float("inf")
         self._fleet.lease_lost(time.monotonic())
 
     def _reclaimed(self, answer: Answer, dead: list[int]) -> None:
@@ -160,12 +168,14 @@ class Registration:
             log.warning("%s jobs were reclaimed from %s supervisors", jobs, supervisors, extra={"hosts": hosts})
 
     def _met(self, answer: Answer) -> None:
+        now = time.monotonic()
+        if answer is None:
+            self._neighbours_at = now + 0.5
+            return
         neighbours = [
-            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
-            for row in answer or []
+            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4])) for row in answer
         ]
         self._dead = machine.dead(neighbours)
-        now = time.monotonic()
         if self._dead:
             self._beat_at = now
         if {neighbour.supervisor for neighbour in neighbours if not machine.alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):

@@ -68,7 +68,12 @@ def fork_child(
     """Fork a child into the slot. Returns its pid and our ends of its pipes. Raises OSError when the system refuses a process."""
     _assert_single_threaded()
     wake_read, wake_write = link.open_pipe()
-    report_read, report_write = link.open_pipe()
+    try:
+        report_read, report_write = link.open_pipe()
+    except OSError:
+        os.close(wake_read)
+        os.close(wake_write)
+        raise
     board = inherited.boards[slot.number]
     seat = Seat(
         kind=slot.kind.name,
@@ -174,8 +179,13 @@ class Lookup:
             os.write(write, "\n".join(lines).encode())
             os._exit(0)
 
-        self.pid = _fork(life)
-        os.close(write)
+        try:
+            self.pid = _fork(life)
+        except OSError:
+            os.close(self.fd)
+            raise
+        finally:
+            os.close(write)
 
     def read(self) -> dict[str, str] | None:
         """Return the addresses by host once the child is through, else None."""

@@ -25,7 +25,9 @@ class Strays:
     def end(self, known: set[int]) -> list[int]:
         """Kill what is our child, is in no slot, and carries our mark. Returns their pids."""
         ended = []
-        for pid in _children() - known - self._strangers:
+        children = _children()
+        self._strangers &= children  # a number whose process is gone may be given to anybody
+        for pid in children - known - self._strangers:
             if _ours(pid):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -55,5 +57,6 @@ def _ours(pid: int) -> bool:
             if any(entry.startswith(MARK) for entry in file.read().split(b"\0")):
                 return True
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().startswith(b"jobherd:")
+            title = file.read()
+            return title.startswith(b"jobherd:") and not title.startswith(b"jobherd: supervisor")  # a look-up of ours has our title
     return False

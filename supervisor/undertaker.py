@@ -72,7 +72,10 @@ def judge(now: Now, policy: Policy, death: Death, jitter: float) -> Verdict | No
 def delay(policy: Policy, attempts: int, jitter: float) -> float:
     """Return the back-off after so many attempts, in seconds."""
     base, factor, spread, cap = policy.backoff
-    grown = base * factor ** min(max(attempts - 1, 0), 60)
+    try:
+        grown = base * factor ** max(attempts - 1, 0)
+    except OverflowError:  # no float holds it: the cap is smaller anyway
+        grown = float("inf") if base else 0.0
     return float(min(min(grown, cap) * (1 + spread * jitter), cap))
 
 

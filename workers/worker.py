@@ -282,6 +282,8 @@ class Worker:
     def _settle(self, *, more: bool = False) -> None:
         """Write what is not written. `more`: further jobs of the claim are still to run."""
         if self._unsettled:
+            # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
+            self._say(Phase.SETTLING, keep_job=True)
             self._clerk.settle(self._token, self._unsettled)
             if more:
                 self._unsettled = []

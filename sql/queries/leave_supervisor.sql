@@ -1,16 +1,27 @@
--- A supervisor leaves: its lease ends, and what its children may still hold is ready again at once, the attempt given back.
+-- A supervisor leaves: its lease ends, and what its children may still hold is ready again at once, the attempt given back; what
+-- somebody has asked to cancel is over.
 WITH me AS (
     DELETE FROM jobherd.supervisors WHERE id = %(supervisor)s RETURNING id
 ), gone AS (
     DELETE FROM jobherd.children c USING me WHERE c.supervisor = me.id RETURNING c.id
 ), held AS (
-    DELETE FROM jobherd.running r USING gone g WHERE r.child = g.id RETURNING r.jobs
+    DELETE FROM jobherd.running r USING gone g WHERE r.child = g.id RETURNING r.token, r.jobs, r.cancelled
+), job AS MATERIALIZED (
+    SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload)
-    SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.last_error, j.priority, greatest(j.attempts - 1, 0), j.max_attempts,
-           j.crashes, j.alone, j.queue, j.kind, j.payload
-      FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
+    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+           queue, kind, payload
+      FROM job
+     WHERE NOT cancelled
     RETURNING id
+), past AS (
+    INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
+                                 queue, kind, payload, error_code, error)
+    SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
+           'cancelled', queue, kind, payload, 'JOB_CANCELLED', 'cancelled; its supervisor has left'
+      FROM job
+     WHERE cancelled
 )
 SELECT (SELECT count(*) FROM back) AS jobs

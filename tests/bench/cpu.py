@@ -1,6 +1,7 @@
 """CPU-bound work on all cores: jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
 
-Pairs of runs in turn, the order swapped in each; the figure is the median of the pairs' ratios of wall time, with its interval. The work is a
+Pairs of runs in turn, the order swapped in each, every run in new processes: how fast Python runs depends by some percent on where things happen
+to lie in a process's memory, and one supervisor for all pairs would draw that lot once. The figure is the median of the pairs' ratios of wall time, with its interval. The work is a
 fixed number of rounds, the same function in both. The product's wall time runs from before the enqueue call to the end of the last job.
 
 Wall time is only worth something on a machine that nobody else uses. So the processor time is taken too, of the supervisor, its children and the
@@ -10,6 +11,7 @@ server together: with every core busy, its ratio is what the wall time's would b
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,8 +20,8 @@ import psycopg
 
 from tests.bench.work import spin
 from tests.support.figures import Report, median_with_interval
-from tests.support.ground import arguments, ground
-from tests.support.herd import Herd, descendants
+from tests.support.ground import arguments, fresh, ground
+from tests.support.herd import ROOT, Herd, descendants
 
 WORK = Path(__file__).with_name("work.py")
 
@@ -35,26 +37,33 @@ def calibrate(seconds: float) -> int:
 
 
 def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many forked processes that share the jobs and do nothing else."""
-    gate_read, gate_write = os.pipe()
-    pids = []
-    for number in range(processes):
-        if (pid := os.fork()) == 0:
-            try:
-                os.close(gate_write)
-                os.read(gate_read, 1)  # until the gate is shut
-                for _ in range(jobs // processes + (number < jobs % processes)):
-                    spin(rounds)
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    os.close(gate_read)
-    start, used = time.monotonic(), 0.0
-    os.close(gate_write)
-    for pid in pids:
-        usage = os.wait4(pid, 0)[2]
-        used += usage.ru_utime + usage.ru_stime
-    return time.monotonic() - start, used
+    """Wall and processor seconds of so many processes that share the jobs and do nothing else: from the start signal, when all stand, to the last end."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORK), str(jobs // processes + (number < jobs % processes)), str(rounds)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for number in range(processes)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()  # it stands
+    start = time.monotonic()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+    used = 0.0
+    for process in started:
+        assert process.stdout is not None
+        used += float(process.stdout.readline())  # it is through
+    wall = time.monotonic() - start
+    for process in started:
+        process.stdout.close()
+        process.wait()
+    return wall, used
 
 
 def product(connection: psycopg.Connection, jobs: int, rounds: int, expected: float, roots: list[int]) -> tuple[float, float]:
@@ -87,33 +96,40 @@ def processor_seconds(roots: list[int]) -> float:
 
 
 def main() -> int:
-    given = arguments(__doc__, pairs=10, seconds=8.5, workers=2, job=0.02)
+    given = arguments(__doc__, pairs=10, seconds=8.5, workers=2, job=0.02, batch=1)
     rounds = calibrate(given.job)
     jobs = int(given.seconds * given.workers / given.job)
     report = Report("cpu: jobs of pure Python against plain processes")
-    with ground() as (cluster, dsn), Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
+    with ground() as (cluster, dsn):
         report.on(dsn)
         pairs: list[tuple[float, float]] = []
         processor: list[float] = []
-        roots = [herd.pid, cluster.pid]
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            product(connection, 50, rounds, 0.5, roots)  # warm
-            for number in range(given.pairs):
-                if number % 2:
-                    bare, bare_used = plain(given.workers, jobs, rounds)
-                    ours, used = product(connection, jobs, rounds, given.seconds, roots)
-                else:
-                    ours, used = product(connection, jobs, rounds, given.seconds, roots)
-                    bare, bare_used = plain(given.workers, jobs, rounds)
-                pairs.append((ours, bare))
-                processor.append(used / bare_used)
-                print(
-                    f"  pair {number + 1}: {ours:.3f} s and {bare:.3f} s, ratio {ours / bare:.4f}; processor {used:.2f} s and {bare_used:.2f} s,"
-                    f" ratio {used / bare_used:.4f}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    report.fact("jobs a run", f"{jobs} of {given.job * 1000:g} ms ({rounds} rounds), {given.workers} workers")
+
+        def jobs_run() -> tuple[float, float]:
+            with (
+                fresh(cluster) as own,
+                Herd(own, WORK, "--poll", "5m", "--batch", str(given.batch), workers=given.workers) as herd,
+                psycopg.connect(own, autocommit=True) as connection,
+            ):
+                product(connection, 20, rounds, 0.2, [])  # warm
+                return product(connection, jobs, rounds, given.seconds, [herd.pid, cluster.pid])
+
+        for number in range(given.pairs):
+            if number % 2:
+                bare, bare_used = plain(given.workers, jobs, rounds)
+                ours, used = jobs_run()
+            else:
+                ours, used = jobs_run()
+                bare, bare_used = plain(given.workers, jobs, rounds)
+            pairs.append((ours, bare))
+            processor.append(used / bare_used)
+            print(
+                f"  pair {number + 1}: {ours:.3f} s and {bare:.3f} s, ratio {ours / bare:.4f}; processor {used:.2f} s and {bare_used:.2f} s,"
+                f" ratio {used / bare_used:.4f}",
+                file=sys.stderr,
+                flush=True,
+            )
+    report.fact("jobs a run", f"{jobs} of {given.job * 1000:g} ms ({rounds} rounds), {given.workers} workers, batches of {given.batch}")
     report.fact("wall, plain processes, s", ", ".join(f"{bare:.2f}" for _, bare in pairs))
     report.fact("wall, jobs, s", ", ".join(f"{ours:.2f}" for ours, _ in pairs))
     for label, ratios in (("wall time", [ours / bare for ours, bare in pairs]), ("processor time", processor)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import signal
 import sys
 import tempfile
@@ -79,6 +80,7 @@ def main() -> int:
             parent = herd.pid
             listener = Listener(dsn, "audit_back")
             kills: list[tuple[float, int]] = []
+            exits: dict[int, float] = {}  # when the kernel was through with it: nobody can know of a death before that
             offset = time.time() - time.monotonic()  # the server and we share the host's clocks
             start = time.monotonic()
             with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200) as producer:
@@ -87,48 +89,62 @@ def main() -> int:
                     rows = audit.run(BUSY)
                     if not rows:
                         continue
-                    at = time.monotonic()
                     try:
-                        os.kill(rows[0][0], signal.SIGKILL)
+                        pidfd = os.pidfd_open(rows[0][0])
                     except ProcessLookupError:
                         continue
+                    at = time.monotonic()
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    select.select([pidfd], [], [], 10)
+                    exits[rows[0][0]] = time.monotonic()
+                    os.close(pidfd)
                     kills.append((at, rows[0][0]))
                 elapsed = time.monotonic() - start
                 acknowledged = producer.stop()
             over = audit.wait_all_over()
-            claims = audit.run("SELECT extract(epoch FROM at)::double precision, job FROM audit.steps WHERE step = 'claimed' ORDER BY at")
-            claims = [(when - offset, job) for when, job in claims]
-            heard = listener.stop()
+            steps: dict[int, list[tuple[int, str, int | None, float]]] = {}
+            for number, job, step, token, when in audit.run(
+                "SELECT number, job, step, token, extract(epoch FROM at)::double precision FROM audit.steps ORDER BY number"
+            ):
+                steps.setdefault(job, []).append((number, step, token, when - offset))
+            heard = {int(text): when for when, text in listener.stop()}
             same_parent = herd.process.poll() is None and herd.pid == parent
             code = herd.stop()
             events = list(herd.events)
         deaths = {
-            pid: (job, outcome, crash)
-            for job, pid, outcome, crash in audit.run(
-                """SELECT job, split_part(ran_on, '/', 2)::int, outcome, post_mortem ->> 'signal' FROM jobherd.attempts WHERE post_mortem IS NOT NULL
+            pid: (job, outcome, crash, token)
+            for job, pid, outcome, crash, token in audit.run(
+                """SELECT job, split_part(ran_on, '/', 2)::int, outcome, post_mortem ->> 'signal', token FROM jobherd.attempts WHERE post_mortem IS NOT NULL
                    UNION ALL
-                   SELECT id, split_part(ran_on, '/', 2)::int, state, post_mortem ->> 'signal' FROM jobherd.history WHERE post_mortem IS NOT NULL"""
+                   SELECT id, split_part(ran_on, '/', 2)::int, state, post_mortem ->> 'signal', token FROM jobherd.history WHERE post_mortem IS NOT NULL"""
             )
         }
         by_log = {event.pid: event for event in events if re.match(r"Process \d+|Somebody killed process", event.message)}
 
-        def claimable(at: float, job: int) -> float | None:
-            """When a job is known to be claimable after a kill; None if it waits for its back-off."""
-            note = next(((when, text) for when, text in heard if when >= at and text.split()[0] == str(job)), None)
-            claim = next((when for when, claimed in claims if when >= at and claimed == job), float("inf"))
-            return None if note is None or note[1].endswith(" scheduled") else min(note[0], claim)
+        def claimable(job: int, token: int) -> float | None:
+            """When a job is known to be claimable after the claim that died; None if it waits for its back-off."""
+            # Only steps after that very claim count: a claim that was in flight at the kill may still have committed after it.
+            died = next(number for number, step, claim, _ in steps[job] if step == "claimed" and claim == token)
+            after = [each for each in steps[job] if each[0] > died]
+            back = next((each for each in after if each[1] in ("ready", "scheduled")), None)
+            if back is None or back[1] == "scheduled":
+                return None
+            again = next((when for _, step, claim, when in after if step == "claimed" and claim != token), float("inf"))
+            return min(heard.get(back[0], float("inf")), again)
 
         back_times: list[float] = []
+        ours: list[float] = []
         delayed = explained = idle = 0
         unexplained = []
         for at, pid in kills:
             if pid in deaths:
                 explained += 1
-                back = claimable(at, deaths[pid][0])
+                back = claimable(deaths[pid][0], deaths[pid][3])
                 if back is None:
                     delayed += 1  # not its first crash: it waits out its back-off by design
                 else:
                     back_times.append((back - at) * 1000)
+                    ours.append((back - exits[pid]) * 1000)
                 continue
             # Nothing was running by its board: between two jobs, or claimed and not started. The log must say it.
             idle += 1
@@ -149,6 +165,8 @@ def main() -> int:
             f"{delayed} jobs had crashed before and waited out their back-off",
         )
         report.spread("kill to claimable again", back_times, aims={"p50": 10, "p99": 250})
+        report.spread("  the kernel's part: kill to the process's end", [(exits[pid] - at) * 1000 for at, pid in kills])
+        report.spread("  ours: the process's end to claimable", ours)
         report.spread("kill to the child's successor READY", returns, aims={"max": 1000})
         report.holds("so many kills were done", len(kills) == given.kills, len(kills))
         report.holds("the parent lived through it and left with 0", same_parent and code == 0, code)

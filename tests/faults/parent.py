@@ -27,8 +27,8 @@ WORK = Path(__file__).with_name("work.py")
 KINDS = [
     ("fault:quick", {}, 50),
     ("fault:sleep", {"seconds": 0.02}, 30),
-    ("fault:sleep", {"seconds": 0.5}, 15),
-    ("fault:burn", {"seconds": 0.3}, 5),
+    ("fault:sleep", {"seconds": 0.1}, 15),  # short enough to end between two kills
+    ("fault:burn", {"seconds": 0.05}, 5),
 ]
 PR_SET_CHILD_SUBREAPER = 36
 

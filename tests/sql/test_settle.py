@@ -216,3 +216,22 @@ def test_due_jobs_move_and_the_others_stay(queue):
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 second' WHERE id = %s", due)
     assert queue.promote() == 1
     assert queue.states([due, later]) == ["ready", "scheduled"]
+
+
+def test_a_supervisor_that_leaves_gives_back_what_runs_but_not_what_was_cancelled(queue):
+    queue.enqueue_many("a:b", 2)
+    child = queue.child()
+    one, two = child.claim(2)
+    assert queue.cancel(two.id) == "cancelling"
+    queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+    assert queue.states([one.id, two.id]) == ["ready", "cancelled"]
+    assert [queue.job(job.id)["attempts"] for job in (one, two)] == [0, 0]
+
+
+def test_what_was_cancelled_before_its_child_died_unstarted_has_no_attempt(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    queue.cancel(job.id)
+    child.release()
+    assert (queue.state(job.id), queue.job(job.id)["attempts"]) == ("cancelled", 0)

@@ -161,6 +161,17 @@ def test_a_cancelled_job_climbs_the_same_ladder():
     assert story.step(5) == [Kill(slot, signal.SIGKILL)]
 
 
+def test_a_cancel_on_its_way_is_not_put_off_by_the_timeout():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 6)
+    story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
+    story.step()
+    assert story.step(5) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(2) == []
+    assert story.step(3) == [Kill(slot, signal.SIGKILL)]
+    assert slot.ladder.why is Why.CANCEL
+
+
 def test_cancelling_a_job_that_has_not_started_tells_the_child_and_spares_the_one_that_runs():
     story = Story().up()
     slot = story.runs(0, job=5)
@@ -241,6 +252,31 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
     story.dies(1, LEFT)
     assert story.step() == []
     assert story.step(3.1) == [Dismiss(keeper(story))]
+    assert story.step(9) == []
+    assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
+
+
+def test_who_is_told_twice_waits_for_no_database():
+    story = Story().up()
+    for _ in range(2):
+        story.fleet.told(signal.SIGTERM, story.now)
+        story.now += 1
+    story.step()
+    story.dies(0, LEFT)
+    story.dies(1, LEFT)  # and the database, which is there, refuses to say what became of their jobs
+    assert story.step(1) == []
+    assert story.step(2.1) == [Dismiss(keeper(story))]
+    assert story.step(0.5) == [Kill(keeper(story), signal.SIGTERM)]
+    assert story.step(0.5) == [Kill(keeper(story), signal.SIGKILL)]
+
+
+def test_a_call_that_went_to_a_child_which_died_of_it_goes_to_the_next():
+    story = Story().up()
+    story.idle(0, 1)
+    story.fleet.called()
+    assert story.step() == [Nudge(story.fleet.slots[0])]
+    story.dies(0)
+    assert Nudge(story.fleet.slots[1]) in story.step()
 
 
 def test_a_dead_child_is_replaced_and_rests_longer_while_it_gets_nowhere():

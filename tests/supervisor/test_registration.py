@@ -91,7 +91,7 @@ def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, d
         connection.execute("DELETE FROM jobherd.supervisors")
     parent.until(lambda: parent.fleet.supervisor not in (0, old), ahead=LEASE)
     assert [row[0] for row in leases(database)] == [parent.fleet.supervisor]
-    assert any("lease was lost" in note for note in parent.fleet.notes)
+    assert any("lease was lost" in note for note in parent.fleet.warnings)
 
 
 def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, database):
@@ -145,3 +145,29 @@ def test_a_living_neighbour_is_never_taken_for_dead():
     me = os.getpid()
     assert lease.dead([lease.Neighbour(7, me, lease.started(me), None, None)]) == []
     assert lease.dead([lease.Neighbour(7, me, (lease.started(me) or 0) + 1, None, None)]) == [7]  # its number was given again
+
+
+def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
+    refuse = "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(refuse)
+        connection.execute("CREATE TRIGGER no BEFORE INSERT ON jobherd.supervisors FOR EACH ROW EXECUTE FUNCTION no()")
+    parent = Parent(database)
+    parent.until(lambda: any(note.startswith("@refused:") for note in parent.heard))
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        parent.turn(time.monotonic())
+    assert sum(note.startswith("@refused:") for note in parent.heard) == 1
+    parent.until(lambda: sum(note.startswith("@refused:") for note in parent.heard) == 2)
+    parent.courier.close()
+
+
+def test_a_changed_lease_holds_from_the_next_beat_which_comes_at_once(parent):
+    parent.registration.change_lease(90.0)
+    parent.until(lambda: parent.notice.lease_deadline > time.monotonic() + 80)
+
+
+def test_a_look_for_the_dead_that_was_not_answered_is_taken_again(parent):
+    parent.until(lambda: parent.registration._neighbours_at == float("inf"))
+    parent.registration._met(None)
+    assert parent.registration._neighbours_at < time.monotonic() + 1

@@ -47,3 +47,9 @@ def test_the_backoff(attempts, seconds):
     assert delay(POLICY, attempts, 0.0) == seconds
     assert delay(POLICY, attempts, -1.0) == pytest.approx(seconds * 0.8)
     assert delay(POLICY, attempts, 1.0) == pytest.approx(min(seconds * 1.2, 3600))
+
+
+@pytest.mark.parametrize("backoff", [(1.0, 1e6, 0.2, 3600.0), (0.001, 86_400_000.0, 0.0, 3600.0)])
+def test_a_backoff_that_no_number_holds_is_its_cap(backoff):
+    assert delay(Policy(backoff=backoff), 100, 0.0) == 3600
+    assert delay(Policy(backoff=(0.0, *backoff[1:])), 100, 0.0) == 0

@@ -25,9 +25,12 @@ CREATE TABLE audit.steps (
     number bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
     job bigint NOT NULL, step text NOT NULL, token bigint, attempts int NOT NULL, child bigint);
 CREATE FUNCTION audit.waiting() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    step_number bigint;
 BEGIN
-    INSERT INTO audit.steps (job, step, attempts) VALUES (new.id, tg_table_name, new.attempts);
-    IF new.crashes > 0 OR new.attempts > 0 THEN PERFORM pg_notify('audit_back', new.id || ' ' || tg_table_name); END IF;
+    INSERT INTO audit.steps (job, step, attempts) VALUES (new.id, tg_table_name, new.attempts) RETURNING number INTO step_number;
+    -- Named by the step and not by the job: a job may come back twice before anybody has heard of the first time.
+    IF new.crashes > 0 OR new.attempts > 0 THEN PERFORM pg_notify('audit_back', step_number::text); END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER audit_ready AFTER INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION audit.waiting();

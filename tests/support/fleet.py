@@ -144,7 +144,9 @@ class Fleet:
 
     def keeper(self) -> int:
         """The pid of the keeper."""
-        return int(self.said(lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready"))[-1]["pid"])
+        return int(
+            self.said(lambda event: event.get("message", "").startswith("keeper ") and event["message"].endswith("is ready"))[-1]["pid"]
+        )
 
     def processes(self) -> dict[int, str]:
         """Every process that has our pipe as its standard error or output, wherever it has moved, with its command line."""
@@ -227,6 +229,7 @@ class Stage(Queue):
     def _listen(self) -> None:
         self._ears = psycopg.connect(self.dsn, autocommit=True, application_name="test ears")
         self._ears.execute("LISTEN test_events")
+        self.run("SET jit = off")  # compiling the view of all jobs takes a third of a second for each look
 
     def reconnect(self) -> None:
         """The database was away: connect anew."""
@@ -240,7 +243,12 @@ class Stage(Queue):
     # -- supervisors ------------------------------------------------------------------------------------------------
 
     def start(
-        self, *words: str, handlers: str | Path = STOCK, environment: Mapping[str, str] | None = None, cwd: Path | None = None, **settings: object
+        self,
+        *words: str,
+        handlers: str | Path = STOCK,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        **settings: object,
     ) -> Fleet:
         """Start a supervisor and return at once. settings: as in supervisor/settings.py."""
         given = {"dsn": self.dsn, "handlers": handlers, "workers": 2, "http": "off", "log_format": "json", **settings}
@@ -304,7 +312,9 @@ class Stage(Queue):
 
     def wait_state(self, job: int, *states: str, limit: float = LIMIT) -> dict[str, Any]:
         """Wait until the job is in one of these states; return its row."""
-        self.wait(lambda: self.state(job) in states, lambda: f"job {job} to be {' or '.join(states)}; it is {self._shown(job)}", limit=limit)
+        self.wait(
+            lambda: self.state(job) in states, lambda: f"job {job} to be {' or '.join(states)}; it is {self._shown(job)}", limit=limit
+        )
         return self.job(job)
 
     def wait_running(self, job: int, limit: float = LIMIT) -> dict[str, Any]:

@@ -119,5 +119,5 @@ def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_co
         for fleet in fleets:
             fleet.signal(signal.SIGTERM)
         assert [fleet.wait_exit() for fleet in fleets] == [0] * 5
-        assert stage.state(job) == "completed", "".join(fleet.text() for fleet in fleets if fleet.said("cannot be stored"))
+        assert stage.state(job) == "completed", "the partitions that five keepers want to make meanwhile do not change how it ended"
         assert all(len(fleet.said(is_ready)) == 1 for fleet in fleets)

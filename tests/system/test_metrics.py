@@ -56,7 +56,18 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     over = [stage.enqueue("t:noop") for _ in range(20)]
     over += [
         stage.enqueue(kind)
-        for kind in ("d:returns", "d:retry", "d:raises", "d:failed", "d:poison", "d:poison-on", "c:exit", "c:abort", "x:swallows", "d:no-json")
+        for kind in (
+            "d:returns",
+            "d:retry",
+            "d:raises",
+            "d:failed",
+            "d:poison",
+            "d:poison-on",
+            "c:exit",
+            "c:abort",
+            "x:swallows",
+            "d:no-json",
+        )
     ]
     waiting = [stage.enqueue(kind) for kind in ("d:nack", "d:snooze", "d:backoff")]
     over += [stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")]

@@ -6,9 +6,14 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from tests.support.fleet import Stage
+from tests.support.processes import is_running
+
 if TYPE_CHECKING:
-    from tests.support.fleet import Stage
+    from pathlib import Path
+
     from tests.support.gate import Gate
+    from tests.support.postgres import Cluster
 
 
 def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at_once(stage: Stage, gate: Gate):
@@ -57,6 +62,26 @@ def test_two_supervisors_of_one_machine_do_not_take_each_other_for_dead(stage: S
     row = stage.wait_state(job, "completed")
     assert (row["attempts"], row["result"]) == (1, "mine")
     assert first.stop() == 0
+
+
+def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machine(
+    stage: Stage, cluster: Cluster, template: str, tmp_path: Path, gate: Gate
+):
+    with cluster.database(template=template) as elsewhere, Stage(elsewhere, tmp_path) as other:
+        dying, living = stage.run_fleet(workers=1), other.run_fleet(workers=1)
+        assert stage.run("SELECT id FROM jobherd.supervisors") == other.run("SELECT id FROM jobherd.supervisors"), "both are number 1"
+        stage.enqueue("x:stuck-long", '{"label": "dying"}')
+        kept = other.enqueue("x:stuck-long", '{"label": "living"}')
+        names = ("", "-grandchild", "-daemon")
+        for name in names:
+            gate.wait_arrival(f"dying{name}")
+        others = [gate.wait_arrival(f"living{name}") for name in names]
+        dying.signal(signal.SIGKILL)
+        dying.wait_gone(limit=3)
+        assert all(is_running(arrival.pid) for arrival in others)
+        assert other.state(kept) == "running"
+        living.signal(signal.SIGQUIT)
+        living.wait_exit()
 
 
 def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(stage: Stage, gate: Gate):

@@ -27,11 +27,12 @@ def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
     jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.004}') FROM generate_series(1, 500)""")]
     fleet = stage.run_fleet(workers=2, max_jobs=40, jitter=0.2, poll="300s")
     stage.wait_all(jobs, "completed")
-    fleet.wait_ready(7)
+    fleet.wait_ready(5)
     assert least_ready(fleet, 2) == 2
     assert fleet.stop() == 0
     assert stage.completed_twice() == []
-    assert all(stage.runs(job) == 1 for job in jobs[::50])
+    # One that was claimed in the moment of its child's dismissal is claimed again, and that costs it nothing.
+    assert stage.call("SELECT max(attempts) FROM jobherd.history") == 1
     assert stage.count("attempts") == 0, "nothing was handed back after it had started"
     assert not fleet.said(lambda event: event.get("level") in {"warning", "error"}), fleet.text()
 

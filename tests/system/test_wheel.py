@@ -95,7 +95,17 @@ def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(python
     assert str(ROOT) not in where
     job = int(shell(command, "enqueue", "wheel:add", '{"a": 1, "b": 2}', cwd=tmp_path, JOBHERD_DSN=empty_database))
     shell(
-        command, "run", "--handlers", "./my_handlers", "--until-empty", "--http", "off", "--workers", "1", cwd=tmp_path, JOBHERD_DSN=empty_database
+        command,
+        "run",
+        "--handlers",
+        "./my_handlers",
+        "--until-empty",
+        "--http",
+        "off",
+        "--workers",
+        "1",
+        cwd=tmp_path,
+        JOBHERD_DSN=empty_database,
     )
     with Queue(empty_database) as queue:
         row = queue.job(job)

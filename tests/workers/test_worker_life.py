@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -273,7 +274,7 @@ def test_what_can_be_put_right_is_put_right_before_the_next_job(bench: Bench, wh
     child.nudge()
     assert bench.wait(first, "completed")["result"] == "done"
     found = bench.wait(then, "completed")["result"]
-    assert (found["cwd"], found["depth"], found["pid"]) == (os.getcwd(), 1000, child.pid)
+    assert (found["cwd"], found["depth"], found["pid"]) == (os.getcwd(), sys.getrecursionlimit(), child.pid)
     assert child.dismiss() == EXIT_LEFT
 
 

@@ -35,6 +35,8 @@ log = logging.getLogger("jobherd.supervisor")
 LOOK: Final = 0.25
 """Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
 LOOK_IDLE: Final = 1.0
+HEIRS: Final = 1.0
+"""So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
 
 
 class Crew:
@@ -66,6 +68,7 @@ class Crew:
         self._oom = OomWatch()
         self._strays = strays.Strays()
         self._look_at = 0.0
+        self._heirs_until = 0.0
 
     # -- note -------------------------------------------------------------------------------------------------------
 
@@ -103,11 +106,12 @@ class Crew:
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                 signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 self._lay_out(slot, Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime), now)
-        if strangers:
-            self._end_strays()  # one that ends as a dead child's heir leaves us its own: a daemon whose parent was in the child's group
+        if strangers and now < self._heirs_until:
+            self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
 
     def _end_strays(self) -> None:
-        self._strays.end(known={other.pid for other in self._fleet.alive()})
+        alive = list(self._fleet.alive())
+        self._strays.end({other.pid for other in alive}, {other.incarnation for other in alive})
 
     def _lay_out(self, slot: Slot, exit_: Exit, now: float) -> None:
         ends = self._ends.pop(slot.number)
@@ -132,6 +136,7 @@ class Crew:
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
         )
         self._end_strays()
+        self._heirs_until = now + HEIRS
         slot.now = Now(Phase.BOOTING)
 
     def _drain_report(self, slot: Slot, ends: spawn.Ends, now: float) -> None:

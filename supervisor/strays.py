@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MARK: Final = b"JOBHERD_CHILD="
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -22,13 +25,19 @@ class Strays:
     def __init__(self) -> None:
         self._strangers = _children()
 
-    def end(self, known: set[int]) -> list[int]:
-        """Kill what is our child, is in no slot, and carries our mark. Returns their pids."""
+    def end(self, known: set[int], living: Collection[int] = ()) -> list[int]:
+        """Kill what is our child, is in no slot, and carries our mark. Returns their pids.
+
+        known: the pids of our children. living: their incarnations; what carries the mark of one of these belongs to a job that may run yet.
+        """
         ended = []
         children = _children()
         self._strangers &= children  # a number whose process is gone may be given to anybody
         for pid in children - known - self._strangers:
-            if _ours(pid):
+            mark = _mark(pid)
+            if mark is not None and mark in living:
+                continue  # a neighbour's death is none of its business
+            if mark is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                     ended.append(pid)
@@ -51,12 +60,16 @@ def _children() -> set[int]:
     return set()
 
 
-def _ours(pid: int) -> bool:
+def _mark(pid: int) -> int | None:
+    """Return the incarnation of the child that has started a process, 0 if that cannot be told, or None for one that is none of ours."""
     with suppress(OSError):
         with open(f"/proc/{pid}/environ", "rb") as file:
-            if any(entry.startswith(MARK) for entry in file.read().split(b"\0")):
-                return True
+            marks = [entry for entry in file.read().split(b"\0") if entry.startswith(MARK)]
+        if marks:
+            number = marks[0].rpartition(b":")[2]
+            return int(number) if number.isdigit() else 0
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             title = file.read()
-            return title.startswith(b"jobherd:") and not title.startswith(b"jobherd: supervisor")  # a look-up of ours has our title
-    return False
+        if title.startswith(b"jobherd:") and not title.startswith(b"jobherd: supervisor"):  # a look-up of ours has our title
+            return 0
+    return None

@@ -1,11 +1,11 @@
 """CPU-bound work on all cores: jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
 
-Pairs of runs in turn, the order swapped in each, every run in new processes: how fast Python runs depends by some percent on where things happen
-to lie in a process's memory, and one supervisor for all pairs would draw that lot once. The figure is the median of the pairs' ratios of wall time, with its interval. The work is a
-fixed number of rounds, the same function in both. The product's wall time runs from before the enqueue call to the end of the last job.
+Pairs of runs in turn, the order swapped in each; every run is in new processes, and no supervisor is there while the plain ones run. The figure is
+the median of the pairs' ratios of wall time, with its interval. The work is a fixed number of rounds, the same function in both. The product's wall
+time runs from before the enqueue call to the end of the last job.
 
 Wall time is only worth something on a machine that nobody else uses. So the processor time is taken too, of the supervisor, its children and the
-server together: with every core busy, its ratio is what the wall time's would be if we were alone.
+server together. It is not the same thing: waiting for a commit costs wall time only.
 """
 
 from __future__ import annotations

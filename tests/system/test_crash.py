@@ -7,7 +7,7 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-from tests.support.processes import wait_for_exit
+from tests.support.processes import is_running, wait_for_exit
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -113,3 +113,38 @@ def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate:
     assert row["crashes"] == 0, "a timeout is no crash"
     assert row["history"][-1]["post_mortem"]["signal"] == "SIGKILL"
     wait_for_exit(arrival.pid)
+
+
+def test_a_daemon_whose_parent_dies_with_the_childs_group_is_ended_too(stage: Stage, gate: Gate):
+    place = stage.write(
+        "daemons.py",
+        """
+import subprocess, sys
+from handlers import handler
+from tests.support.gate import at_gate
+
+DAEMON = "import os; os.setsid(); from tests.support.gate import at_gate; at_gate('daemon')"
+
+@handler("x:daemon", max_attempts=1)
+def daemon():
+    subprocess.Popen(["sh", "-c", f'{sys.executable} -c "{DAEMON}" & wait'])
+    at_gate("job")
+""",
+    )
+    stage.run_fleet(workers=1, handlers=place)
+    stage.enqueue("x:daemon")
+    job, daemon = gate.wait_arrival("job"), gate.wait_arrival("daemon")
+    os.kill(job.pid, signal.SIGKILL)
+    wait_for_exit(daemon.pid)
+
+
+def test_a_neighbours_death_ends_no_daemon_of_a_job_that_still_runs(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2)
+    stage.enqueue("x:stuck-long", '{"label": "stuck"}')
+    stuck, _, daemon = (gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon"))
+    neighbour = next(pid for pid in fleet.workers().values() if pid != stuck.pid)
+    os.kill(neighbour, signal.SIGKILL)
+    fleet.wait_ready(3)
+    assert is_running(daemon.pid)
+    os.kill(stuck.pid, signal.SIGKILL)
+    wait_for_exit(daemon.pid)

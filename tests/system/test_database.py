@@ -156,3 +156,27 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
         assert settled == [[job]]
         assert queue.state(job) == "completed"
         assert queue.run("SELECT tableoid::regclass::text FROM jobherd.history")[0][0] != "jobherd.history_default"
+
+
+def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(stage: Stage, gate: Gate):
+    first = stage.enqueue("t:gate", '{"label": "first"}', timeout=1)
+    second = stage.enqueue("t:gate", '{"label": "second"}')
+    fleet = stage.run_fleet(workers=1, batch=2, grace="0.2s")
+    arrival = gate.wait_arrival("first")
+    with psycopg.connect(stage.dsn) as holder:
+        holder.execute("SELECT FROM jobherd.running FOR UPDATE")
+        arrival.open("done in time")
+        time.sleep(2.5)  # past the deadline and both rungs, while the database keeps the settlement waiting
+    gate.wait_arrival("second").open()
+    row = stage.wait_state(first, "completed", "failed", "retrying")
+    assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")
+    stage.wait_state(second, "completed")
+    assert not fleet.said("gets SIGTERM")
+
+
+def test_a_job_nobody_was_told_of_is_found_at_the_next_poll(stage: Stage):
+    stage.run_fleet(workers=1, poll="1s")
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+    stage.run("ALTER TABLE jobherd.ready DISABLE TRIGGER wake")
+    for _ in range(2):
+        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=5)

@@ -81,3 +81,24 @@ def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_th
     assert stage.wait_state(in_time, "completed")
     assert stage.wait_state(following, "completed")["result"] == "undisturbed"
     assert len(fleet.said(lambda event: "is ready" in event.get("message", "") and event["message"].startswith("worker"))) == 2
+
+
+def test_a_handler_that_moves_to_another_process_group_is_killed(stage: Stage):
+    place = stage.write(
+        "moves.py",
+        """
+import os, time
+from handlers import handler
+
+@handler("x:moves", timeout=0.2, max_attempts=1)
+def moves():
+    os.setpgid(0, os.getpgid(os.getppid()))
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+""",
+    )
+    stage.run_fleet(workers=1, grace="0.3s", handlers=place)
+    assert stage.wait_state(stage.enqueue("x:moves"), "failed", limit=10)["error_code"] == "JOB_TIMEOUT"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,6 +15,11 @@ from tests.support.postgres import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# A shell starts what runs in the background with these ignored, and whatever we start would inherit that: no Ctrl-C could be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignorable in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(ignorable, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

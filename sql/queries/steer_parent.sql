@@ -1,4 +1,5 @@
--- Bound what the parent's session may wait for: it holds the lease, and a statement that waits for a lock must not outlast it.
+-- Bound what the parent's session may wait for: it holds the lease, and a statement that waits for a lock must not outlast it. What follows
+-- a child's death is prepared: without the generic plan its first five uses would be planned anew, while somebody's job waits.
 SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_timeout', %(patience)s, false),
        set_config('idle_in_transaction_session_timeout', %(patience)s, false),
        set_config('plan_cache_mode', 'force_generic_plan', false)

@@ -32,6 +32,8 @@ class Floor:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
+        self.call = 0.0
+        """Milliseconds of the last enqueue call."""
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute(LEAN)
         self._notes, notes = os.pipe()
@@ -81,6 +83,7 @@ class Floor:
     def start(self, number: int) -> float:
         before = time.time()
         self._connection.execute("SELECT enqueue_lean(%s)", (str(number),), prepare=True)
+        self.call = (time.time() - before) * 1000
         told, at = struct.unpack("<qd", os.read(self._notes, 16))
         assert told == number
         return (at - before) * 1000

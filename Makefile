@@ -31,12 +31,16 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
+# The tests of workers fork children from the test process itself, so they have one to themselves: what other tests have left there, a
+# child would inherit.
 unit: $(VENV)/.ready  ## the suite against the embedded PostgreSQL
-	$(PYTEST)
+	$(PYTEST) tests/workers
+	$(PYTEST) --ignore tests/workers
 
 test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
-	JOBHERD_TEST_PG=15 $(PYTEST)
+	JOBHERD_TEST_PG=15 $(PYTEST) tests/workers
+	JOBHERD_TEST_PG=15 $(PYTEST) --ignore tests/workers
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql

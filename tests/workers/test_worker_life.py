@@ -305,6 +305,7 @@ def test_a_lost_claim_is_logged_and_changes_nothing(bench: Bench, gate: Gate):
 
 def test_an_order_that_the_claim_is_lost_ends_the_job_and_writes_nothing(bench: Bench, gate: Gate):
     child = bench.start(batch=2)
+    child.wait_idle()  # or its first claim finds the first of the two alone
     job, other = (bench.enqueue("act:gated", name=name) for name in "ab")
     child.nudge()
     arrival = gate.wait_arrival("a")

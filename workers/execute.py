@@ -60,7 +60,6 @@ class Claimed(NamedTuple):
     run_at: float
     good_for: float | None
     waited: float
-    expired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +193,6 @@ class Executor:
         outcome = CANCELLED_BEFORE if cancelled else HANDED_BACK
         self._board.count_unrun(self._numbers.get(row.kind, 0), _NUMBER[outcome.label])
         return Finished(row.id, outcome, keep=_keep(self._handlers.get(row.kind), outcome.label))
-
-    def count_expired(self, row: Claimed) -> None:
-        """The claim itself found that the job's time was over."""
-        self._board.count_unrun(self._numbers.get(row.kind, 0), _NUMBER["expired"])
 
     def _judge(self, ending: object, handler: AnyHandler, attempt: int, most: int) -> Outcome:
         alarm = self._alarm

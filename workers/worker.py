@@ -202,6 +202,7 @@ class Worker:
             "served": list(settings.queues) or None,
             "avoided": list(avoided) or None,
             "wanted": settings.batch,
+            "durable": bool(self._unsettled),
         }
         rows = None
         if self._unsettled:
@@ -210,18 +211,15 @@ class Worker:
             self._forget()
         if rows is None:
             self._say(Phase.CLAIMING)
-            rows = session.run("claim_jobs", claim)
+            rows = session.run("claim_jobs", claim | {"durable": False})
         self._claimed_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         self._executor.look_at_clock()
         return [Claimed._make(row) for row in rows]
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
-        """Return the jobs to run; those that expired in the claim are over."""
+        """Return the jobs to run."""
         batch = [row for row in rows if row.token is not None]
-        for row in rows:
-            if row.expired:
-                self._executor.count_expired(row)
         if batch:
             self._token = batch[0].token
             surplus = batch[self._seat.settings.batch :]

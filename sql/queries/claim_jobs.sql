@@ -5,9 +5,11 @@
 -- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). A job that is to run alone ends
 -- the batch before it. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
+-- A claim need not wait for its fsync: lost with the server, its job is simply still there, and so is the fence, for a token that no
+-- durable row knows may be given anew. %(durable)s is true where a settlement stands in the same transaction, which must wait.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
-    SELECT c.id
+    SELECT c.id, CASE WHEN NOT %(durable)s::boolean THEN set_config('synchronous_commit', 'off', true) END
       FROM jobherd.children c
      WHERE c.id = %(child)s AND (SELECT s.lease_until FROM jobherd.supervisors s WHERE s.id = c.supervisor) > clock_timestamp()
 ), head AS (
@@ -38,34 +40,24 @@ WITH RECURSIVE me AS MATERIALIZED (
      WHERE ctid = ANY (ARRAY(
            SELECT place FROM numbered
             WHERE number = 1 OR number < coalesce((SELECT min(number) FROM numbered WHERE alone), 2147483647)))
-    RETURNING *, good_until <= now() AS expired
+    RETURNING *
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
     SELECT %(child)s, nextval('jobherd.tokens'), min(t.queue),
            array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
                       t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload)::jobherd.ready ORDER BY t.priority, t.id)
       FROM taken t
-     WHERE t.expired IS NOT TRUE
     HAVING count(*) > 0
     RETURNING token
-), past AS (
-    INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes, state, queue,
-                                 kind, payload, error_code, error)
-    SELECT t.id, t.created_at, t.run_at, clock_timestamp(),
-           current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = t.kind), 30), t.priority, t.attempts,
-           t.max_attempts, t.crashes, 'expired', t.queue, t.kind, t.payload, 'JOB_EXPIRED', 'its good_until passed before it was claimed'
-      FROM taken t
-     WHERE t.expired
 )
 SELECT b.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
        t.timeout, extract(epoch FROM t.created_at)::double precision AS created_at,
        extract(epoch FROM t.run_at)::double precision AS run_at,
        extract(epoch FROM t.good_until - clock_timestamp())::double precision AS good_for,
-       extract(epoch FROM clock_timestamp() - greatest(t.run_at, t.created_at))::double precision AS waited,
-       t.expired IS TRUE AS expired
-  FROM taken t LEFT JOIN batch b ON t.expired IS NOT TRUE
+       extract(epoch FROM clock_timestamp() - greatest(t.run_at, t.created_at))::double precision AS waited
+  FROM taken t CROSS JOIN batch b
 UNION ALL
-SELECT NULL, NULL, NULL, c.queue, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+SELECT NULL, NULL, NULL, c.queue, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM chosen c
  WHERE NOT EXISTS (SELECT FROM picked)
  ORDER BY priority, id

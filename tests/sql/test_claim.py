@@ -73,13 +73,24 @@ def test_a_paused_queue_is_passed_over(queue):
     assert len(child.claim(1)) == 1
 
 
-def test_an_expired_job_is_never_handed_out(queue):
+def test_a_claim_says_how_long_its_jobs_are_good_for(queue):
     late = queue.enqueue("a:b", good_until="2020-01-01")
     good = queue.enqueue("a:b", good_until="2999-01-01")
-    jobs = queue.child().claim(10)
-    assert [(job.id, job.expired) for job in jobs] == [(late, True), (good, False)]
-    assert queue.state(late) == "expired"
-    assert queue.state(good) == "running"
+    ever = queue.enqueue("a:b")
+    jobs = {job.id: job.good_for for job in queue.child().claim(10)}
+    assert jobs[late] < 0 < jobs[good]
+    assert jobs[ever] is None
+
+
+@pytest.mark.parametrize(("durable", "waits"), [(True, "on"), (False, "off")])
+def test_a_claim_waits_for_its_fsync_only_where_a_settlement_stands_beside_it(queue, durable, waits):
+    queue.enqueue("a:b")
+    child = queue.child()
+    with psycopg.connect(queue.dsn) as connection:
+        assert connection.execute(queue.text("claim_jobs"), {**child.parameters(1), "durable": durable}).fetchall()
+        assert connection.execute("SHOW synchronous_commit").fetchone() == (waits,)
+        connection.rollback()
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
 def test_a_job_that_is_to_run_alone_ends_the_batch_before_it(queue):

@@ -33,7 +33,7 @@ class Claimed:
     token: int | None
     queue: str
     attempts: int
-    expired: bool
+    good_for: float | None
 
 
 class Child:
@@ -52,7 +52,7 @@ class Child:
         self.connection.execute(queue.text("steer_planner"))
 
     def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
-        return {"child": self.id, "wanted": wanted, "served": served, "avoided": None}
+        return {"child": self.id, "wanted": wanted, "served": served, "avoided": None, "durable": False}
 
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
         return (
@@ -61,7 +61,7 @@ class Child:
 
     def claim(self, wanted: int, served: list[str] | None = None) -> list[Claimed]:
         rows = self.claim_raw(wanted, served)
-        return [Claimed(row["id"], row["token"], row["queue"], row["attempts"], row["expired"]) for row in rows if row["id"] is not None]
+        return [Claimed(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"]) for row in rows if row["id"] is not None]
 
     def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
         parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}

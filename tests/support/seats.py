@@ -267,7 +267,11 @@ class Bench:
             row = self.job(job)
             return row if row is not None and row["state"] in states else None
 
-        return self.wait_until(there, f"job {job} in {states}", timeout=timeout)
+        try:
+            return self.wait_until(there, f"job {job} in {states}", timeout=timeout)
+        except TimeoutError as problem:
+            problem.add_note(f"the job is {self.job(job)}")
+            raise
 
     def wait_until(self, there: Any, what: str = "it", *, timeout: float = LIMIT) -> Any:
         """Wait until `there()` is true, looking each time a job's table has changed."""

@@ -123,3 +123,22 @@ def test_a_job_whose_row_somebody_holds_is_asked_for_until_it_is_free(bench: Ben
             select.select([], [], [], 0.002)
         assert bench.job(job)["state"] == "ready"
     bench.wait(job, "completed")
+
+
+def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
+    """A lone claim does not wait; its setting must not reach the settlement that shares a transaction with the next claim."""
+    bench.ask("CREATE TABLE public.commits (job bigint, waits text)")
+    bench.ask(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO public.commits VALUES (NEW.id, current_setting('synchronous_commit')); RETURN NULL; END $$"
+    )
+    bench.ask(
+        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON jobherd.history DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION public.note()"
+    )
+    jobs = [bench.enqueue("act:nothing") for _ in range(20)]
+    child = bench.start()
+    bench.wait(jobs[-1], "completed")
+    assert child.dismiss() == EXIT_LEFT
+    noted = bench.ask("SELECT waits, count(*) AS n FROM public.commits GROUP BY waits")
+    assert [(row["waits"], row["n"]) for row in noted] == [("on", 20)]

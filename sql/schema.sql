@@ -51,7 +51,7 @@ DECLARE
     job    jobherd.ready;
     hostile text;
 BEGIN
-    IF kind IS NULL OR kind !~ '^[a-z0-9_][a-z0-9_.:-]{0,99}$' THEN
+    IF kind IS NULL OR kind !~ '^[a-z0-9_][a-z0-9_.:-]*$' OR length(kind) > 100 THEN
         RAISE EXCEPTION 'jobherd.enqueue: kind % is not a name like "mail:receipt"', coalesce(quote_literal(left(kind, 120)), 'null')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . : - , at most 100 characters.';
     END IF;
@@ -81,13 +81,21 @@ BEGIN
             RAISE EXCEPTION 'jobherd.enqueue: payload %', left(hostile, 500) USING ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
+    IF wanted = '{}' THEN
+        -- What most callers do, without a savepoint and a dozen expressions: on an idle machine they are a quarter of the call.
+        INSERT INTO jobherd.ready (kind, payload, queue, priority)
+        SELECT enqueue.kind, body::json, coalesce(k.queue, 'default'), coalesce(k.priority, 0::smallint)
+          FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = enqueue.kind
+        RETURNING id INTO job.id;
+        RETURN job.id;
+    END IF;
     job.kind := kind;
     job.payload := body::json;
     name := 'queue';  -- names the option for the handler below
     BEGIN
         SELECT coalesce(wanted ->> 'queue', k.queue, 'default'), coalesce(k.priority, 0) INTO job.queue, job.priority
             FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = enqueue.kind;
-        IF job.queue !~ '^[a-z0-9_][a-z0-9_.-]{0,62}$' THEN
+        IF job.queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(job.queue) > 63 THEN
             RAISE EXCEPTION 'not a queue name';
         END IF;
         name := 'priority';
@@ -208,7 +216,7 @@ CREATE FUNCTION jobherd.pause(queue text, reason text DEFAULT NULL::text) RETURN
     LANGUAGE plpgsql
     AS $_$
 BEGIN
-    IF queue IS NULL OR queue !~ '^[a-z0-9_][a-z0-9_.-]{0,62}$' THEN
+    IF queue IS NULL OR queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(queue) > 63 THEN
         RAISE EXCEPTION 'jobherd.pause: % is not a queue name', coalesce(quote_literal(left(queue, 120)), 'null')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . - , at most 63 characters.';
     END IF;
@@ -449,8 +457,8 @@ CREATE TABLE jobherd.ready (
     kind text NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json NOT NULL,
     CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
-    CONSTRAINT ready_kind_is_a_name CHECK ((kind ~ '^[a-z0-9_][a-z0-9_.:-]{0,99}$'::text)),
-    CONSTRAINT ready_queue_is_a_name CHECK ((queue ~ '^[a-z0-9_][a-z0-9_.-]{0,62}$'::text)),
+    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
+    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
@@ -483,9 +491,9 @@ CREATE TABLE jobherd.scheduled (
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
     CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
-    CONSTRAINT ready_kind_is_a_name CHECK ((kind ~ '^[a-z0-9_][a-z0-9_.:-]{0,99}$'::text)),
-    CONSTRAINT ready_queue_is_a_name CHECK ((queue ~ '^[a-z0-9_][a-z0-9_.-]{0,62}$'::text)),
-    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
+    CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
+    CONSTRAINT scheduled_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63)))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import conninfo, pq
 
 import sql
+from sql.parameters import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,6 +106,11 @@ class Courier:
             return selectors.EVENT_WRITE if self._poll is pq.PollingStatus.WRITING else selectors.EVENT_READ
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unflushed else 0)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the session is up and nothing is asked."""
+        return self.link is Link.UP and self._sent is None and not self._queue
+
     def wake_at(self) -> float:
         """When `step` must be called at the latest."""
         if self.link is Link.UP:
@@ -116,7 +122,10 @@ class Courier:
     def ask(self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None]) -> None:
         """Send the statement `name` when its turn comes. Without a session the answer is None, at the next step."""
         text, order = sql.numbered(name, self._schema)
-        values = [_text(parameters[key]) for key in order]
+        try:
+            values = [as_text(parameters[key]) for key in order]
+        except ValueError:  # words of a dead child: the parent must not fall over them
+            values = [as_text(_harmless(parameters[key])) for key in order]
         self._queue.append(Letter(name, text.encode(), values, answered))
 
     def addressed(self, addresses: Mapping[str, str], now: float) -> None:
@@ -319,25 +328,10 @@ def _is_name(host: str) -> bool:
     return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not host.replace(".", "").isdigit()
 
 
-def _text(value: object) -> bytes | None:
-    """A parameter as the server reads it."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return b"true" if value else b"false"
-        case list() | tuple():
-            return ("{" + ",".join(_element(item) for item in value) + "}").encode()
-        case _:
-            return str(value).encode()
-
-
-def _element(value: object) -> str:
-    if value is None:
-        return "NULL"
-    text = _text(value)
-    escaped = (text or b"").decode().replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _harmless(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return [_harmless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _read(value: bytes | None) -> str | None:

@@ -148,10 +148,7 @@ class Crew:
     def look(self, now: float) -> None:
         """Look at the boards, as seldom as the ladder allows; at the idle flags whenever somebody is to be woken."""
         if self._fleet.calls:
-            for slot in self._fleet.workers():
-                if slot.state is State.READY:
-                    board = self.boards[slot.number]
-                    self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
+            self.look_who_is_idle()
         self._fleet.lease_deadline = self._notice.lease_deadline if self._fleet.supervisor else NEVER
         if now < self._look_at:
             return
@@ -163,6 +160,17 @@ class Crew:
             rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
             self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
             slot.exclusive = bool(slot.now.job) and board.policy(slot.now.kind).exclusive
+
+    def look_who_is_idle(self) -> None:
+        """Look at the idle flags alone, until enough are found for the calls there are."""
+        found = 0
+        for slot in self._fleet.alive():
+            if slot.state is State.READY and slot.kind.works:
+                board = self.boards[slot.number]
+                self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
+                found += slot.idle
+                if found >= self._fleet.calls:
+                    return
 
     def look_at(self) -> float:
         """When the boards should be looked at again: often while anything runs, seldom while all wait."""

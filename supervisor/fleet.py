@@ -203,6 +203,7 @@ class Fleet:
         workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]  # one spare, to replace the last one without a gap
         others = [Slot(limits.max_workers + 1 + place, kind) for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)]
         self.slots = [*workers, *others]
+        self._alive: tuple[Slot, ...] = ()
         self.course = Course.SERVING
         self.course_since = 0.0
         self.wanted = limits.workers
@@ -239,9 +240,9 @@ class Fleet:
         """The slots whose children claim jobs."""
         return (slot for slot in self.slots if slot.kind.works)
 
-    def alive(self) -> Iterator[Slot]:
+    def alive(self) -> tuple[Slot, ...]:
         """The slots that a process fills."""
-        return (slot for slot in self.slots if slot.alive)
+        return self._alive
 
     def by_incarnation(self, incarnation: int) -> Slot | None:
         """The slot of that child, if it still lives."""
@@ -286,6 +287,7 @@ class Fleet:
             self.respawns += 1
         slot.state, slot.since, slot.forked_at = State.BOOTING, now, now
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
+        self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
         slot.cancels, slot.orders = set(), []
         slot.started_at_fork = started
@@ -393,6 +395,7 @@ class Fleet:
         if slot.kind.works:
             self.called()  # it may have been nudged and have died before its claim
         slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
+        self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
 
     def told(self, signum: int, now: float) -> None:

@@ -8,6 +8,7 @@ its death, and a reaped child is forgotten. The loop never waits for anything bu
 from __future__ import annotations
 
 import logging
+import os
 import random
 import selectors
 import signal
@@ -21,7 +22,7 @@ from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.fleet import Course, Fleet, Limits, State
 from supervisor.manager import ServiceManager
-from supervisor.plan import NEVER, Finish, Fork, plan
+from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
@@ -103,9 +104,12 @@ class Supervisor:
     def turn(self) -> None:
         """Take one turn of the loop."""
         now = time.monotonic()
-        ready = self.selector.select(max(self._wake_at(now) - now, 0.0))
+        due = self._wake_at(now)
+        ready = self.selector.select(max(due - now, 0.0))
         now = time.monotonic()
         self.notice.loop_at = now
+        if self._wake_for_work(now) and now < due and all(key.data == "courier" for key, _ in ready):
+            return  # that was all; on a small machine the rest of the turn would take a processor from the job that was woken for
         self._converse(now)
         told: set[int] = set()
         for key, _ in ready:
@@ -185,6 +189,22 @@ class Supervisor:
     _trouble = ""
     _refused = ""
 
+    def _wake_for_work(self, now: float) -> bool:
+        """Wake a child for what was just notified, before the rest of the turn: somebody waits for that job to start.
+
+        Return whether nothing else has come from the database.
+        """
+        alone = self.courier.is_quiet
+        self.courier.step(now)
+        alone = self._take_notifications() and alone
+        if self.fleet.calls:
+            self.crew.look_who_is_idle()
+            for action in nudges(self.fleet):
+                self.crew.do(action, now)
+            os.sched_yield()  # whoever writes to a pipe is taken to sleep next: the reader would wait on our processor for our turn's end
+            return alone
+        return False
+
     def _resolve(self, now: float) -> None:
         hosts = self.courier.wants_addresses
         if hosts and self.lookup is None:
@@ -215,10 +235,19 @@ class Supervisor:
             self.selector.register(fd, events, "courier")
         self._courier_fd, self._courier_epoch, self._courier_events = fd, self.courier.epoch, events
 
-    def _take_notifications(self) -> None:
+    def _take_notifications(self) -> bool:
+        """Note what was notified; return whether it was about work and nothing else."""
+        only_work = self._was_up
         notes, self.courier.notifications = self.courier.notifications, []
         for note in notes:
             self.bulletin.counts["notifications"] += 1
+            if note[:1] != "@":
+                if not self.settings.queues or note in self.settings.queues:
+                    self.bulletin.counts["wakes"] += 1
+                    self.fleet.called()
+                    self.notice.bump()
+                continue
+            only_work = False
             if note.startswith("@beat:"):
                 self.registration.echoed(note)
             elif note == "@due":
@@ -229,10 +258,7 @@ class Supervisor:
                 if note != self._refused:  # it may be refused twice a second for hours
                     log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
                 self._refused = note
-            elif not note.startswith("@") and (not self.settings.queues or note in self.settings.queues):
-                self.bulletin.counts["wakes"] += 1
-                self.fleet.called()
-                self.notice.bump()
+        return only_work
 
     def _obey(self, signum: int, now: float) -> None:
         if signum == signal.SIGUSR1:

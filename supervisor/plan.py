@@ -88,8 +88,27 @@ def plan(fleet: Fleet, now: float) -> Plan:
         _climb(slot, now, result)
     if fleet.course is Course.SERVING and fleet.exit_code is None:
         _replace(fleet, now, result)
-    _nudge(fleet, result)
+    result.actions.extend(nudges(fleet))
     return result
+
+
+def nudges(fleet: Fleet) -> list[Action]:
+    """Wake as many idle children as were called for. A call that nobody can take is not lost: the busy look again before they sleep."""
+    actions: list[Action] = []
+    for slot in fleet.alive():
+        if slot.state not in (State.READY, State.BOOTING):
+            continue
+        if fleet.all_called:
+            actions.append(Nudge(slot))
+            fleet.nudged(slot)
+        elif slot.kind.works and fleet.calls > 0 and slot.state is State.READY and slot.idle and slot.ladder is None:
+            fleet.calls -= 1
+            actions.append(Nudge(slot))
+            fleet.nudged(slot)
+        elif slot.kind.name == "keeper" and fleet.keeper_called:
+            actions.append(Nudge(slot))
+    fleet.calls, fleet.all_called, fleet.keeper_called = 0, False, False
+    return actions
 
 
 def _stop(fleet: Fleet, now: float, result: Plan) -> None:
@@ -236,20 +255,3 @@ def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list
     if len(here) - len(going) > wanted and not old:
         going += sorted(fresh, key=lambda slot: slot.number)[wanted:]
     return going
-
-
-def _nudge(fleet: Fleet, result: Plan) -> None:
-    """Wake as many idle children as were called for. A call that nobody can take is not lost: the busy look again before they sleep."""
-    for slot in fleet.alive():
-        if slot.state not in (State.READY, State.BOOTING):
-            continue
-        if fleet.all_called:
-            result.actions.append(Nudge(slot))
-            fleet.nudged(slot)
-        elif slot.kind.works and fleet.calls > 0 and slot.state is State.READY and slot.idle and slot.ladder is None:
-            fleet.calls -= 1
-            result.actions.append(Nudge(slot))
-            fleet.nudged(slot)
-        elif slot.kind.name == "keeper" and fleet.keeper_called:
-            result.actions.append(Nudge(slot))
-    fleet.calls, fleet.all_called, fleet.keeper_called = 0, False, False

@@ -45,7 +45,9 @@ class Alarm:
     open: a job runs and may be interrupted. Set by whoever runs it, as a plain store.
     raised: what was last raised in the current job, or None.
     told: orders about jobs of the current claim that do not run yet, by id.
+    unheard: an order came while another one was raised: `hear` it before the next job.
     lease: how long the supervisor's lease lasts, in seconds; exclusive jobs are ended a fifth of it before it lapses.
+    on_long: called once a job has run for as long as `enter` was told.
     forked: this process is a copy that a handler has forked; it must touch nothing of ours.
     """
 
@@ -53,7 +55,10 @@ class Alarm:
         self.open = False
         self.raised: JobInterrupted | None = None
         self.told: dict[int, Reason] = {}
+        self.unheard = False
         self.forked = False
+        self._hearing = False
+        self._order_number = -1
         self._board = board
         self._wake = wake
         self._token = 0
@@ -65,6 +70,8 @@ class Alarm:
         self._margin = lease / 5
         self._rings_at = FOR_EVER
         self._orphan_until = FOR_EVER
+        self._long_at = FOR_EVER
+        self.on_long: Callable[[], None] = _nobody
         # Kept for being compared by identity after each job: a bound method is made anew at each look at it.
         self._installed: tuple[tuple[int, Callable[[int, FrameType | None], object]], ...] = (
             (signal.SIGALRM, self._ring),
@@ -96,7 +103,10 @@ class Alarm:
         self._token = token
         self._batch = jobs
         self.told.clear()
-        self.hear()  # an order that came before its claim was known here
+        number = self._board.order_number
+        if number != self._order_number:
+            self._order_number = number
+            self.hear()  # an order that came before its claim was known here
 
     def end(self) -> None:
         """The claim is settled: no order can mean it any more."""
@@ -104,18 +114,20 @@ class Alarm:
         self._batch = ()
         self.told.clear()
 
-    def enter(self, job: int, *, deadline: float, timeout: float, lease: Notice | None = None) -> None:
+    def enter(self, job: int, *, deadline: float, timeout: float, lease: Notice | None = None, long_at: float = FOR_EVER) -> None:
         """A job is about to run; the caller opens the alarm next, and then calls `check` if `told` holds anything.
 
         deadline: monotonic seconds. timeout: what it came from, in seconds, for the message.
         lease: of a job that must be out before the supervisor's lease can lapse: where its end is written.
+        long_at: monotonic seconds at which `on_long` is called, should it still run.
         """
         self.raised = None
         self._job = job
         self._timeout = timeout
         self._lease = lease
         self._deadline = deadline  # before the look at the timer: a ring in between then finds it and arms again
-        rings = deadline if lease is None else min(deadline, lease.lease_deadline - self._margin)
+        self._long_at = long_at
+        rings = min(deadline, long_at) if lease is None else min(deadline, long_at, lease.lease_deadline - self._margin)
         if rings < self._rings_at:
             self._arm(rings)
 
@@ -123,13 +135,14 @@ class Alarm:
         """The handler is out, the alarm is closed, and its end is about to be judged: no order means that, but it may not last for ever."""
         self._job = 0
         self._lease = None
+        self._long_at = FOR_EVER
         self._deadline = time.monotonic() + seconds
         if self._deadline < self._rings_at:
             self._arm(self._deadline)
 
     def leave(self) -> None:
         """The job is out, and the alarm is closed."""
-        self._deadline = FOR_EVER
+        self._deadline = self._long_at = FOR_EVER
         self._lease = None
         self._job = 0
 
@@ -141,6 +154,7 @@ class Alarm:
 
     def hear(self, frame: FrameType | None = None) -> None:
         """Look at the board for an order about the current claim. `frame`: what the signal has interrupted, if it was one."""
+        self.unheard = False
         order = self._board.ordered()
         if order.reason is Reason.NONE or order.token != self._token or not self._token:
             return
@@ -174,17 +188,29 @@ class Alarm:
             _end_group()
         if self._deadline == FOR_EVER:
             return  # it was armed for a job that is out
+        if now >= self._long_at:
+            self._long_at = FOR_EVER
+            self.on_long()
         lapses = FOR_EVER if self._lease is None else self._lease.lease_deadline - self._margin
         if self.open and (self.raised is not None or now >= self._deadline):
             self._time_out(frame)
         elif self.open and now >= lapses:
             self._raise(JobDrained("the supervisor could not renew its lease, and this kind is exclusive"), frame)
         else:
-            self._arm(max(min(self._deadline, lapses), now + 0.001))  # too early, or just before the job is open
+            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))  # too early, or just before the job is open
 
     def _hear_order(self, _number: int, frame: FrameType | None) -> None:
-        if not self.forked:
-            self.hear(frame)
+        if self.forked:
+            return
+        self.unheard = True
+        if self._hearing:
+            return  # a storm of orders would nest one look in the other until the stack ends
+        self._hearing = True
+        try:
+            while self.unheard:
+                self.hear(frame)
+        finally:
+            self._hearing = False
 
     def _hear_term(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
@@ -228,6 +254,10 @@ def _by_order(reason: Reason) -> JobInterrupted:
     if reason is Reason.DRAIN:
         return JobDrained("the supervisor leaves and can wait no longer")
     return JobLost("the claim is lost")
+
+
+def _nobody() -> None:
+    """No one wants to know."""
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

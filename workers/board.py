@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 MAX_KINDS: Final = 256
@@ -48,8 +48,7 @@ class Reason(IntEnum):
     """The claim turned out to be lost: somebody else has the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """What a child is doing. `job` is 0 between jobs. Times are monotonic seconds, `deadline` is infinite without a timeout."""
 
     phase: Phase
@@ -76,6 +75,7 @@ class Order:
 _NOW = struct.Struct("<BqqqHhhhdd")
 _ORDER = struct.Struct("<Bqq")
 _HEAD = struct.Struct("<QII")
+_SEQUENCE = struct.Struct("<Q")
 
 
 _lock = threading.Lock()
@@ -121,6 +121,10 @@ class Cell:
         body = at + _HEAD.size
         self._view[body : body + len(record)] = record
         _HEAD.pack_into(self._view, at, self._sequence, len(record), crc32(record, self._sequence & 0xFFFFFFFF))
+
+    def newest(self) -> int:
+        """Return the number of the newest record, whole or not."""
+        return int(max(_SEQUENCE.unpack_from(self._view, self._offset)[0], _SEQUENCE.unpack_from(self._view, self._offset + self._half)[0]))
 
     def read(self) -> bytes | None:
         """Return the newest whole record, or None if there is none."""
@@ -220,11 +224,7 @@ class Board:
 
     def say(self, now: Now) -> None:
         """Called in the child: publish what it is doing."""
-        self._now.write(
-            _NOW.pack(
-                now.phase, now.child, now.token, now.job, now.kind, now.attempts, now.max_attempts, now.crashes, now.started, now.deadline
-            )
-        )
+        self._now.write(_NOW.pack(*now))
 
     def set_idle(self, *, idle: bool) -> None:
         """Called in the child: it waits for a nudge, or it does not."""
@@ -330,8 +330,13 @@ class Board:
         record = self._now.read()
         if record is None or len(record) != _NOW.size:
             return None
-        phase, child, token, job, kind, attempts, max_attempts, crashes, started, deadline = _NOW.unpack(record)
-        return Now(Phase(phase), child, token, job, kind, attempts, max_attempts, crashes, started, deadline)
+        phase, *rest = _NOW.unpack(record)
+        return Now(Phase(phase), *rest)
+
+    @property
+    def order_number(self) -> int:
+        """Grows with each order: whether there is a new one, without reading it."""
+        return self._order.newest()
 
     def ordered(self) -> Order:
         """Return the parent's latest order."""

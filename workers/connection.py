@@ -5,7 +5,7 @@ is no more use in waiting), or a defect in what they sent. Nothing here knows wh
 have been committed by a session that broke before it could answer. After a break the old session is ended first, then what it may have
 claimed is given back. The other way round it could still commit, and its jobs would wait for as long as this child lives.
 
-Two statements sent together stand in one transaction without a word of BEGIN: in pipeline mode everything up to the sync is one.
+Two statements sent together are one transaction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-import sql
 from workers.logs import redact_dsn
+from workers.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,10 +71,10 @@ class Session:
         self._wake = wake
         self._holding = holding
         self._connection: psycopg.Connection[Row] | None = None
-        self._prepare: bool | None = True
+        self._prepare = True
         self._lost_at: float | None = None
         self._pause = 0.0
-        self._changed = 0
+        self._wire: Wire
 
     def connect(self) -> None:
         """Return once there is a session. Raises Left if the child is to leave or its supervisor was reclaimed."""
@@ -93,24 +93,20 @@ class Session:
     def count(self, statement: str, parameters: Parameters) -> int:
         """Send a statement as `run` does and return how many rows it has changed."""
         self.run(statement, parameters)
-        return self._changed
+        return self._wire.changed
 
     def run_both(self, first: str, before: Parameters, second: str, after: Parameters) -> tuple[list[Row], list[Row]]:
         """Send two statements in one transaction and one round trip, once, and return the rows of each.
 
         Raises Left as `run`, or psycopg.Error whatever the reason: then neither was executed or a break hides that they were.
         """
-        connection = self._ready()
-        one, two = connection.cursor(), connection.cursor()
         try:
-            with connection.pipeline():  # at its end stands the sync, which commits
-                self._execute(one, first, before)
-                self._execute(two, second, after)
+            one, two = self._ready().exchange((first, before), (second, after))
         except psycopg.Error as problem:
             if self._broken() or (is_away(problem) and problem.sqlstate not in _AT_ONCE):
                 self._note_lost(problem)
             raise
-        return one.fetchall(), two.fetchall()
+        return one, two
 
     def close(self) -> None:
         """End the session."""
@@ -142,32 +138,23 @@ class Session:
                 self._pause = 0.0
                 return rows or []
 
-    def _ready(self) -> psycopg.Connection[Row]:
+    def _ready(self) -> Wire:
         if self._connection is None or self._connection.closed:
-            self._connection = self._open()
-        return self._connection
+            self._open()
+        return self._wire
 
     def _send(self, statement: str, parameters: Parameters | None = None) -> list[Row]:
-        connection = self._ready()
-        with connection.cursor() as cursor:
-            self._execute(cursor, statement, parameters or {})
-            self._changed = cursor.rowcount
-            return cursor.fetchall() if cursor.description else []
+        return self._ready().exchange((statement, parameters or {}))[0]
 
-    def _execute(self, cursor: psycopg.Cursor[Row], statement: str, parameters: Parameters) -> None:
-        # With numbered parameters: the driver takes statements of this length apart anew at each call, for 100 us, if they have names.
-        text, names = sql.numbered(statement, self._seat.settings.schema)
-        cursor.execute(text, [parameters[name] for name in names], prepare=self._prepare)
-
-    def _open(self) -> psycopg.Connection[Row]:
+    def _open(self) -> None:
         seat = self._seat
         connection = psycopg.connect(
             "", **session_parameters(seat.settings.dsn, f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}"), autocommit=True
         )
-        connection.cursor_factory = psycopg.RawCursor
         try:
             self._connection = connection
-            self._register(connection)
+            self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare)
+            self._register()
         except BaseException:
             connection.close()
             self._connection = None
@@ -176,12 +163,9 @@ class Session:
         if self._lost_at is not None:
             _log.info("the database is back after %.1f s", time.monotonic() - self._lost_at, extra={"backend": self.backend})
             self._lost_at = None
-        return connection
 
-    def _register(self, connection: psycopg.Connection[Row]) -> None:
+    def _register(self) -> None:
         seat = self._seat
-        if self._prepare is None:
-            connection.prepare_threshold = None
         self._send("steer_planner")
         me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
         if self.child:
@@ -205,7 +189,7 @@ class Session:
 
     def _note_lost(self, problem: psycopg.Error) -> None:
         if problem.sqlstate in _UNPREPARED:
-            self._prepare = None  # a pooler between us and the server: statements are sent whole from now on
+            self._prepare = False  # a pooler between us and the server: statements are sent whole from now on
         if self._connection is not None:
             self._connection.close()
             self._connection = None

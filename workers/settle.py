@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
@@ -29,8 +29,7 @@ HANDED_BACK: Final = Outcome("abandoned", "ready", counted=False)
 CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """One job of a claim, and what became of it."""
 
     job: int
@@ -152,7 +151,7 @@ def least_of(one: Finished) -> Finished:
             )
         case _:
             least = replace(outcome, result=None, error=None, code=None, traceback=None)
-    return replace(one, outcome=least, usage=None, progress=None)
+    return one._replace(outcome=least, usage=None, progress=None)
 
 
 def _kind_of(problem: BaseException) -> str:

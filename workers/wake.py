@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import select
 from contextlib import suppress
+from typing import Final
+
+_MOST: Final = 4096
 
 
 class Wake:
@@ -62,9 +65,11 @@ def _drain(fd: int) -> bytes | None:
     data = b""
     while True:
         try:
-            part = os.read(fd, 4096)
+            part = os.read(fd, _MOST)
         except BlockingIOError:
             return data
         if not part:
             return None
+        if len(part) < _MOST:
+            return part
         data = part

@@ -151,9 +151,12 @@ class Worker:
         """Return the jobs of the next claim, however long they take to come; None when it is time to leave."""
         avoided: list[str] = []
         epoch = 0
+        rested = False
+        """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
         while True:
-            self._look()
-            self._worn = self._worn or self._tidy.look()
+            if not rested:
+                self._look()
+                self._worn = self._worn or self._tidy.look()
             if self._wake.dismissed or self._worn:
                 return None
             if self._notice.draining or time.monotonic() >= self._notice.lease_deadline - self._seat.settings.lease / 5:
@@ -161,13 +164,15 @@ class Worker:
                 # be ended, none is begun: it would be claimed and torn out, child after child, until the lease is renewed.
                 self._settle()
                 self._sleep(_LAPSED, idle=False)
+                rested = False
                 continue
             if not avoided:
                 epoch = self._notice.epoch
-            rows = self._claim(avoided)
+            rows = self._claim(avoided, rested=rested)
+            rested = False
             batch = self._sort(rows)
             if batch:
-                if self._woken and len(rows) >= self._seat.settings.batch:
+                if self._woken and batch[0].more:
                     send(self._seat.report, More())
                 self._woken = False
                 return batch
@@ -178,6 +183,7 @@ class Worker:
             if not rows:
                 # Nobody calls when a lock is let go of, so whoever found one asks again soon.
                 self._idle(epoch, _HELD_BY_OTHERS if avoided else self._seat.settings.poll * _OWN_POLL)
+                rested = True
             avoided.clear()
 
     def _idle(self, epoch: int, longest: float) -> None:
@@ -185,7 +191,7 @@ class Worker:
         fence()
         if self._notice.epoch == epoch:
             self._say(Phase.IDLE)
-            self._body.title("idle")
+            self._executor.show("idle")
             self._sleep(longest * random.uniform(0.9, 1.1), idle=True)
             self._woken = True
         self._board.set_idle(idle=False)
@@ -194,13 +200,14 @@ class Worker:
         if self._wake.wait(seconds) and not idle:
             self._woken = True  # a nudge that came while this child was not idle after all
 
-    def _claim(self, avoided: Sequence[str]) -> list[Claimed]:
+    def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
         session, settings = self._session, self._seat.settings
         claim = {
+            "supervisor": self._seat.supervisor,
             "child": session.child,
-            "served": list(settings.queues) or None,
-            "avoided": list(avoided) or None,
+            "served": settings.queues or None,
+            "avoided": avoided or None,
             "wanted": settings.batch,
             "durable": bool(self._unsettled),
         }
@@ -210,11 +217,14 @@ class Worker:
             rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim)
             self._forget()
         if rows is None:
-            self._say(Phase.CLAIMING)
-            rows = session.run("claim_jobs", claim | {"durable": False})
-        self._claimed_at = time.monotonic()
+            if not rested:
+                self._say(Phase.CLAIMING)
+            claim["durable"] = False
+            rows = session.run("claim_jobs", claim)
+        self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
-        self._executor.look_at_clock()
+        if not rested:
+            self._executor.look_at_clock()
         return [Claimed._make(row) for row in rows]
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
@@ -237,6 +247,8 @@ class Worker:
         alarm.begin(self._token, {row.id for row in batch})
         for place, row in enumerate(batch):
             self._look()
+            if alarm.unheard:
+                alarm.hear()
             if self._wake.dismissed or self._notice.draining or self._worn:
                 self._hand_back(batch[place:])
                 return
@@ -314,9 +326,7 @@ class Worker:
         now = self._executor.now
         if keep_job and now.token == self._token:
             # If the process dies before the outcome is written, the attempt must count as one that ran.
-            self._board.say(
-                Now(phase, now.child, now.token, now.job, now.kind, now.attempts, now.max_attempts, now.crashes, now.started, now.deadline)
-            )
+            self._board.say(now._replace(phase=phase))
         else:
             self._board.say(Now(phase, self._session.child))
 

@@ -9,9 +9,9 @@
 -- durable row knows may be given anew. %(durable)s is true where a settlement stands in the same transaction, which must wait.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
-    SELECT c.id, CASE WHEN NOT %(durable)s::boolean THEN set_config('synchronous_commit', 'off', true) END
-      FROM jobherd.children c
-     WHERE c.id = %(child)s AND (SELECT s.lease_until FROM jobherd.supervisors s WHERE s.id = c.supervisor) > clock_timestamp()
+    SELECT CASE WHEN NOT %(durable)s::boolean THEN set_config('synchronous_commit', 'off', true) END
+      FROM jobherd.supervisors
+     WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
 ), head AS (
     (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
@@ -50,14 +50,13 @@ WITH RECURSIVE me AS MATERIALIZED (
     HAVING count(*) > 0
     RETURNING token
 )
-SELECT b.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
-       t.timeout, extract(epoch FROM t.created_at)::double precision AS created_at,
-       extract(epoch FROM t.run_at)::double precision AS run_at,
-       extract(epoch FROM t.good_until - clock_timestamp())::double precision AS good_for,
-       extract(epoch FROM clock_timestamp() - greatest(t.run_at, t.created_at))::double precision AS waited
-  FROM taken t CROSS JOIN batch b
-UNION ALL
-SELECT NULL, NULL, NULL, c.queue, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM chosen c
- WHERE NOT EXISTS (SELECT FROM picked)
- ORDER BY priority, id
+SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
+       t.timeout, date_part('epoch', t.created_at) AS created_at,
+       date_part('epoch', t.run_at) AS run_at,
+       date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
+       (SELECT EXISTS (SELECT FROM jobherd.ready r
+                        WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
+          FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more
+  FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true
+ ORDER BY t.priority, t.id

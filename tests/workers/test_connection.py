@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 import pytest
 
@@ -78,15 +81,44 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, g
         assert child.dismiss() == EXIT_LEFT
 
 
-def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
-    with Cluster() as own, own.database() as dsn:
+@contextmanager
+def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
+    """A server that the test may stop, and the children on it."""
+    with Cluster(settings) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
-        bench = Bench(dsn)
+        with Bench(dsn) as bench:
+            yield own, bench
+
+
+def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_became_of_it(gate: Gate):
+    """A claim does not wait for its fsync. Should the server crash in that moment, the job is where it was, and runs again."""
+    with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
         child = bench.start()
         job = bench.enqueue("act:gated", name="a")
         child.nudge()
         arrival = gate.wait_arrival("a")
+        bench.connection.close()
+        own.stop("immediate")
+        own.start()
+        arrival.open("late")
+        again = gate.wait_arrival("a")
+        assert "was not written" in child.log()
+        again.open("then")
+        child.close_wake()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(bench.dsn) as connection:
+            row = connection.execute("SELECT state, result, attempts FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "then", 1)
+
+
+def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
+    with bench_of_its_own() as (own, bench):
+        child = bench.start()
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.ask("CREATE TABLE public.durable ()")  # its commit waits for the disk, and for all that was written before it: the claim
         bench.connection.close()
         own.stop("immediate")
         child.close_wake()
@@ -94,11 +126,10 @@ def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_
         arrival.wait_gone()
         own.start()
         assert child.wait() == EXIT_LEFT
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(bench.dsn) as connection:
             row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
         assert row == ("completed", "late")
         assert child.log().count("the database is away") == 1
-        child.close()
 
 
 def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):

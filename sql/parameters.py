@@ -1,0 +1,42 @@
+"""Values of Python as the text that PostgreSQL reads: for whoever speaks libpq without a driver between.
+
+Numbers, truth values, text, None and lists of these; nothing else is ever a parameter of a statement here.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Scalar: TypeAlias = str | float | bool | None
+_PLAIN = frozenset({int, float})
+
+
+def as_text(value: object) -> bytes | None:
+    """Return a parameter as the server reads it, or None for null.
+
+    Raises ValueError for text that holds a NUL, which would end it there without a word, or a lone surrogate.
+
+    >>> as_text([1, "its", None]), as_text(True), as_text(None)
+    (b'{1,"its",NULL}', b'true', None)
+    """
+    if value is None:
+        return None
+    if value is True:
+        return b"true"
+    if value is False:
+        return b"false"
+    text = _array(value) if isinstance(value, list | tuple) else str(value)
+    if "\0" in text:
+        message = "text for PostgreSQL cannot hold a NUL character"
+        raise ValueError(message)
+    return text.encode()
+
+
+def _array(values: list[Scalar] | tuple[Scalar, ...]) -> str:
+    return "{" + ",".join(["NULL" if value is None else repr(value) if type(value) in _PLAIN else _quoted(value) for value in values]) + "}"
+
+
+def _quoted(value: Scalar) -> str:
+    if value is True or value is False:
+        return "true" if value else "false"
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

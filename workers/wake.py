@@ -45,9 +45,9 @@ class Wake:
     def wait(self, seconds: float) -> bool:
         """Wait until a nudge, a poke, the end of the pipe, or for so long. Return whether a nudge came."""
         nudged = False
-        for fd, _ in self._poll.poll(max(0.0, seconds) * 1000):
+        for fd, events in self._poll.poll(max(0.0, seconds) * 1000):
             data = _drain(fd)
-            if fd == self._fd and data is None:
+            if fd == self._fd and (data is None or events & select.POLLHUP):
                 # The end of a file can be read for ever: a loop that still holds outcomes would spin on it.
                 self._poll.unregister(self._fd)
                 self.dismissed = self.ended = True

@@ -189,7 +189,7 @@ class Worker:
     def _idle(self, epoch: int, longest: float) -> None:
         self._board.set_idle(idle=True)
         fence()
-        if self._notice.epoch == epoch:
+        if self._notice.epoch == epoch and not self._wake.dismissed:  # who was dismissed during the claim hears nothing more
             self._say(Phase.IDLE)
             self._executor.show("idle")
             self._sleep(longest * random.uniform(0.9, 1.1), idle=True)

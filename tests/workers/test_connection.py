@@ -132,6 +132,25 @@ def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_
         assert child.log().count("the database is away") == 1
 
 
+def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_fall_asleep_afterwards(gate: Gate):
+    with bench_of_its_own() as (own, bench):
+        child = bench.start()
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.ask("CREATE TABLE public.durable ()")
+        bench.connection.close()
+        own.stop("immediate")
+        arrival.open("late")
+        wait_for_line(child, "the database is away")
+        child.close_wake()
+        own.start()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(bench.dsn) as connection:
+            row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "late")
+
+
 def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
     child = bench.fork(dsn="host=/nowhere dbname=x", retry_initial=30.0)
     child.close_wake()

@@ -102,6 +102,19 @@ def test_dismissal_lets_the_running_job_finish(bench: Bench, gate: Gate):
     assert bench.job(later)["state"] == "ready"
 
 
+def test_a_nudge_on_its_way_does_not_hide_the_dismissal_behind_it(bench: Bench, gate: Gate):
+    child = bench.start()
+    bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    claims = child.board.claims
+    child.nudge()
+    child.close_wake()
+    arrival.open()
+    assert child.wait() == EXIT_LEFT
+    assert child.board.claims == claims
+
+
 def test_a_dismissed_worker_hands_back_what_it_has_not_started(bench: Bench, gate: Gate):
     jobs = [bench.enqueue("act:gated", name=name) for name in "abc"]
     child = bench.start(batch=3)
@@ -130,6 +143,7 @@ def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_o
 
 def test_nothing_is_claimed_past_the_lease(bench: Bench):
     child = bench.start()
+    child.wait_idle()  # its first claim is over: it looked at the lease before we change it
     bench.notice.lease_deadline = time.monotonic() - 1
     job = bench.enqueue("act:nothing")
     child.nudge()

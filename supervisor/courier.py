@@ -40,6 +40,10 @@ URGENT: Final = ("end_backend", "settle_jobs", "release_child")
 """The server gives up a statement of ours by itself before we give up the session."""
 
 
+_FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
+"""Classes of refusals that no later try changes: bad data, a broken constraint, a limit of the server."""
+
+
 class Link(Enum):
     """How far the session is."""
 
@@ -58,6 +62,7 @@ class Letter:
     text: bytes
     parameters: list[bytes | None]
     answered: Callable[[Answer], None]
+    refused: Callable[[], None] | None = None
     give_up_at: float = float("inf")
     prepares: bool = False
     """It only makes the statement ready for later."""
@@ -76,6 +81,7 @@ class Courier:
         self._sent: Letter | None = None
         self._rows: list[Row] = []
         self._refused: str | None = None
+        self._refused_for_good = False
         self._prepared: set[str] = set()
         self._failures = 0
         self._at = 0.0
@@ -119,14 +125,19 @@ class Courier:
 
     # -- what the loop tells ----------------------------------------------------------------------------------------
 
-    def ask(self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None]) -> None:
-        """Send the statement `name` when its turn comes. Without a session the answer is None, at the next step."""
+    def ask(
+        self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
+    ) -> None:
+        """Send the statement `name` when its turn comes. Without a session the answer is None, at the next step.
+
+        refused: called instead of `answered` if the server refuses what the statement says, and would again; other refusals are None too.
+        """
         text, order = sql.numbered(name, self._schema)
         try:
             values = [as_text(parameters[key]) for key in order]
         except ValueError:  # words of a dead child: the parent must not fall over them
             values = [as_text(_harmless(parameters[key])) for key in order]
-        self._queue.append(Letter(name, text.encode(), values, answered))
+        self._queue.append(Letter(name, text.encode(), values, answered, refused))
 
     def addressed(self, addresses: Mapping[str, str], now: float) -> None:
         """The look-up has ended with these addresses by host; a host that has none is left out."""
@@ -290,13 +301,18 @@ class Courier:
                 if letter is not None:
                     if self._refused is not None:
                         self.notifications.append(f"@refused:{letter.name}: {self._refused}")
-                    letter.answered(None if self._refused is not None else self._rows)
+                    if self._refused is not None and letter.refused is not None and self._refused_for_good:
+                        letter.refused()
+                    else:
+                        letter.answered(None if self._refused is not None else self._rows)
                 return True
             if result.status == pq.ExecStatus.TUPLES_OK:
                 self._rows = [
                     tuple(_read(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
                 ]
             elif result.status != pq.ExecStatus.COMMAND_OK:
+                state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+                self._refused_for_good = state[:2] in _FOR_GOOD
                 self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]
         return False
 

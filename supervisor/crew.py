@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.fleet import Exit, Slot, State
-from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge
+from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import OomWatch, examine
 from supervisor.undertaker import Case
 from workers.board import Board, Notice, Now, Phase
 from workers.link import Inbox, nudge
+from workers.settle import Finished, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.courier import Courier
+    from supervisor.courier import Answer, Courier
     from supervisor.fleet import Fleet
     from supervisor.plan import Action
     from supervisor.signals import SignalPipe
@@ -35,6 +36,8 @@ log = logging.getLogger("jobherd.supervisor")
 LOOK: Final = 0.25
 """Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
 LOOK_IDLE: Final = 1.0
+LOOK_HELD: Final = 0.02
+"""Seconds between looks whether a child holds jobs behind a long one, while any child works: two words of memory for each."""
 HEIRS: Final = 1.0
 """So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
 
@@ -68,6 +71,8 @@ class Crew:
         self._oom = OomWatch()
         self._strays = strays.Strays()
         self._look_at = 0.0
+        self.look_for_late_at = NEVER
+        """When held jobs must be looked at next."""
         self._heirs_until = 0.0
 
     # -- note -------------------------------------------------------------------------------------------------------
@@ -85,6 +90,7 @@ class Crew:
             self._selector.unregister(ends.report)  # it is dying: its SIGCHLD says the rest
             return False
         before = slot.state
+        self._expect_work(now)
         for report in self._inboxes[number].take(data):
             self._fleet.heard(slot, report, now)
         if slot.state is not before:
@@ -128,7 +134,7 @@ class Crew:
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
         report = examine(death, board, record, policy.name, oom=self._oom.grown())
-        self._bury(Case(death, record, policy, report))
+        self._bury(Case(death, record, policy, report, finished_of(board, record.token)))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
@@ -178,6 +184,23 @@ class Crew:
             return self._look_at
         return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
 
+    def look_for_late(self, now: float) -> None:
+        """Look whether somebody holds others' work behind a long job; while anybody works, and only then."""
+        if now < self.look_for_late_at:
+            return
+        busy = False
+        for slot in self._fleet.alive():
+            if slot.state is State.READY and slot.kind.works:
+                board = self.boards[slot.number]
+                busy = busy or not board.idle
+                if board.held and (record := board.now()) is not None:
+                    self._fleet.saw_held(slot, record, now)
+        self.look_for_late_at = now + LOOK_HELD if busy else NEVER
+
+    def _expect_work(self, now: float) -> None:
+        if self._fleet.limits.hold:
+            self.look_for_late_at = min(self.look_for_late_at, now + LOOK_HELD)
+
     def look_now(self) -> None:
         """Look at the boards in this turn."""
         self._look_at = 0.0
@@ -192,6 +215,9 @@ class Crew:
             case Nudge(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     nudge(ends.wake)
+                    self._expect_work(now)
+            case Relieve(slot, token):
+                self._relieve(slot, token, now)
             case Dismiss(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     self.boards[slot.number].dismiss()
@@ -230,6 +256,18 @@ class Crew:
         self._selector.register(ends.report, selectors.EVENT_READ, slot.number)
         fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
 
+    def _relieve(self, slot: Slot, token: int, now: float) -> None:
+        """Only what is read after the word is given is believed: what the child has announced by then may have started."""
+        board = self.boards[slot.number]
+        board.revoke(token)
+        record = board.now()
+        if record is None or record.token != token or not record.job:
+            return  # it is through with that job, and hands back the rest itself
+        if finished := [one for one in finished_of(board, token) if one.job != record.job]:
+            ran_on = f"{self.settings.host}/{slot.pid}"
+            self._courier.ask("settle_jobs", settlement(record.child, token, finished, ran_on=ran_on, now=now), _leave_it_to_the_child)
+        self._courier.ask("release_rest", {"child": record.child, "token": token, "job": record.job}, _leave_it_to_the_child)
+
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
         with suppress(ProcessLookupError, PermissionError):
@@ -238,6 +276,22 @@ class Crew:
                     os.killpg(slot.pid, signum)
                     return
             os.kill(slot.pid, signum)  # alone, or because it has moved to another group
+
+
+def _leave_it_to_the_child(_answer: Answer) -> None:
+    """Whether it was written or not: the child names all of it again when its job ends."""
+
+
+def finished_of(board: Board, token: int) -> list[Finished]:
+    """Return what a board's ledger holds of that claim."""
+    claim, entries = board.ledger()
+    if not token or claim != token:
+        return []
+    found = []
+    for entry in entries:
+        with suppress(ValueError, TypeError, KeyError):  # nothing a child may have written can bring the parent down
+            found.append(Finished.from_entry(entry))
+    return found
 
 
 def _next_dead() -> os.waitid_result | None:

@@ -107,6 +107,7 @@ class Limits:
     max_rss: int = 0
     jitter: float = 0.1
     until_empty: bool = False
+    hold: float = 0.0
 
 
 @dataclass(slots=True)
@@ -143,6 +144,10 @@ class Slot:
     nudged_claims: int = -1
     """How many claims its board showed when it was nudged; while that stands, the nudge is on its way."""
     started_at_fork: int = 0
+    late: tuple[int, int] | None = None
+    """The claim whose running job takes longer than a child may hold others for, and that job."""
+    relieved: int = 0
+    """The claim that was relieved of its other jobs last."""
     rss: int = 0
     worn: bool = False
     """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
@@ -289,7 +294,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
-        slot.cancels, slot.orders = set(), []
+        slot.cancels, slot.orders, slot.late = set(), [], None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
         slot.jobs_limit = self.limits.max_jobs * spread
@@ -342,6 +347,11 @@ class Fleet:
     def saw_idle(self, slot: Slot, *, idle: bool, claims: int) -> None:
         """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
         slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
+
+    def saw_held(self, slot: Slot, record: Now, now: float) -> None:
+        """It holds jobs beside the one that runs; they were looked at."""
+        late = record.phase is Phase.RUNNING and record.token != slot.relieved and now - record.started >= self.limits.hold
+        slot.late = (record.token, record.job) if late else None
 
     def nudged(self, slot: Slot) -> None:
         """A nudge was sent."""

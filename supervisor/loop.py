@@ -129,6 +129,7 @@ class Supervisor:
             self.crew.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
         self._poll(now)  # before the look: who is idle is looked at for the sake of a call
         self.crew.look(now)
+        self.crew.look_for_late(now)
         self.undertaker.step(now)
         self._check_empty(now)
         todo = plan(self.fleet, now)
@@ -155,6 +156,7 @@ class Supervisor:
             self.registration.wake_at(),
             self.undertaker.wake_at(),
             self.crew.look_at(),
+            self.crew.look_for_late_at,
             self.bulletin.wake_at(),
             empty,
             self._poll_at,
@@ -389,6 +391,7 @@ def limits(settings: Settings) -> Limits:
         max_rss=settings.max_rss,
         jitter=settings.jitter,
         until_empty=settings.until_empty,
+        hold=settings.hold if settings.batch > 1 else 0.0,
     )
 
 

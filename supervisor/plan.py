@@ -34,6 +34,14 @@ class Nudge:
 
 
 @dataclass(frozen=True, slots=True)
+class Relieve:
+    """Let it start nothing more of that claim, write what it has finished, and give the rest back."""
+
+    slot: Slot
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dismiss:
     """Close its wake pipe."""
 
@@ -63,7 +71,7 @@ class Finish:
     code: int
 
 
-Action = Fork | Nudge | Dismiss | Interrupt | Kill | Finish
+Action = Fork | Nudge | Relieve | Dismiss | Interrupt | Kill | Finish
 
 
 @dataclass(slots=True)
@@ -84,6 +92,9 @@ def plan(fleet: Fleet, now: float) -> Plan:
     _stop(fleet, now, result)
     _press_the_late(fleet, now, result)
     for slot in fleet.alive():
+        if slot.late is not None and slot.state is State.READY:
+            result.actions.append(Relieve(slot, slot.late[0]))
+            slot.relieved, slot.late = slot.late[0], None
         _tell(slot, now, result)
         _climb(slot, now, result)
     if fleet.course is Course.SERVING and fleet.exit_code is None:

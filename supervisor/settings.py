@@ -114,10 +114,18 @@ class Settings:
         group="Work", metavar="NAMES", says="all",
     )  # fmt: skip
     batch: int = setting(
-        1,
+        500,
         values.whole(1, 1000),
-        "How many jobs a child claims at a time. More is faster for jobs of a few milliseconds, and less fair among children.",
+        "The most jobs that a child claims at a time; it claims no more than it expects to run within `hold`. Should the whole host die, "
+        "what it had finished of a claim and not yet written runs again: 1 keeps that to one job.",
         group="Work", metavar="N",
+    )  # fmt: skip
+    hold: float = setting(
+        0.05,
+        values.span(0.001, 60, zero="whole batches, whatever they take"),
+        "How much work a child claims at a time, by what the kinds have lately taken. What it has not started when the job in front takes "
+        "longer is given back to the others, and what it has finished is written.",
+        group="Work", metavar="TIME",
     )  # fmt: skip
     poll: float = setting(
         5.0,
@@ -276,6 +284,7 @@ class Settings:
             app_dir=self.app_dir,
             queues=self.queues,
             batch=self.batch,
+            hold=self.hold,
             poll=self.poll,
             retry_initial=self.db_retry_initial,
             retry_max=self.db_retry_max,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from handlers._outcome import Label, Outcome
 from supervisor.fleet import Death, Rung
+from workers.settle import STATE_OF, Finished, least_of, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
 class Post(Protocol):
     """Where letters to the database go."""
 
-    def ask(self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None]) -> None:
-        """Send the statement of that name."""
+    def ask(
+        self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
+    ) -> None:
+        """Send the statement of that name; `refused` is called instead of `answered` if the server will not have it."""
 
 
 class Step(Enum):
@@ -43,7 +47,7 @@ class Step(Enum):
 class Verdict:
     """What becomes of the job a child died with."""
 
-    outcome: str
+    outcome: Label
     code: str | None
     delay: float = 0.0
     crash: int = 0
@@ -87,10 +91,22 @@ class Case:
     now: Now
     policy: Policy
     post_mortem: PostMortem
+    finished: list[Finished] = field(default_factory=list)
+    """What its board says it had finished and not written yet."""
     step: Step = Step.BACKEND
+    verdict: Verdict | None = None
+    """What becomes of the job it died with."""
+    parts: list[list[Finished]] = field(default_factory=list)
+    """What is still to be settled, and what of it in one letter."""
+    settled: set[int] = field(default_factory=set)
     waiting: bool = False
     again_at: float = 0.0
     pause: float = 0.001
+
+    @property
+    def token(self) -> int:
+        """The claim it died with."""
+        return self.now.token
 
 
 class Undertaker:
@@ -124,17 +140,17 @@ class Undertaker:
         match case.step:
             case Step.BACKEND:
                 self._post.ask("end_backend", child, lambda answer: self._ended(case, answer, now))
-            case Step.SETTLE:
-                verdict = judge(case.now, case.policy, death, random.uniform(-1, 1)) if case.now.job else None
-                if verdict is None:
-                    case.step = Step.RELEASE
-                    self._send(case, now)
-                else:
-                    self._post.ask(
-                        "settle_jobs", self._settlement(case, verdict, now), lambda answer: self._settled(case, verdict, answer, now)
-                    )
-            case Step.RELEASE:
-                self._post.ask("release_child", {**child, "counted": False}, lambda answer: self._released(case, None, answer, now))
+            case Step.SETTLE if case.parts:
+                part = case.parts[0]
+                self._post.ask(
+                    "settle_jobs",
+                    settlement(case.now.child, case.token, part, ran_on=f"{self._host}/{death.pid}", now=now),
+                    lambda answer: self._settled(case, part, answer, now),
+                    lambda: self._refused(case, part, now),
+                )
+            case Step.SETTLE | Step.RELEASE:
+                case.step = Step.RELEASE
+                self._release(case, now)
             case Step.DONE:
                 pass
 
@@ -147,51 +163,74 @@ class Undertaker:
             case.pause = min(case.pause * 2, 0.1)
         else:
             case.step, case.again_at = Step.SETTLE, 0.0
+            self._write_up(case)
             self._send(case, now)
 
-    def _settled(self, case: Case, verdict: Verdict, answer: Answer, now: float) -> None:
+    def _settled(self, case: Case, part: list[Finished], answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
             case.again_at = now + 0.05
             return
-        # No row: the child had settled it before it died, or the claim was somebody else's by then. Both are fine: change nothing.
-        ours = bool(answer)
-        case.step, case.again_at = Step.RELEASE, 0.0
-        case.waiting = True
-        death = case.death
-        self._post.ask(
-            "release_child",
-            {"supervisor": death.supervisor, "incarnation": death.incarnation, "counted": False},
-            lambda released: self._released(case, verdict if ours else None, released, now),
-        )
+        # Not among them: the child had settled it before it died, or the claim was somebody else's by then. Both are fine.
+        case.settled |= {int(row[0] or 0) for row in answer}
+        case.parts.remove(part)
+        case.again_at = 0.0
+        self._send(case, now)
 
-    def _released(self, case: Case, verdict: Verdict | None, answer: Answer, now: float) -> None:
+    def _refused(self, case: Case, part: list[Finished], now: float) -> None:
+        """What cannot be written down must still end its job: job by job, then in fixed words, then not by us."""
+        case.waiting = False
+        at = case.parts.index(part)
+        if len(part) > 1:
+            case.parts[at : at + 1] = [[one] for one in part]
+        elif (least := least_of(part[0])) != part[0]:
+            case.parts[at] = [least]
+        else:
+            case.parts.remove(part)
+        case.again_at = now
+
+    def _released(self, case: Case, answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
             case.again_at = now + 0.05
             return
         case.step = Step.DONE
-        self._closed(case, verdict, [int(row[0]) for row in answer if row[0] is not None])
+        ours = case.verdict is not None and case.now.job in case.settled
+        self._closed(case, case.verdict if ours else None, [int(row[0]) for row in answer if row[0] is not None])
 
-    def _settlement(self, case: Case, verdict: Verdict, now: float) -> dict[str, object]:
+    def _release(self, case: Case, now: float) -> None:
+        death = case.death
+        self._post.ask(
+            "release_child",
+            {"supervisor": death.supervisor, "incarnation": death.incarnation, "counted": False},
+            lambda answer: self._released(case, answer, now),
+        )
+
+    def _write_up(self, case: Case) -> None:
+        """Collect what there is to settle: what the child had finished, and what it died with."""
         record, report = case.now, case.post_mortem
-        keep = case.policy.keep_failed
-        return {
-            "child": record.child,
-            "token": record.token,
-            "ran_on": f"{self._host}/{case.death.pid}",
-            "ids": [record.job],
-            "outcomes": [verdict.outcome],
-            "delays": [verdict.delay],
-            "results": [None],
-            "codes": [verdict.code],
-            "errors": [report.sentence],
-            "tracebacks": [report.stack or None],
-            "ran": [max(case.death.at - record.started, 0.0)],
-            "ago": [max(now - case.death.at, 0.0)],
-            "usages": [json.dumps({"max_rss": report.max_rss})],
-            "progresses": [None],
-            "post_mortems": [json.dumps(report.as_dict())],
-            "crashes": [verdict.crash],
-            "keeps": [keep],
-        }
+        entries = list(case.finished)
+        if record.job and record.job not in {one.job for one in entries}:
+            case.verdict = judge(record, case.policy, case.death, random.uniform(-1, 1))
+        if case.verdict is not None:
+            verdict = case.verdict
+            entries.append(
+                Finished(
+                    record.job,
+                    Outcome(
+                        verdict.outcome,
+                        STATE_OF[verdict.outcome],
+                        delay=verdict.delay,
+                        code=verdict.code,
+                        error=report.sentence,
+                        traceback=report.stack or None,
+                    ),
+                    ran=max(case.death.at - record.started, 0.0),
+                    ended=case.death.at,
+                    keep=case.policy.keep_failed,
+                    usage=json.dumps({"max_rss": report.max_rss}),
+                    post_mortem=json.dumps(report.as_dict()),
+                    crashed=verdict.crash,
+                )
+            )
+        case.parts = [entries] if entries else []

@@ -75,6 +75,7 @@ class Order:
 _NOW = struct.Struct("<BqqqHhhhdd")
 _ORDER = struct.Struct("<Bqq")
 _HEAD = struct.Struct("<QII")
+_ENTRY_HEAD = struct.Struct("<II")
 _SEQUENCE = struct.Struct("<Q")
 
 
@@ -176,6 +177,7 @@ _ENTRY: Final = _NAME + _POLICY + 8 * 32
 _LOG: Final = 64 * 1024
 _TRACE: Final = 32 * 1024
 _PROGRESS: Final = 2048
+_LEDGER: Final = 128 * 1024
 
 _AT_WORDS: Final = 0
 _AT_NOW: Final = _AT_WORDS + 8 * _WORDS
@@ -185,9 +187,10 @@ _AT_WAITS: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
 _AT_KINDS: Final = _AT_WAITS + 8 * 32
 _AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
 _AT_TRACE: Final = _AT_LOG + _LOG
-_SIZE: Final = (_AT_TRACE + _TRACE + 4095) // 4096 * 4096
+_AT_LEDGER: Final = _AT_TRACE + _TRACE
+_SIZE: Final = (_AT_LEDGER + _LEDGER + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED = range(8)
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED = range(12)
 
 
 class Board:
@@ -242,6 +245,35 @@ class Board:
         """Called in the child: it asked the database for work."""
         self._words[_CLAIMS] += 1
         self._words[_EMPTY] += empty
+
+    def open_ledger(self, token: int, held: int) -> None:
+        """Called in the child: a claim begins, of which `held` jobs wait for the one that runs."""
+        words = self._words
+        words[_ENTERED] = 0  # before the token: entries of the last claim must never be read as this one's
+        words[_CLAIM] = token
+        words[_HELD] = held
+
+    def enter(self, record: bytes) -> bool:
+        """Called in the child: what became of a job of the claim, before the next one starts. False if it does not fit."""
+        at = self._words[_ENTERED]
+        end = at + _ENTRY_HEAD.size + len(record)
+        if end > _LEDGER:
+            return False
+        start = _AT_LEDGER + at
+        self._view[start + _ENTRY_HEAD.size : _AT_LEDGER + end] = record
+        _ENTRY_HEAD.pack_into(self._view, start, len(record), crc32(record))
+        self._words[_ENTERED] = end  # last of all: an entry that was cut off by death is none
+        return True
+
+    def clear_ledger(self) -> None:
+        """Called in the child: what was entered stands in the database."""
+        self._words[_ENTERED] = 0
+
+    def close_ledger(self) -> None:
+        """Called in the child: the claim is over."""
+        self._words[_HELD] = 0
+        self._words[_ENTERED] = 0
+        self._words[_CLAIM] = 0
 
     def tell_progress(self, record: bytes) -> None:
         """Called in the child, from the handler: a JSON document of at most 2 KiB."""
@@ -309,6 +341,8 @@ class Board:
         self.set_database(connected=False)
         self._words[_LOGGED] = 0
         self._words[_DISMISSED] = 0
+        self._words[_REVOKED] = 0
+        self.close_ledger()
         self.order(Order(Reason.NONE))
         self._progress.write(b"")
         self._progress._sequence = 0  # noqa: SLF001 - as above
@@ -322,6 +356,11 @@ class Board:
     def dismiss(self) -> None:
         """Called in the parent, before it closes the wake pipe: that end of the file is a word of ours, and not our death."""
         self._words[_DISMISSED] = 1
+
+    def revoke(self, token: int) -> None:
+        """Called in the parent: nothing more of that claim may be started."""
+        self._words[_REVOKED] = token
+        fence()
 
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
@@ -350,6 +389,34 @@ class Board:
     def dismissed(self) -> bool:
         """Whether the parent has asked the child to leave."""
         return bool(self._words[_DISMISSED])
+
+    @property
+    def revoked(self) -> int:
+        """The claim of which nothing more may be started."""
+        return int(self._words[_REVOKED])
+
+    @property
+    def held(self) -> int:
+        """How many jobs of its claim the child held when it began, beside the first."""
+        return int(self._words[_HELD])
+
+    def ledger(self) -> tuple[int, list[bytes]]:
+        """Return the claim that the child works on and what became of the jobs of it that are through, as they were entered.
+
+        It may be read while the child writes: entries are only ever added, and if the claim has changed meanwhile nothing is returned.
+        """
+        token, end = int(self._words[_CLAIM]), min(int(self._words[_ENTERED]), _LEDGER)
+        found, at = [], 0
+        data = bytes(self._view[_AT_LEDGER : _AT_LEDGER + end])
+        while at + _ENTRY_HEAD.size <= end:
+            length, checksum = _ENTRY_HEAD.unpack_from(data, at)
+            record = data[at + _ENTRY_HEAD.size : at + _ENTRY_HEAD.size + length]
+            if crc32(record) != checksum:
+                break
+            found.append(record)
+            at += _ENTRY_HEAD.size + length
+        fence()
+        return (token, found) if self._words[_CLAIM] == token and self._words[_ENTERED] >= end else (0, [])
 
     @property
     def idle(self) -> bool:

@@ -23,7 +23,7 @@ from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, out
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from workers.alarm import JobLost
-from workers.board import OUTCOMES, Now, Phase
+from workers.board import OUTCOMES, Now, Phase, fence
 from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ LONG: Final = 0.005
 """A run of so many seconds is worth a look at what it used."""
 JUDGING: Final = 5.0
 """Seconds for turning a handler's end into an outcome: its results and exceptions may run code of their own."""
+LEAST: Final = 0.00005
+"""Seconds that a job takes at the least, settling it included."""
 SHORT: Final = 0.05
 LONG_AFTER: Final = 0.25
 """Seconds: a job of a kind that lately took less than the one gets the process title only when it has run for the other. Nobody can read
@@ -121,14 +123,23 @@ class Executor:
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
 
+    def shares(self, longest: float) -> dict[str, float]:
+        """Return how much of a batch of `longest` seconds a job of each kind is expected to fill, of those that leave room for more."""
+        return {kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest}
+
+    def short(self) -> list[str]:
+        """Return the kinds whose jobs have lately been short here."""
+        return [kind for kind, seconds in self._expected.items() if seconds < SHORT]
+
     def expected(self, kind: str) -> float:
         """Return how long jobs of a kind have lately run here, in seconds; infinity for one that was not seen yet."""
         return self._expected.get(kind, FOR_EVER)
 
-    def execute(self, row: Claimed, *, claimed_at: float) -> Finished | None:
+    def execute(self, row: Claimed, *, claimed_at: float, among: bool = False) -> Finished | None:
         """Run one job and return what became of it; None if its claim was lost while it ran: then there is nothing to write.
 
         claimed_at: monotonic time at which the claim's answer came.
+        among: its claim holds others, so the parent may have revoked it; then it does not start.
         """
         handler = self._handlers.get(row.kind)
         number = self._numbers.get(row.kind, 0)
@@ -152,6 +163,11 @@ class Executor:
             self._said = False
         self.now = Now(Phase.RUNNING, self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
         board.say(self.now)
+        if among:
+            # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
+            fence()
+            if board.revoked == row.token:
+                return self.unstarted(row, cancelled=False)
         board.count_started()
         if row.attempts == 1:
             board.count_wait(max(0.0, row.waited + started - claimed_at))

@@ -27,7 +27,9 @@ class ChildSettings:
     queues: tuple[str, ...] = ()
     """The queues to serve, the most urgent first; none: all, the most urgent job first."""
     batch: int = 1
-    """How many jobs a child claims at a time."""
+    """How many jobs a child claims at a time, at the most."""
+    hold: float = 0.0
+    """How many seconds of expected work it claims at a time; 0: as many jobs as it may."""
     poll: float = 5.0
     """Backstop: after so long one child looks for work without anybody having called, give or take a tenth."""
     retry_initial: float = 0.5

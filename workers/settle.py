@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import orjson
 import psycopg
 
-from handlers._outcome import UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, Outcome
+from handlers._outcome import OK, UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, Outcome, State
 from workers.connection import is_away
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ _log = logging.getLogger("jobherd.settle")
 
 HANDED_BACK: Final = Outcome("abandoned", "ready", counted=False)
 """Of a job that was claimed and never started."""
+STATE_OF: Final[dict[str, State]] = {
+    "ok": "completed", "retry": "scheduled", "failed": "failed", "poison": "failed", "snoozed": "scheduled", "abandoned": "ready",
+    "cancelled": "cancelled", "expired": "expired",
+}  # fmt: skip
 CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
 
 
@@ -42,6 +47,24 @@ class Finished(NamedTuple):
     """Days its row is kept."""
     usage: str | None = None
     progress: str | None = None
+    post_mortem: str | None = None
+    """How its process died, if it did: written by the parent."""
+    crashed: int = 0
+
+    def as_entry(self) -> bytes:
+        """Return it as the board's ledger holds it, from where the parent settles it should this process die. Raises as orjson does."""
+        said = self.outcome
+        return orjson.dumps(
+            (self.job, said.label, said.delay, said.result, said.code, said.error, said.traceback, self.ran, self.ended, self.keep,
+             self.usage, self.progress)
+        )  # fmt: skip
+
+    @classmethod
+    def from_entry(cls, entry: bytes) -> Self:
+        """Return what `as_entry` was asked of. Raises ValueError if it is something else."""
+        job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress = orjson.loads(entry)
+        outcome = Outcome(label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback)
+        return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress)
 
 
 class UnsettledError(Exception):
@@ -58,11 +81,14 @@ class Clerk:
         self._session = session
         self._ran_on = ran_on
 
-    def settle(self, token: int, finished: Sequence[Finished]) -> None:
-        """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan."""
-        self._report_lost(token, finished, self._settle(token, finished))
+    def settle(self, token: int, finished: Sequence[Finished], *, relieved: bool = False) -> None:
+        """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
 
-    def settle_and_claim(self, token: int, finished: Sequence[Finished], claim: Parameters) -> list[Row] | None:
+        relieved: the parent may have written some of it, and given others back.
+        """
+        self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
+
+    def settle_and_claim(self, token: int, finished: Sequence[Finished], claim: Parameters, *, relieved: bool = False) -> list[Row] | None:
         """Write what became of these jobs and claim the next ones, in one transaction and one round trip.
 
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
@@ -73,9 +99,9 @@ class Clerk:
             # Not executed, or executed and not heard of; the fence makes asking again harmless.
             if not (isinstance(problem, psycopg.Error) and is_away(problem)):
                 _log.warning("a settlement was refused, writing it job by job: %s", type(problem).__name__, extra={"token": token})
-            self.settle(token, finished)
+            self.settle(token, finished, relieved=relieved)
             return None
-        self._report_lost(token, finished, settled)
+        self._report_lost(token, finished, settled, relieved=relieved)
         return claimed
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
@@ -96,36 +122,42 @@ class Clerk:
             raise UnsettledError(message) from problem
 
     def _parameters(self, token: int, finished: Sequence[Finished]) -> dict[str, object]:
-        now = time.monotonic()
-        return {
-            "child": self._session.child,
-            "token": token,
-            "ran_on": self._ran_on,
-            "ids": [one.job for one in finished],
-            "outcomes": [one.outcome.label for one in finished],
-            "delays": _some([one.outcome.delay or None for one in finished]),
-            "results": _some([one.outcome.result for one in finished]),
-            "codes": _some([one.outcome.code for one in finished]),
-            "errors": _some([one.outcome.error for one in finished]),
-            "tracebacks": _some([one.outcome.traceback for one in finished]),
-            "ran": _some([one.ran for one in finished]),
-            "ago": [now - one.ended if one.ended else 0.0 for one in finished],
-            "usages": _some([one.usage for one in finished]),
-            "progresses": _some([one.progress for one in finished]),
-            "post_mortems": None,
-            "crashes": None,
-            "keeps": [one.keep for one in finished],
-        }
+        return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
     @staticmethod
-    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row]) -> None:
-        if len(settled) < len(finished):
+    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: bool) -> None:
+        if len(settled) < len(finished) and not (relieved and settled):
             written = {row[0] for row in settled}
             lost = [one.job for one in finished if one.job not in written]
             _log.warning(
                 "the claim of %d jobs was lost, what became of them was not written", len(lost),
                 extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
             )  # fmt: skip
+
+
+def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:
+    """Return the parameters of settle_jobs.sql for some jobs of one claim. `now` is monotonic, as their ends are."""
+    outcomes = [one.outcome for one in finished]
+    plain = all(outcome is OK for outcome in outcomes)  # nothing to say of any but that it is through: most batches
+    return {
+        "child": child,
+        "token": token,
+        "ran_on": ran_on,
+        "ids": [one.job for one in finished],
+        "outcomes": [outcome.label for outcome in outcomes],
+        "delays": None if plain else _some([outcome.delay or None for outcome in outcomes]),
+        "results": None if plain else _some([outcome.result for outcome in outcomes]),
+        "codes": None if plain else _some([outcome.code for outcome in outcomes]),
+        "errors": None if plain else _some([outcome.error for outcome in outcomes]),
+        "tracebacks": None if plain else _some([outcome.traceback for outcome in outcomes]),
+        "ran": _some([one.ran for one in finished]),
+        "ago": [now - one.ended if one.ended else 0.0 for one in finished],
+        "usages": _some([one.usage for one in finished]),
+        "progresses": _some([one.progress for one in finished]),
+        "post_mortems": _some([one.post_mortem for one in finished]),
+        "crashes": _some([one.crashed or None for one in finished]),
+        "keeps": [one.keep for one in finished],
+    }
 
 
 def _some(values: list[Any]) -> list[Any] | None:

@@ -21,7 +21,7 @@ from handlers._registry import load
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
-from workers.execute import Claimed, Executor
+from workers.execute import LEAST, Claimed, Executor
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
@@ -99,6 +99,8 @@ class Worker:
         self._alarm = body.alarm
         self._handlers = handlers
         self._token = 0
+        self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
+        """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
         self._unsettled: list[Finished] = []
         self._first_at = 0.0
         self._woken = False
@@ -203,23 +205,26 @@ class Worker:
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
         session, settings = self._session, self._seat.settings
+        shares = self._executor.shares(settings.hold) if settings.hold and settings.batch > 1 else None
         claim = {
             "supervisor": self._seat.supervisor,
             "child": session.child,
             "served": settings.queues or None,
             "avoided": avoided or None,
-            "wanted": settings.batch,
-            "durable": bool(self._unsettled),
+            "wanted": self._wanted,
+            "kinds": None if shares is None else list(shares),
+            "shares": None if shares is None else list(shares.values()),
+            "short": None if self._unsettled else self._executor.short(),
         }
         rows = None
         if self._unsettled:
             self._say(Phase.SETTLING, keep_job=True)
-            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim)
+            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, relieved=self._board.revoked == self._token)
             self._forget()
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            claim["durable"] = False
+            claim["short"] = self._executor.short()
             rows = session.run("claim_jobs", claim)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
@@ -232,7 +237,7 @@ class Worker:
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._token = batch[0].token
-            surplus = batch[self._seat.settings.batch :]
+            surplus = batch[self._wanted :]
             if surplus:
                 # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
                 _log.error("the claim took %d jobs, %d more than asked: handing them back", len(batch), len(surplus))
@@ -243,8 +248,10 @@ class Worker:
     # -- running and settling ---------------------------------------------------------------------------------------
 
     def _work(self, batch: Sequence[Claimed]) -> None:
-        alarm, executor = self._alarm, self._executor
+        alarm, executor, board = self._alarm, self._executor, self._board
         alarm.begin(self._token, {row.id for row in batch})
+        among = len(batch) > 1
+        board.open_ledger(self._token, len(batch) - 1)
         for place, row in enumerate(batch):
             self._look()
             if alarm.unheard:
@@ -261,12 +268,34 @@ class Worker:
                 continue
             if self._unsettled and time.monotonic() - self._first_at + executor.expected(row.kind) > HELD:
                 self._settle(more=True)
-            finished = executor.execute(row, claimed_at=self._claimed_at)
+            finished = executor.execute(row, claimed_at=self._claimed_at, among=among)
             self._examine()
             if finished is None:
                 self._lose(len(batch) - place)
                 return
-            self._note(finished)
+            self._enter(finished, more=place + 1 < len(batch))
+            if among and board.revoked == self._token:
+                # It took longer than it was expected to: the parent has given the others back. Those it has not, we do.
+                self._hand_back(batch[place + 1 :])
+                return
+        self._adapt(batch)
+
+    def _adapt(self, batch: Sequence[Claimed]) -> None:
+        """Ask next time for as many as jobs like these would fill a batch."""
+        settings = self._seat.settings
+        if settings.hold:
+            expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
+            self._wanted = max(1, min(settings.batch, int(settings.hold / max(expected, LEAST))))
+
+    def _enter(self, finished: Finished, *, more: bool) -> None:
+        """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again."""
+        self._note(finished)
+        try:
+            entered = self._board.enter(finished.as_entry())
+        except (TypeError, ValueError):
+            entered = False
+        if not entered and more:
+            self._settle(more=True)
 
     def _examine(self) -> None:
         """Look whether the job has left this process as it found it; cheap, for it is done after each."""
@@ -294,9 +323,10 @@ class Worker:
         if self._unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self._say(Phase.SETTLING, keep_job=True)
-            self._clerk.settle(self._token, self._unsettled)
+            self._clerk.settle(self._token, self._unsettled, relieved=self._board.revoked == self._token)
             if more:
                 self._unsettled = []
+                self._board.clear_ledger()
             else:
                 self._forget()
 
@@ -308,6 +338,7 @@ class Worker:
         self._unsettled = []
         self._token = 0
         self._alarm.end()
+        self._board.close_ledger()
 
     # -- small things -----------------------------------------------------------------------------------------------
 

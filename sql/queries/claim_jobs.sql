@@ -2,14 +2,15 @@
 --
 -- head walks from queue to queue by index, so it costs one probe for each queue that holds jobs, whatever their number.
 -- picked locks rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than
--- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). A job that is to run alone ends
--- the batch before it. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
+-- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
+-- of each of %(kinds)s is expected to fill; a kind that is not among them, and a job that is to run alone, fills one by itself. Without them the number alone counts. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
--- A claim need not wait for its fsync: lost with the server, its job is simply still there, and so is the fence, for a token that no
--- durable row knows may be given anew. %(durable)s is true where a settlement stands in the same transaction, which must wait.
+-- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
+-- waits anyway. A long job waits: a server that crashes must not cost its run. %(short)s names the kinds that are short; without it
+-- everything waits, as it must where a settlement stands in the same transaction. A lost token may be given anew, to another child.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
-    SELECT CASE WHEN NOT %(durable)s::boolean THEN set_config('synchronous_commit', 'off', true) END
+    SELECT
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
 ), head AS (
@@ -27,19 +28,20 @@ WITH RECURSIVE me AS MATERIALIZED (
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place, priority, id, alone
+    SELECT ctid AS place, priority, id, alone, kind
       FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen)
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
-), numbered AS MATERIALIZED (
-    SELECT place, alone, row_number() OVER (ORDER BY priority, id) AS number FROM picked
+), counted AS MATERIALIZED (
+    SELECT place, row_number() OVER (ORDER BY priority, id) AS number,
+           sum(CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END)
+               OVER (ORDER BY priority, id) AS share
+      FROM picked
 ), taken AS (
     DELETE FROM jobherd.ready
-     WHERE ctid = ANY (ARRAY(
-           SELECT place FROM numbered
-            WHERE number = 1 OR number < coalesce((SELECT min(number) FROM numbered WHERE alone), 2147483647)))
+     WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE number = 1 OR share < 1.001))
     RETURNING *
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
@@ -49,6 +51,9 @@ WITH RECURSIVE me AS MATERIALIZED (
       FROM taken t
     HAVING count(*) > 0
     RETURNING token
+), relaxed AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+     WHERE %(short)s::text[] IS NOT NULL AND NOT EXISTS (SELECT FROM taken WHERE kind <> ALL (%(short)s::text[]))
 )
 SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
        t.timeout, date_part('epoch', t.created_at) AS created_at,
@@ -58,5 +63,5 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        (SELECT EXISTS (SELECT FROM jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more
-  FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true
+  FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from handlers import handler
+from handlers import Job, handler
 
 
 @handler("fault:quick", max_attempts=1000, max_crashes=1000, backoff="1s")
@@ -29,6 +29,16 @@ def burn(seconds: float) -> int:
     while time.monotonic() < until:
         rounds += sum(number * number % 7 for number in range(1000)) > 0
     return rounds
+
+
+@handler("fault:line", max_attempts=1000, max_crashes=1000, backoff="10ms")
+def line(job: Job, path: str) -> None:
+    """Say that it starts and that it ends, in a file that nobody can tear."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"start %d %d\n" % (os.getpid(), job.id))
+    time.sleep(0.0003)
+    os.write(fd, b"end %d %d\n" % (os.getpid(), job.id))
+    os.close(fd)
 
 
 @handler("fault:stubborn", max_attempts=1000, max_crashes=1000, timeout="1h")

@@ -82,12 +82,13 @@ def test_a_claim_says_how_long_its_jobs_are_good_for(queue):
     assert jobs[ever] is None
 
 
-@pytest.mark.parametrize(("durable", "waits"), [(True, "on"), (False, "off")])
-def test_a_claim_waits_for_its_fsync_only_where_a_settlement_stands_beside_it(queue, durable, waits):
+@pytest.mark.parametrize(("short", "waits"), [(None, "on"), ([], "on"), (["a:b"], "on"), (["a:b", "a:c"], "off")])
+def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, short, waits):
     queue.enqueue("a:b")
+    queue.enqueue("a:c")
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        assert connection.execute(queue.text("claim_jobs"), {**child.parameters(1), "durable": durable}).fetchall()
+        assert connection.execute(queue.text("claim_jobs"), {**child.parameters(2), "short": short}).fetchall()
         assert connection.execute("SHOW synchronous_commit").fetchone() == (waits,)
         connection.rollback()
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)

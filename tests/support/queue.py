@@ -52,7 +52,16 @@ class Child:
         self.connection.execute(queue.text("steer_planner"))
 
     def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
-        return {"supervisor": self.supervisor, "child": self.id, "wanted": wanted, "served": served, "avoided": None, "durable": False}
+        return {
+            "supervisor": self.supervisor,
+            "child": self.id,
+            "wanted": wanted,
+            "served": served,
+            "avoided": None,
+            "short": None,
+            "kinds": None,
+            "shares": None,
+        }
 
     def claim_raw(self, wanted: int, served: list[str] | None = None) -> list[dict[str, Any]]:
         return (

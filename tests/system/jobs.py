@@ -37,6 +37,12 @@ def gate(label: str = "") -> str:
     return at_gate(label)
 
 
+@handler("b:maybe", timeout="5m")
+def maybe(label: str = "") -> str:
+    """A short job, but for those that have a label."""
+    return at_gate(label) if label else ""
+
+
 @handler("t:who", timeout="5m")
 def who(label: str = "") -> dict[str, object]:
     at_gate(label)

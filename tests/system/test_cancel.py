@@ -47,7 +47,7 @@ def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is
 
 
 def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, batch=3)
+    fleet = stage.run_fleet(workers=1, batch=3, hold="0s")
     with stage.connection.transaction():
         first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
     arrival = gate.wait_arrival("first")

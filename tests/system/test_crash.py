@@ -49,7 +49,7 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
 
 
 def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=5, poll="300s")
+    stage.run_fleet(workers=1, batch=5, hold="0s", poll="300s")
     with stage.connection.transaction():
         first, second, third = (stage.enqueue("t:gate", f'{{"label": "{name}"}}') for name in ("first", "second", "third"))
     arrival = gate.wait_arrival("first")

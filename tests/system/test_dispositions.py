@@ -82,7 +82,7 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
 
 
 def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, batch=2)
+    stage.run_fleet(workers=1, batch=2, hold="0s")
     late = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")
     assert stage.wait_state(late, "expired")["attempts"] == 0
     # Claimed in one batch with a job that takes longer than what is left of its time: looked at again just before the call.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=2, batch=3)
+    fleet = stage.run_fleet(workers=2, batch=3, hold="0s")
     with stage.connection.transaction():
         jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(6)]
     arrivals = [gate.wait_arrival(), gate.wait_arrival()]

@@ -89,7 +89,7 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
     settings.write_text("workers = 1\nbatch = 1\n")
     fleet = stage.start(workers="", batch="")
     fleet.wait_ready(1)
-    settings.write_text("workers = 3\nbatch = 7\n")
+    settings.write_text("workers = 3\nbatch = 7\nhold = 0\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(4)
     fleet.wait_log("every worker runs the new code")

@@ -192,6 +192,11 @@ def mess(what: str) -> str:
     return "done"
 
 
+@handler("act:maybe")
+def maybe(name: str) -> str:
+    return at_gate(name) if name else ""
+
+
 @handler("act:where")
 def where() -> dict[str, object]:
     return {

@@ -1,0 +1,83 @@
+"""kill -9 of a child at every point of a batch, again and again: how often does a job run again that was through?
+
+Each job writes a line as it starts and one as it ends, by appending to a file, which a kill cannot tear. A job is through once its child
+has started another one after its end. Such a job may never start again, and each job must end exactly once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import psycopg
+
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd
+
+WORK = Path(__file__).with_name("work.py")
+ALIVE = "SELECT pid FROM jobherd.children WHERE kind = 'worker'"
+LEFT = "SELECT count(*) FROM jobherd.jobs WHERE state IN ('ready', 'running', 'scheduled', 'retrying')"
+
+
+def again(lines: list[str]) -> tuple[int, int]:
+    """How many jobs were through, and how often one of those was started again."""
+    through: set[str] = set()
+    ended: dict[str, list[str]] = defaultdict(list)
+    repeated = 0
+    for line in lines:
+        what, pid, job = line.split()
+        if what == "start":
+            repeated += job in through
+            through.update(ended.pop(pid, ()))
+        else:
+            ended[pid].append(job)
+    return len(through), repeated
+
+
+def main() -> int:
+    given = arguments(__doc__, kills=1000, workers=2)
+    dice = random.Random(given.seed)
+    report = Report(f"batches: {given.kills} kills in the middle of batches, seed {given.seed}")
+    with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
+        report.on(dsn)
+        path = Path(folder) / "lines"
+        path.touch()
+        jobs = kills = 0
+        # Each death counts as a crash in a row for the place, which backs off: none here, or a campaign would take a day.
+        with Herd(dsn, WORK, "--poll", "1s", "--respawn-initial", "10ms", "--respawn-max", "100ms", workers=given.workers):
+            while kills < given.kills:
+                if connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()[0] < 2000:
+                    connection.execute(
+                        "INSERT INTO jobherd.ready (kind, payload) SELECT 'fault:line', json_build_object('path', %s::text)"
+                        " FROM generate_series(1, 5000)",
+                        [str(path)],
+                    )
+                    jobs += 5000
+                time.sleep(dice.uniform(0.0, 0.05))
+                for (pid,) in connection.execute(ALIVE + " ORDER BY random() LIMIT 1").fetchall():
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                        kills += 1
+                    except ProcessLookupError:
+                        continue
+            until = time.monotonic() + 300
+            while connection.execute(LEFT).fetchone()[0] and time.monotonic() < until:
+                time.sleep(0.2)
+        ends = connection.execute("SELECT state, count(*) FROM jobherd.history GROUP BY 1").fetchall()
+        through, repeated = again(path.read_text().splitlines())
+        deaths = connection.execute("SELECT count(*) FROM jobherd.attempts WHERE error_code = 'WORKER_CRASHED'").fetchone()[0]
+    report.holds("every job ended exactly once, completed", dict(ends) == {"completed": jobs}, ends)
+    report.holds("no job that was through was started again", not repeated, f"{repeated} of {through:,}")
+    report.fact("kills, of which this many hit a running job", f"{kills}, {deaths}")
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -156,7 +156,7 @@ class Producer(Generic[P]):
             return call
         if isinstance(call, tuple):
             return self.signature.payload(call, {})
-        if isinstance(call, Mapping):
+        if isinstance(call, dict | Mapping):  # a dict is known at once, other mappings take a look at the ABC
             return self.signature.payload((), call)
         message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
         raise TypeError(message)
@@ -171,8 +171,14 @@ class Producer(Generic[P]):
         return Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], self._options)
 
     def _many(self, calls: Iterable[object], most: int = _bulk.CHUNK) -> Iterator[Chunk]:
-        encode, call = self._encoded, self._call
-        return _bulk.chunks(self.kind, calls, self._options, encode=lambda one: encode(call(one)), most=most)
+        arguments, bind = self._call, self.binding.bind  # looked up once and not for each job
+
+        def encode(call: object) -> str:
+            text = check_payload(arguments(call))
+            bind(decode_payload(text))
+            return text
+
+        return _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most)
 
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:

@@ -4,9 +4,9 @@ Payloads are taken from the caller's iterable a chunk at a time and pass the doo
 a few chunks. No connection is seen here. Nothing is taken from the iterable between the statements of one chunk: what it reads
 from may be the very connection that the jobs go to.
 
-Why 2,000: one statement with its payloads as a binary array costs 3.5 to 4.5 us a row however many there are. A COPY costs a round trip more,
-for the ids, and about 10 % less a row; from 1,000 to 2,000 rows on it wins (tests/bench/enqueue.py). It is sent as text: the binary form was 6 % faster, but
-would leave the encoding of the caller's connection to us.
+Why 2,000: one statement with its payloads as a binary array costs about 4 us a row however many there are. A COPY costs a round trip
+more, for the ids, and some 10 % less a row; between 1,000 and 2,000 rows it begins to win (tests/bench/enqueue.py). It is sent as text: the
+binary form was 6 % faster, but would leave the encoding of the caller's connection to us.
 """
 
 from __future__ import annotations

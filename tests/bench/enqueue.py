@@ -3,8 +3,9 @@
 All ways take turns within a round, in an order drawn anew: the server pauses for some 50 ms every few calls of 10,000, and in a fixed order it
 was always the same way that met it. Each begins with an empty table; durable, every call commits.
 
-The bare COPY sends lines that were made before, into the same table with its indexes, checks and trigger, and leaves ids to the sequence: what the database can do. The statement is the product's
-own, with COPY switched off; it and the COPY of the same jobs say where the one should take over from the other.
+The bare COPY sends lines that were made before, into the same table with its indexes, checks and trigger, and leaves ids to the sequence: what
+the database can do. The statement is the product's own, with COPY switched off; it and the COPY of the same jobs say where the one should
+take over from the other.
 """
 
 from __future__ import annotations

@@ -304,6 +304,19 @@ def test_large_payloads_end_a_chunk_early():
     assert texts == [5, 5, 2]
 
 
+def test_only_a_large_chunk_is_copied():
+    sizes = [len(chunk.texts) for chunk in bulk.many_by_name("a:b", numbers(MANY), {})]
+    assert sizes == [bulk.CHUNK, MANY - bulk.CHUNK]
+    assert not bulk.Chunk("a:b", ["{}"] * (bulk.COPY_FROM - 1), bulk.Options()).is_large
+    assert bulk.Chunk("a:b", ["{}"] * bulk.COPY_FROM, bulk.Options()).is_large
+
+
+def test_copies_are_written_in_the_encoding_of_the_callers_connection(database, copied):
+    with psycopg.connect(database, client_encoding="latin1") as connection:
+        enqueue_many_on(connection, "a:b", [{"name": "é"}])
+    assert select(database, "SELECT payload FROM jobherd.ready") == [({"name": "é"},)]
+
+
 def test_a_handlers_jobs_are_checked_one_by_one(as_default, database, copied):
     with pytest.raises(BindingError, match=r"^index 2: payload at \$\.order_id must be int, not str"):
         receipt.enqueue_many([(1,), {"order_id": 2}, ("3",)])

@@ -19,7 +19,17 @@ from __future__ import annotations
 
 from handlers._backoff import Backoff
 from handlers._binding import BindingError
-from handlers._client import AsyncClient, Client, NotConfiguredError, aenqueue_on, configure, default_client, enqueue_on
+from handlers._client import (
+    AsyncClient,
+    Client,
+    NotConfiguredError,
+    aenqueue_many_on,
+    aenqueue_on,
+    configure,
+    default_client,
+    enqueue_many_on,
+    enqueue_on,
+)
 from handlers._dispositions import (
     Abandon,
     Completed,
@@ -65,10 +75,12 @@ __all__ = [
     "ResultError",
     "Retry",
     "Snooze",
+    "aenqueue_many_on",
     "aenqueue_on",
     "check_payload",
     "configure",
     "default_client",
+    "enqueue_many_on",
     "enqueue_on",
     "handler",
 ]

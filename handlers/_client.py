@@ -1,6 +1,6 @@
 """The ways to the database: a synchronous client, an asynchronous one, and the caller's own connection.
 
-Each is a thin shell around the statements of `_enqueue`. On the caller's own connection the job is part of the caller's transaction:
+Each is a thin shell around the statements of `_enqueue` and the chunks of `_bulk`. On the caller's own connection the job is part of the caller's transaction:
 nothing here commits. The clients keep a psycopg pool, opened at the first use. A pool that was opened before a fork belongs to the
 parent: the child drops it without a word to the server (closing it would end the parent's sessions) and opens its own.
 """
@@ -8,10 +8,12 @@ parent: the child drops it without a word to the server (closing it would end th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import threading
 import time
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import psycopg
@@ -20,13 +22,14 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 import sql
-from handlers import _enqueue
+from handlers import _bulk, _enqueue
 from handlers._durations import Duration, at_least_zero
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from types import TracebackType
 
+    from handlers._bulk import Chunk
     from handlers._enqueue import Row, Statement
 
 T = TypeVar("T")
@@ -61,6 +64,10 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str | Non
     # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         _take_json_as_text(cursor)
+        if statement.lines is not None:
+            with cursor.copy(_text(statement, schema)) as copy:
+                copy.write(statement.lines)
+            return statement.read([], ())
         cursor.execute(_text(statement, schema), statement.parameters)
         return statement.read(cursor.fetchall(), _names(cursor))
 
@@ -69,8 +76,65 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
     """Run a statement on the caller's own asynchronous connection, in the caller's transaction if there is one."""
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         _take_json_as_text(cursor)
+        if statement.lines is not None:
+            async with cursor.copy(_text(statement, schema)) as copy:
+                await copy.write(statement.lines)
+            return statement.read([], ())
         await cursor.execute(_text(statement, schema), statement.parameters)
         return statement.read(await cursor.fetchall(), _names(cursor))
+
+
+def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str | None = None) -> list[int]:
+    """Put jobs into the queue on the caller's own connection, all or none of them, and return their ids in order."""
+    left = iter(chunks)
+    ahead = list(islice(left, 2))
+    if len(ahead) < 2:  # the usual case; a chunk is all or nothing by itself
+        return _put_one(connection, ahead[0], schema) if ahead else []
+    if not connection.autocommit:
+        with psycopg.Cursor(connection) as cursor:
+            cursor.execute(b"")  # begins the caller's transaction: transaction() would else begin one of its own, and commit it
+    ids: list[int] = []
+    with connection.transaction():
+        for chunk in chain(ahead, left):
+            ids += _put_one(connection, chunk, schema)
+    return ids
+
+
+async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schema: str | None = None) -> list[int]:
+    """Put jobs into the queue on the caller's own asynchronous connection, all or none of them, and return their ids in order."""
+    left = iter(chunks)
+    ahead = list(islice(left, 2))
+    if len(ahead) < 2:
+        return await _aput_one(connection, ahead[0], schema) if ahead else []
+    if not connection.autocommit:
+        async with psycopg.AsyncCursor(connection) as cursor:
+            await cursor.execute(b"")  # see put_on
+    ids: list[int] = []
+    async with connection.transaction():
+        for chunk in chain(ahead, left):
+            ids += await _aput_one(connection, chunk, schema)
+    return ids
+
+
+def _put_one(connection: Connection, chunk: Chunk, schema: str | None) -> list[int]:
+    if not chunk.is_large or _is_pipeline(connection):
+        return run_on(connection, chunk.statement(), schema=schema)
+    reserved = run_on(connection, chunk.reserve(), schema=schema)
+    run_on(connection, chunk.copy(reserved), schema=schema)
+    return reserved.ids
+
+
+async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str | None) -> list[int]:
+    if not chunk.is_large or _is_pipeline(connection):
+        return await arun_on(connection, chunk.statement(), schema=schema)
+    reserved = await arun_on(connection, chunk.reserve(), schema=schema)
+    await arun_on(connection, chunk.copy(reserved), schema=schema)
+    return reserved.ids
+
+
+def _is_pipeline(connection: Connection | AsyncConnection) -> bool:
+    """Whether the caller has made a pipeline of it, in which PostgreSQL takes no COPY."""
+    return connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
 
 
 def enqueue_on(connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
@@ -83,12 +147,33 @@ def enqueue_on(connection: Connection, kind: str, payload: object = None, *, sch
     ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
     42
     """
-    return run_on(connection, _enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options), schema=schema)[0]
+    return put_on(connection, [_bulk.one_by_name(kind, payload, options)], schema=schema)[0]
+
+
+def enqueue_many_on(
+    connection: Connection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+) -> list[int]:
+    """Put many jobs into the queue as a part of the transaction of `connection`, all or none, and return their ids in order.
+
+    The parameters are those of `enqueue_on` and `Client.enqueue_many`. If it raises, the caller's transaction is as it was before.
+
+    >>> with connection.transaction():  # doctest: +SKIP
+    ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
+    [42, 43, 44]
+    """
+    return put_on(connection, _bulk.many_by_name(kind, payloads, options), schema=schema)
 
 
 async def aenqueue_on(connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
     """`enqueue_on` for an asynchronous psycopg connection."""
-    return (await arun_on(connection, _enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options), schema=schema))[0]
+    return (await aput_on(connection, [_bulk.one_by_name(kind, payload, options)], schema=schema))[0]
+
+
+async def aenqueue_many_on(
+    connection: AsyncConnection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+) -> list[int]:
+    """`enqueue_many_on` for an asynchronous psycopg connection."""
+    return await aput_on(connection, _bulk.many_by_name(kind, payloads, options), schema=schema)
 
 
 class Client:
@@ -135,15 +220,42 @@ class Client:
         >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
         42
         """
-        return self.run(_enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options))[0]
+        return self.put([_bulk.one_by_name(kind, payload, options)])[0]
 
     def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
-        """Put many jobs of one kind into the queue by one statement and return their ids in the order of `payloads`.
+        """Put many jobs of one kind into the queue, all or none, in one transaction, and return their ids in the order of `payloads`.
+
+        payloads: any iterable, taken chunk by chunk while the transaction is open; only the ids grow with its length.
+        options: as in `enqueue`, for all of them.
+        Raises what `enqueue` does; a PayloadError has the `index` of the payload.
 
         >>> client.enqueue_many("mail:receipt", [{"order_id": 7}, {"order_id": 8}])  # doctest: +SKIP
         [42, 43]
         """
-        return self.run(_enqueue.enqueue_by_name(kind, payloads, options))
+        return self.put(_bulk.many_by_name(kind, payloads, options))
+
+    def enqueue_stream(
+        self,
+        kind: str,
+        payloads: Iterable[object],
+        *,
+        on_chunk: Callable[[list[int]], object] | None = None,
+        chunk: int = _bulk.CHUNK,
+        **options: Any,
+    ) -> int:
+        """Put jobs into the queue as they come, each chunk in a transaction of its own, and return how many.
+
+        For iterators of any length: it takes the memory of one chunk. What stands before a payload that is refused, or before an
+        error of the iterator's own, is enqueued; nothing from it on. On a connection of the caller's all is part of its transaction.
+
+        on_chunk: is called with the ids of each chunk once it is committed. chunk: jobs of one, 1 to 10,000, default 10,000.
+        options: as in `enqueue`, for all of them; a delay is counted from each chunk.
+        Raises what `enqueue_many` does.
+
+        >>> client.enqueue_stream("mail:receipt", ({"order_id": n} for n in range(1_000_000)))  # doctest: +SKIP
+        1000000
+        """
+        return _bulk.stream(_bulk.many_by_name(kind, payloads, options, most=chunk), self.put, on_chunk)
 
     def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None if there is no such job (any more)."""
@@ -170,10 +282,15 @@ class Client:
 
     def run(self, statement: Statement[T]) -> T:
         """Send one of this package's statements. For handlers and tests there are the methods above."""
-        if self._connection is not None:
-            return run_on(self._connection, statement, schema=self.schema)
-        with self._opened().connection() as connection:
+        with self._session() as connection:
             return run_on(connection, statement, schema=self.schema)
+
+    def put(self, chunks: Iterable[Chunk]) -> list[int]:
+        """Put jobs of this package's making into the queue, all or none of them."""
+        left = iter(chunks)
+        ahead = list(islice(left, 2))  # what is wrong with a payload needs no database to be told
+        with self._session() as connection:
+            return put_on(connection, chain(ahead, left), schema=self.schema)
 
     def close(self) -> None:
         """Close the pool. The client may be used again; it opens another one."""
@@ -187,6 +304,14 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[Connection]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        with self._opened().connection() as connection:
+            yield connection
 
     def _opened(self) -> Pool:
         self._forget_the_parents()
@@ -245,11 +370,23 @@ class AsyncClient:
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
         """Put one job into the queue and return its id. See `Client.enqueue`."""
-        return (await self.run(_enqueue.enqueue_by_name(kind, [{} if payload is None else payload], options)))[0]
+        return (await self.put([_bulk.one_by_name(kind, payload, options)]))[0]
 
     async def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
-        """Put many jobs of one kind into the queue by one statement. See `Client.enqueue_many`."""
-        return await self.run(_enqueue.enqueue_by_name(kind, payloads, options))
+        """Put many jobs of one kind into the queue, all or none. See `Client.enqueue_many`."""
+        return await self.put(_bulk.many_by_name(kind, payloads, options))
+
+    async def enqueue_stream(
+        self,
+        kind: str,
+        payloads: Iterable[object],
+        *,
+        on_chunk: Callable[[list[int]], object] | None = None,
+        chunk: int = _bulk.CHUNK,
+        **options: Any,
+    ) -> int:
+        """Put jobs into the queue as they come, each chunk in a transaction of its own. See `Client.enqueue_stream`."""
+        return await _bulk.astream(_bulk.many_by_name(kind, payloads, options, most=chunk), self.put, on_chunk)
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None."""
@@ -272,11 +409,15 @@ class AsyncClient:
 
     async def run(self, statement: Statement[T]) -> T:
         """Send one of this package's statements."""
-        if self._connection is not None:
-            return await arun_on(self._connection, statement, schema=self.schema)
-        pool = await self._opened()
-        async with pool.connection() as connection:
+        async with self._session() as connection:
             return await arun_on(connection, statement, schema=self.schema)
+
+    async def put(self, chunks: Iterable[Chunk]) -> list[int]:
+        """Put jobs of this package's making into the queue, all or none of them."""
+        left = iter(chunks)
+        ahead = list(islice(left, 2))  # see Client.put
+        async with self._session() as connection:
+            return await aput_on(connection, chain(ahead, left), schema=self.schema)
 
     async def close(self) -> None:
         """Close the pool. The client may be used again; it opens another one."""
@@ -291,6 +432,15 @@ class AsyncClient:
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncConnection]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        pool = await self._opened()
+        async with pool.connection() as connection:
+            yield connection
 
     async def _opened(self) -> AsyncPool:
         home = (os.getpid(), asyncio.get_running_loop())

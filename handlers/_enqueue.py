@@ -7,15 +7,15 @@ differ in how they wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from handlers._durations import Duration, at_least_zero, positive
-from handlers._payload import PayloadError, check_payload, decode_payload
-from handlers._policy import check_kind, check_queue, check_whole
+from handlers._payload import PayloadError, decode_payload
+from handlers._policy import check_queue, check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -32,11 +32,15 @@ _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "u
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """One statement to send: `sql.load(name)` with `parameters`; `read` turns rows and column names into the answer."""
+    """One statement to send: `sql.load(name)` with `parameters`; `read` turns rows and column names into the answer.
+
+    lines: of a COPY, what follows it; its answer has no rows.
+    """
 
     name: str
     parameters: dict[str, Any]
     read: Callable[[list[Row], tuple[str, ...]], T]
+    lines: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,10 @@ class Options:
     max_attempts: int | None = None
     timeout: float | None = None
     good_until: datetime | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Return them by name, as the statements take them."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def check_options(  # one parameter for each option
@@ -77,28 +85,35 @@ def check_options(  # one parameter for each option
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The ids that were taken for jobs, and what their options mean at that moment: all that a COPY cannot work out itself."""
+
+    ids: list[int]
+    due: bool
+    run_at: str
+    queue: str
+    priority: int
+
+
 def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
     """Put jobs of one kind into the queue; the answer is their ids in the order of `texts`, which have passed the door."""
-    return Statement(
-        "enqueue_jobs",
-        {
-            "kind": kind,
-            "payloads": texts,
-            "queue": options.queue,
-            "priority": options.priority,
-            "delay": options.delay,
-            "run_at": options.run_at,
-            "max_attempts": options.max_attempts,
-            "timeout": options.timeout,
-            "good_until": options.good_until,
-        },
-        _read_ids,
-    )
+    return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
 
 
-def enqueue_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, Any]) -> Statement[list[int]]:
-    """Check kind, payloads and options as they come from a caller that has no handler at hand."""
-    return enqueue_jobs(check_kind(kind), [check_payload(payload) for payload in payloads], check_options(**options))
+def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved]:
+    """Take the ids of so many jobs, for `copy_jobs`."""
+    return Statement("reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
+
+
+def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
+    """Put jobs into the queue by COPY, under ids that were reserved for them."""
+    good_until = None if options.good_until is None else options.good_until.astimezone(UTC).isoformat()
+    common = (reserved.run_at, good_until, options.timeout, reserved.priority, options.max_attempts, reserved.queue, kind)
+    line = "%d\t" + "\t".join("" if value is None else str(value) for value in common) + "\t%s\n"
+    # A document that has passed the door holds no tab and no end of line, and nothing here but a document holds a backslash.
+    lines = "".join(map(line.__mod__, zip(reserved.ids, texts, strict=True))).replace("\\", "\\\\")
+    return Statement("copy_ready" if reserved.due else "copy_scheduled", {}, _read_nothing, lines)
 
 
 def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
@@ -141,6 +156,14 @@ def _check_id(value: object) -> int:
 
 def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
     return [row[0] for row in rows]
+
+
+def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved:
+    return Reserved(*rows[0])
+
+
+def _read_nothing(_: list[Row], __: tuple[str, ...]) -> None:
+    return None
 
 
 def _read_answer(rows: list[Row], _: tuple[str, ...]) -> str | None:

@@ -44,12 +44,17 @@ _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATE
 class PayloadError(ValueError):
     """A document cannot be a payload. The message names the place in it and the remedy, never the value.
 
-    path: the place, like `$.items[3].name`.
+    path: the place, like `$.items[3].name`. index: of many payloads, which one, counted from 0; else None.
     """
 
     def __init__(self, message: str, path: str = "$") -> None:
         super().__init__(message)
         self.path = path
+        self.index: int | None = None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.index is None else f"index {self.index}: {message}"
 
 
 class ResultError(PayloadError):

@@ -7,21 +7,23 @@ sends exactly the arguments it was given: defaults are the handler's, at the tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
 
 import psycopg
 
-from handlers import _client, _enqueue
+from handlers import _bulk, _client, _enqueue
+from handlers._bulk import Chunk
 from handlers._client import AsyncClient, Client
 from handlers._payload import check_payload, decode_payload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     from handlers._binding import Binding, Signature
     from handlers._durations import Duration
-    from handlers._enqueue import Options, Statement
+    from handlers._enqueue import Options
 
 P = ParamSpec("P")
 
@@ -107,32 +109,54 @@ class Producer(Generic[P]):
         >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
         42
         """
-        return self._send([self._encoded(self.signature.payload(args, kwargs))])[0]
+        return self._put([self._one(args, kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """`enqueue` from asyncio. Without a client or connection of its own it runs the process-wide client in a thread."""
-        return (await self._asend([self._encoded(self.signature.payload(args, kwargs))]))[0]
+        return (await self._aput([self._one(args, kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """Put many jobs into the queue by one statement, with one notification, and return their ids in order.
+        """Put many jobs into the queue, all or none, in one transaction with one notification, and return their ids in order.
 
-        calls: for each job a dict of its arguments, or a tuple of them; `payload` makes a dict that type checkers have seen.
+        calls: for each job a dict of its arguments, or a tuple of them; `payload` makes a dict that type checkers have seen. Any
+            iterable, taken chunk by chunk while the transaction is open; only the ids grow with its length.
+        Raises what `enqueue` does; a PayloadError has the `index` of the job.
 
         >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
         [42, 43, 44]
         """
-        return self._send([self._encoded(self._call(call)) for call in calls])
+        return self._put(self._many(calls))
 
     async def aenqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """`enqueue_many` from asyncio."""
-        return await self._asend([self._encoded(self._call(call)) for call in calls])
+        """`enqueue_many` from asyncio. Without an asynchronous client or connection it holds all payloads at once."""
+        return await self._aput(self._many(calls))
+
+    def enqueue_stream(
+        self, calls: Iterable[object], *, on_chunk: Callable[[list[int]], object] | None = None, chunk: int = _bulk.CHUNK
+    ) -> int:
+        """Put jobs into the queue as they come, each chunk in a transaction of its own, and return how many.
+
+        calls: as in `enqueue_many`, of any length: it takes the memory of one chunk. What stands before a job that is refused is
+            enqueued; nothing from it on. On a connection of your own all is part of its transaction.
+        on_chunk: is called with the ids of each chunk once it is committed. chunk: jobs of one, 1 to 10,000, default 10,000.
+
+        >>> receipt.enqueue_stream((n,) for n in range(1_000_000))  # doctest: +SKIP
+        1000000
+        """
+        return _bulk.stream(self._many(calls, chunk), self._put, on_chunk)
+
+    async def aenqueue_stream(
+        self, calls: Iterable[object], *, on_chunk: Callable[[list[int]], object] | None = None, chunk: int = _bulk.CHUNK
+    ) -> int:
+        """`enqueue_stream` from asyncio."""
+        return await _bulk.astream(self._many(calls, chunk), self._aput, on_chunk)
 
     def _call(self, call: object) -> object:
         if self.signature.whole:
             return call
         if isinstance(call, tuple):
             return self.signature.payload(call, {})
-        if isinstance(call, Mapping):
+        if isinstance(call, dict | Mapping):  # a dict is known at once, other mappings take a look at the ABC
             return self.signature.payload((), call)
         message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
         raise TypeError(message)
@@ -143,41 +167,50 @@ class Producer(Generic[P]):
         self.binding.bind(decode_payload(text))
         return text
 
-    def _statement(self, texts: list[str]) -> Statement[list[int]]:
-        return _enqueue.enqueue_jobs(self.kind, texts, self._options)
+    def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
+        return Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], self._options)
 
-    def _send(self, texts: list[str]) -> list[int]:
+    def _many(self, calls: Iterable[object], most: int = _bulk.CHUNK) -> Iterator[Chunk]:
+        arguments, bind = self._call, self.binding.bind  # looked up once and not for each job
+
+        def encode(call: object) -> str:
+            text = check_payload(arguments(call))
+            bind(decode_payload(text))
+            return text
+
+        return _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most)
+
+    def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:
             case None:
-                return _client.default_client().run(self._statement(texts))
+                return _client.default_client().put(chunks)
             case Client() as client:
-                return client.run(self._statement(texts))
+                return client.put(chunks)
             case psycopg.Connection() as connection:
-                return _client.run_on(connection, self._statement(texts))
+                return _client.put_on(connection, chunks)
         message = f"{type(self._target).__name__} is asynchronous: await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
         raise TypeError(message)
 
-    async def _asend(self, texts: list[str]) -> list[int]:
+    async def _aput(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:
             case AsyncClient() as client:
-                return await client.run(self._statement(texts))
+                return await client.put(chunks)
             case psycopg.AsyncConnection() as connection:
-                return await _client.arun_on(connection, self._statement(texts))
+                return await _client.aput_on(connection, chunks)
             case psycopg.Connection():
                 message = (
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
                 )
                 raise TypeError(message)
-            case Client() as client:
-                return await asyncio.to_thread(client.run, self._statement(texts))
         # Each job's event loop is new, and a pool belongs to one loop: the thread-safe client is the one that lasts.
-        return await asyncio.to_thread(_client.default_client().run, self._statement(texts))
+        lasting = self._target if isinstance(self._target, Client) else _client.default_client()
+        return await asyncio.to_thread(lasting.put, list(chunks))  # a list: the caller's iterable must not be run by another thread
 
 
 def _merged(base: Options, given: Options) -> Options:
     """Return `base` with what `given` says. A delay replaces a moment and the other way round."""
-    values = {name: getattr(base, name) for name in _enqueue.Options.__slots__}
+    values = base.parameters()
     if given.delay is not None or given.run_at is not None:
         values["delay"] = values["run_at"] = None
-    values.update({name: value for name in _enqueue.Options.__slots__ if (value := getattr(given, name)) is not None})
+    values.update({name: value for name, value in given.parameters().items() if value is not None})
     return _enqueue.Options(**values)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from handlers._backoff import Dice
-    from handlers._enqueue import Statement
+    from handlers._bulk import Chunk
     from handlers._handler import AnyHandler, Handler
 
 __all__ = ["EXPIRED", "Enqueued", "Inline", "Outcome", "Ran", "inline", "run", "run_payload"]
@@ -40,7 +40,6 @@ __all__ = ["EXPIRED", "Enqueued", "Inline", "Outcome", "Ran", "inline", "run", "
 P = ParamSpec("P")
 C = ParamSpec("C")
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +132,13 @@ class _Watching(Client):
         super().__init__(schema=schema, connection=connection)
         self._jobs = jobs
 
-    def run(self, statement: Statement[T]) -> T:
-        answer = super().run(statement)
-        if statement.name == "enqueue_jobs" and isinstance(answer, list):
-            options = {name: value for name, value in statement.parameters.items() if name not in {"kind", "payloads"}}
-            for job_id, text in zip(answer, statement.parameters["payloads"], strict=True):
-                self._jobs.append(Enqueued(job_id, statement.parameters["kind"], decode_payload(text), options))
-        return answer
+    def put(self, chunks: Iterable[Chunk]) -> list[int]:
+        taken = list(chunks)
+        ids = super().put(taken)
+        texts = ((chunk, text) for chunk in taken for text in chunk.texts)
+        for job_id, (chunk, text) in zip(ids, texts, strict=True):
+            self._jobs.append(Enqueued(job_id, chunk.kind, decode_payload(text), chunk.options.parameters()))
+        return ids
 
 
 class Inline:

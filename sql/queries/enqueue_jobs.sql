@@ -1,8 +1,9 @@
 -- Enqueue many jobs of one kind, those that are due into ready, the others into scheduled. Run by producers, in their own
--- transaction. Returns the ids in the order of the payloads. What is null is what the kind declares.
+-- transaction. Returns the ids in the order of the payloads. What is null is what the kind declares. The payloads are sent as a
+-- binary array: as text, quoted and unquoted one by one, they cost three times as much as everything else.
 WITH asked AS MATERIALIZED (
     SELECT nextval('jobherd.job_ids') AS id, a.payload::json AS payload
-      FROM unnest(%(payloads)s::text[]) WITH ORDINALITY AS a (payload, place)
+      FROM unnest(%(payloads)b::text[]) WITH ORDINALITY AS a (payload, place)
      ORDER BY a.place
 ), common AS MATERIALIZED (
     SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,

@@ -1,7 +1,7 @@
 """`enqueue`: put jobs into the queue, one from the command line or many from standard input.
 
-Imports no handler. From standard input, one JSON document a line is read, checked and sent in chunks, so that a file of any length
-takes the same memory; what stands before a bad line is enqueued, nothing from it on.
+Imports no handler. From standard input, one JSON document a line is read and enqueued as a stream, in chunks, so that a file of any
+length takes the same memory; what stands before a bad line is enqueued, nothing from it on.
 
 A command without JSON means one job without parameters, unless something is there to be read. A terminal, /dev/null and a closed standard
 input (cron, systemd) are nothing to read. A pipe or file that turns out to be empty is an error: a job that somebody meant to enqueue
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO, TextIO
 
 CHUNK: Final = 1000
-"""Jobs sent by one statement."""
-CHUNK_BYTES: Final = 4_000_000
-"""Or fewer, when their payloads are large."""
+"""Jobs of a transaction. Larger ones are no faster by much, and ids and progress would come by fits and starts."""
 NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
@@ -81,7 +79,10 @@ def _enqueue(arguments: argparse.Namespace) -> int:
         return _many(arguments, options)
     payload = _read(arguments.payload if arguments.payload is not None else "{}")
     with session(arguments, may_create=True) as at:
-        print(_send(Client(connection=at.connection, schema=at.schema), arguments.kind, [payload], options)[0])
+        try:  # enqueue() would take null for no payload
+            print(*Client(connection=at.connection, schema=at.schema).enqueue_many(arguments.kind, [payload], **options))
+        except (ValueError, TypeError) as problem:
+            raise CommandError(_refused(problem), ExitCode.USAGE) from None
     return ExitCode.DONE
 
 
@@ -100,11 +101,11 @@ def _read(text: str | bytes) -> object:
         raise CommandError(f"{problem}; write a JSON object, like '{{\"order_id\": 7}}'", ExitCode.USAGE) from None
 
 
-def _send(client: Client, kind: str, payloads: list[object], options: dict[str, Any]) -> list[int]:
-    try:
-        return client.enqueue_many(kind, payloads, **options)
-    except (ValueError, TypeError) as problem:  # what the door refuses, with the field and the remedy
-        raise CommandError(str(problem), ExitCode.USAGE) from None
+def _refused(problem: ValueError | TypeError) -> str:
+    """Return what the door says, with the field and the remedy."""
+    if isinstance(problem, PayloadError):
+        problem.index = None  # people count lines, empty ones too
+    return str(problem)
 
 
 def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -112,21 +113,25 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     if sys.stdin is None:  # somebody started us with it closed
         raise CommandError("standard input is closed: there is nothing to read", ExitCode.USAGE)
     progress = Progress(_length(sys.stdin.fileno()))
+    lines = _Lines(sys.stdin.buffer)
+
+    def tell(ids: list[int]) -> None:
+        nonlocal done
+        done += len(ids)
+        progress.hide()
+        sys.stdout.write("".join(f"{number}\n" for number in ids))
+        sys.stdout.flush()  # whoever reads them may act on them before the end
+        progress.show(done, lines.read)
+
     with session(arguments, may_create=True) as at:
         client = Client(connection=at.connection, schema=at.schema)
-        _send(client, arguments.kind, [], options)  # bad options are no fault of the first line
         try:
-            for chunk in _chunks(sys.stdin.buffer):
-                ids = _send(client, arguments.kind, chunk.payloads, options)
-                done += len(ids)
-                progress.hide()
-                sys.stdout.write("".join(f"{number}\n" for number in ids))
-                sys.stdout.flush()  # whoever reads them may act on them before the end
-                progress.show(done, chunk.read)
-                if chunk.problem is not None:
-                    raise CommandError(chunk.problem, ExitCode.USAGE)
-        except CommandError as problem:
-            raise CommandError(f"{problem}; {done} jobs before it are enqueued, nothing from it on", problem.code) from None
+            client.enqueue_stream(arguments.kind, lines, on_chunk=tell, chunk=CHUNK, **options)
+        except (ValueError, TypeError) as problem:
+            if not lines.number:  # bad options are no fault of the first line
+                raise CommandError(str(problem), ExitCode.USAGE) from None
+            message = f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
+            raise CommandError(message, ExitCode.USAGE) from None
         finally:
             progress.end()
     if not done and arguments.payload is None:
@@ -145,46 +150,30 @@ def _length(fd: int) -> int:
         return 0
 
 
-class _Chunk:
-    """Some documents that have passed the door, and what is wrong with the line after them, if something is."""
+class _Lines:
+    """The documents of a stream, one a line; empty lines are passed over. Raises PayloadError for a line that holds none."""
 
-    __slots__ = ("payloads", "problem", "read", "size")
+    __slots__ = ("_stream", "number", "read")
 
-    def __init__(self, read: int = 0) -> None:
-        self.payloads: list[object] = []
-        self.problem: str | None = None
-        self.size = 0
-        self.read = read
-        """Bytes of the stream up to here, those of the chunks before included."""
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.number = 0
+        """Of the line that was read last."""
+        self.read = 0
+        """Bytes of the stream up to here."""
 
-
-def _chunks(stream: BinaryIO) -> Iterator[_Chunk]:
-    """Read documents, one a line; empty lines are passed over. The chunk with a bad line is the last."""
-    from handlers import check_payload  # noqa: PLC0415  # only many jobs are checked one by one
-
-    longest = 2 * max_payload() + 4096  # a payload may be written with spaces and escapes; a line without an end must not fill the memory
-    chunk, number = _Chunk(), 0
-    while line := stream.readline(longest):
-        number += 1
-        chunk.read += len(line)
-        if len(line) < longest and not line.strip():
-            continue
-        try:
+    def __iter__(self) -> Iterator[object]:
+        longest = (
+            2 * max_payload() + 4096
+        )  # a payload may be written with spaces and escapes; a line without an end must not fill the memory
+        while line := self._stream.readline(longest):
+            self.number += 1
+            self.read += len(line)
             if len(line) >= longest:
                 message = f"longer than {longest:,} bytes"
                 raise PayloadError(message)
-            payload = decode_payload(line)
-            check_payload(payload)
-        except (PayloadError, TypeError) as problem:
-            chunk.problem = f"line {number}: {problem}"
-            break
-        chunk.payloads.append(payload)
-        chunk.size += len(line)
-        if len(chunk.payloads) >= CHUNK or chunk.size >= CHUNK_BYTES:
-            yield chunk
-            chunk = _Chunk(chunk.read)
-    if chunk.payloads or chunk.problem is not None:
-        yield chunk
+            if line.strip():
+                yield decode_payload(line)
 
 
 COMMANDS: Final = (

@@ -175,6 +175,13 @@ def test_a_bad_line_ends_it_with_its_number_and_the_count(database):
     assert send(database, "SELECT count(*), max((payload ->> 'n')::int) FROM jobherd.ready") == [(1200, 1199)]
 
 
+def test_a_line_that_the_door_refuses_is_counted_as_people_count(database):
+    answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"a": 1}\n\n{"a": "\\u0000"}\n{}\n')
+    assert (answer.code, answer.lines) == (2, ["1"])
+    assert "line 3: payload at $.a holds a NUL" in answer.err
+    assert "1 jobs before it are enqueued" in answer.err
+
+
 def test_bad_options_for_many_are_no_fault_of_a_line(database):
     answer = jobherd("enqueue", "a:b", "-", "--queue", "No", dsn=database, stdin="{}\n")
     assert answer.code == 2
@@ -185,6 +192,12 @@ def test_numbers_keep_every_digit(database):
     digits = "123456789012345678901234567890"
     number = jobherd("enqueue", "a:b", f'{{"x": {digits}}}', dsn=database).out.strip()
     assert digits in jobherd("job", number, "--json", dsn=database).out
+
+
+def test_null_is_a_payload_too(database):
+    assert jobherd("enqueue", "a:b", "null", dsn=database).code == 0
+    assert jobherd("enqueue", "a:b", "-", dsn=database, stdin="null\n").code == 0
+    assert send(database, "SELECT payload::text FROM jobherd.ready") == [("null",), ("null",)]
 
 
 def test_a_missing_schema_is_made(empty_database):

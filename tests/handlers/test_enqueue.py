@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from handlers import PayloadError
-from handlers._enqueue import check_options, enqueue_by_name, show_job
+from handlers._bulk import many_by_name, one_by_name
+from handlers._enqueue import check_options, show_job
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def test_options_are_in_the_units_of_the_statement():
     options = check_options(delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, good_until=MOMENT)
-    statement = enqueue_by_name("mail:receipt", [{"a": 1}, {}], {"delay": "10m"})
+    (chunk,) = many_by_name("mail:receipt", [{"a": 1}, {}], {"delay": "10m"})
+    statement = chunk.statement()
     assert (options.delay, options.timeout, options.priority, options.queue, options.max_attempts) == (600, 60, -5, "media", 8)
     assert statement.name == "enqueue_jobs"
     assert statement.parameters["payloads"] == ['{"a":1}', "{}"]
@@ -42,7 +44,7 @@ def test_options_are_in_the_units_of_the_statement():
 )
 def test_a_wrong_option_is_named(options, problem, says):
     with pytest.raises(problem, match=says):
-        enqueue_by_name("mail:receipt", [{}], options)
+        one_by_name("mail:receipt", {}, options)
 
 
 def test_a_negative_delay_means_now():
@@ -52,12 +54,12 @@ def test_a_negative_delay_means_now():
 @pytest.mark.parametrize("kind", ["os.system()", "../../x", "a;drop table", "<script>", "x" * 10_000, "", None, 5])
 def test_a_bad_kind_is_refused(kind):
     with pytest.raises(ValueError, match="is not a name"):
-        enqueue_by_name(kind, [{}], {})
+        one_by_name(kind, {}, {})
 
 
 def test_a_bad_payload_is_refused():
-    with pytest.raises(PayloadError, match=r"\$\.a"):
-        enqueue_by_name("a:b", [{}, {"a": "\0"}], {})
+    with pytest.raises(PayloadError, match=r"^payload at \$\.a"):
+        one_by_name("a:b", {"a": "\0"}, {})
 
 
 @pytest.mark.parametrize(("job_id", "problem"), [("7", TypeError), (True, TypeError), (None, TypeError), (2**63, ValueError)])

@@ -259,3 +259,25 @@ def test_a_job_that_moves_while_it_is_cancelled_is_found(queue, outcome, asked, 
         canceller.join()
     assert queue.state(jobs[asked].id) == state
     assert answers == ["cancelled" if state == "cancelled" else "cancelling"]
+
+
+@pytest.mark.parametrize(("looked_at", "outcome"), [("history", "retry"), ("running", "ok")])
+def test_a_job_that_moves_while_it_is_retried_is_found(queue, looked_at, outcome):
+    """It moves to a place that has been looked at already, while the next one is waited for."""
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    answers: list[str | None] = []
+    child.connection.execute("BEGIN")
+    child.connection.execute(f"LOCK TABLE jobherd.{looked_at} IN ACCESS EXCLUSIVE MODE")
+    with Queue(queue.dsn) as other:
+        retrier = threading.Thread(target=lambda: answers.append(other.retry(job.id)))
+        retrier.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
+        while not queue.run(waiting, other.connection.info.backend_pid)[0][0]:
+            time.sleep(0.01)
+        child.settle(job.token, [job.id], outcome, delay=30.0, error="why", ran=1.0)
+        child.connection.execute("COMMIT")
+        retrier.join()
+    assert answers == ["ready"]
+    assert queue.run("SELECT id FROM jobherd.ready") == [(job.id,)]

@@ -1,0 +1,11 @@
+-- Take the ids of jobs that copy_ready or copy_scheduled will put in, and say what their options mean now; run by producers right
+-- before it. The moment is written as JSON writes it: in the session's own style it may hold the short name of a zone that PostgreSQL
+-- reads as another one.
+SELECT array(SELECT nextval('jobherd.job_ids') FROM generate_series(1, %(count)s::integer)) AS ids,
+       c.run_at <= now() AS due,
+       to_json(c.run_at) #>> '{}' AS run_at,
+       c.queue, c.priority
+  FROM (SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,
+               coalesce(%(queue)s::text, k.queue, 'default') AS queue,
+               coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority
+          FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text) AS c

@@ -1,0 +1,104 @@
+"""Rows a second into the queue, by the number of jobs of a call: one by one, by the statement, by COPY, against a bare COPY into the same table.
+
+All ways take turns within a round, in an order drawn anew: the server pauses for some 50 ms every few calls of 10,000, and in a fixed order it
+was always the same way that met it. Each begins with an empty table; durable, every call commits.
+
+The bare COPY sends lines that were made before, into the same table with its indexes, checks and trigger, and leaves ids to the sequence: what
+the database can do. The statement is the product's own, with COPY switched off; it and the COPY of the same jobs say where the one should
+take over from the other.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from handlers import Client, check_payload, handler
+from handlers._bulk import Chunk, chunks
+from handlers._client import put_on
+from handlers._enqueue import Options
+from tests.support.figures import Report, median_with_interval
+from tests.support.ground import arguments, ground
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BARE = "COPY jobherd.ready (queue, kind, payload) FROM STDIN"
+
+
+class ByStatement(Chunk):
+    """A chunk that is never copied."""
+
+    is_large = False
+
+
+class ByCopy(Chunk):
+    """A chunk that is always copied."""
+
+    is_large = True
+
+
+@handler("bench:order")
+def order(order_id: int, customer: str, note: str, paid: bool) -> None: ...  # noqa: FBT001  # as people write it
+
+
+def payload(number: int) -> dict[str, Any]:
+    """About 100 bytes."""
+    return {"order_id": number, "customer": f"customer {number}", "note": "some words that make it a hundred bytes", "paid": True}
+
+
+def main() -> int:
+    given = arguments(__doc__, rounds=9, large=200_000)
+    dice = random.Random(given.seed)
+    report = Report("enqueue: rows a second by the size of the call, payloads of about 100 bytes", given.seed)
+    with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, Client(connection=connection) as client:
+        report.on(dsn)
+
+        def forced(made: type[Chunk], payloads: list[dict[str, Any]]) -> None:
+            put_on(connection, (made(one.kind, one.texts, one.options) for one in chunks("bench:order", payloads, Options())))
+
+        def bare(lines: str) -> None:
+            with connection.cursor().copy(BARE) as copy:
+                copy.write(lines)
+
+        for size in (1, 100, 500, 1000, 2000, 10_000, given.large):
+            payloads = [payload(number) for number in range(size)]
+            lines = "".join(f"default\tbench:order\t{check_payload(one)}\n" for one in payloads)
+            ways: dict[str, Callable[[], object]] = {
+                "bare COPY": lambda lines=lines: bare(lines),
+                "statement": lambda payloads=payloads: forced(ByStatement, payloads),
+                "COPY": lambda payloads=payloads: forced(ByCopy, payloads),
+                "enqueue_many": lambda payloads=payloads: client.enqueue_many("bench:order", payloads),
+                "enqueue_many of a handler": lambda payloads=payloads: order.options(client=client).enqueue_many(payloads),
+                "enqueue_stream": lambda payloads=payloads: client.enqueue_stream("bench:order", iter(payloads)),
+            }
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            calls = max(1, min(50, 30_000 // size))
+            rounds = given.rounds if size < given.large else max(3, given.rounds // 2)
+            for _ in range(rounds):
+                for way in dice.sample(list(ways), len(ways)):
+                    connection.execute("TRUNCATE jobherd.ready")
+                    start = time.perf_counter()
+                    for _ in range(calls):
+                        ways[way]()
+                    found[way].append(calls * size / (time.perf_counter() - start))
+                    (rows,) = connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()
+                    assert rows == calls * size, f"{way} put in {rows} of {calls * size}"
+            report.fact(f"calls of {size}, {rounds} rounds", "rows/s, median (95 % interval), share of the bare COPY of the same round")
+            for way, rates in found.items():
+                middle, low, high = median_with_interval(rates)
+                share = median_with_interval([rate / floor for rate, floor in zip(rates, found["bare COPY"], strict=True)])[0]
+                report.fact(f"  {way}", f"{middle:,.0f} ({low:,.0f} to {high:,.0f}), {share:.2f}")
+            if size == given.large:
+                report.aim(
+                    f"enqueue_many of {size} by a client, rows/s", median_with_interval(found["enqueue_many"])[0], 150_000, at_least=True
+                )
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test check format unit test-pg15 schema bench faults clean
+.PHONY: help run test check format unit test-pg15 schema bench faults model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 m
 	$(BIN)/python -m tests.faults.parent
 	$(BIN)/python -m tests.faults.stuck
 	$(BIN)/python -m tests.faults.outage
+
+model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
+	$(BIN)/python -m tests.models $(if $(WIDE),--wide)
 
 clean:               ## remove what the targets made, the data too
 	rm -rf $(VENV) .jobherd build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

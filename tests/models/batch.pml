@@ -1,0 +1,358 @@
+/* A batch, its revocation and its crash: what child and parent say to each other through shared memory while the database moves rows.
+ *
+ * NC children, K jobs. A child claims what is ready (one row of `running` under a new token) and runs it in order. While a job in front
+ * runs long, the parent takes back those behind it. Children are killed at any step. Words on the board go through store buffers
+ * (x86-TSO: a processor's own stores become visible to others later, in order), so a missing fence shows. One statement sent to the
+ * database is one step, which may still happen after the child that sent it was killed, until its backend is ended. Time is not modelled:
+ * "runs long" is any moment. A replacement has a page of its own here; in the program the dead child's page is copied before it is cleared.
+ * The first outcome of job 1 is "again", so that a job comes back to a child whose board still speaks of its earlier run.
+ * Not modelled: leases (lease.pml), commits that a crash of the server swallows (claim.pml).
+ *
+ * Proved for every job, whatever the interleaving, with so many KILLS and REVOKES (EARLY: outcomes may also be settled in mid-batch):
+ *   SIDE_BY_SIDE  its code never starts while another run of it is under way
+ *   AGAIN         its code never starts once it has ended in the database, nor after it has returned; but for the one window that no
+ *                 protocol can close, a kill between the return and the store of the outcome on the board
+ *   UNEARNED      it is never settled as finished unless its code returned
+ *   TORN          the parent never believes an outcome whose content is not on the board
+ *   BLAMED        a crash is charged to the job that was running and to no neighbour
+ *   LOST          it ends
+ *
+ * holds:
+ * holds:  KILLS=0 REVOKES=2
+ * holds:  K=2 EARLY
+ * wide:   K=2 REVOKES=2
+ * wide:   K=2 KILLS=2
+ * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the child reads `revoked` before its announcement can be seen
+ * breaks: NO_PARENT_FENCE     SIDE_BY_SIDE  the parent reads `current` before its `revoked` can be seen
+ * breaks: NO_LOOK             SIDE_BY_SIDE  the child does not look at `revoked`
+ * breaks: GIVES_CURRENT       SIDE_BY_SIDE  the parent gives back the job in front too
+ * breaks: NO_FENCE            SIDE_BY_SIDE  a settlement asks for the job and not for its claim
+ * breaks: OUTCOME_LATE        AGAIN         an outcome is put on the board after the next job has started
+ * breaks: BOARD_UNREAD        AGAIN         the parent does not settle a dead child's outcomes from the board
+ * breaks: EXCUSE_NONE         AGAIN         the one window that remains is not excused: it is there
+ * breaks: COUNT_FIRST         TORN          the count of outcomes is stored before their content
+ * breaks: WORDS_WITHOUT_TOKEN UNEARNED      the count does not say of which claim it is
+ * breaks: NO_MARK             BLAMED        an announced job counts as started
+ * breaks: RELEASE_FIRST       LOST          a dead child's jobs are released before its backend is ended
+ * breaks: DROPS_REST          LOST          a child that was revoked hands back the announced job alone and forgets those behind it
+ */
+#ifndef K
+#define K 3
+#endif
+#ifndef KILLS
+#define KILLS 1
+#endif
+#ifndef REVOKES
+#define REVOKES 1
+#endif
+#define NC (2 + KILLS)          /* two children, and one more for each that dies */
+
+#define READY 0                 /* where a job is: ready, ended, or in the row of that token */
+#define ENDED 255
+#define MOST 31                 /* tokens fit into the board's words */
+
+/* Words on the board. Each carries the token of its claim: what is left from an earlier claim is seen to be so. */
+#define TOKEN(w)    ((w) >> 3)
+#define JOB(w)      (((w) >> 1) & 3)
+#define STARTED(w)  ((w) & 1)
+#define JOBS(w)     ((w) & 7)
+#define NOW(t, j, s) ((t) * 8 + (j) * 2 + (s))
+#define BIT(j)      (1 << ((j) - 1))
+#define LOWEST(m)   ((m) & 1 -> 1 : ((m) & 2 -> 2 : 3))
+
+/* The properties. With ONLY a single one is looked at: a broken variant must fail in the one it is named with. */
+#define SIDE_BY_SIDE 1
+#define AGAIN        2
+#define UNEARNED     3
+#define TORN         4
+#define BLAMED       5
+#define LOST         6
+#ifdef ONLY
+#define require(name, condition) assert((condition) || name != ONLY)
+#else
+#define require(name, condition) assert((condition) && name)
+#endif
+
+/* the database */
+byte row[K + 1];                /* of job j: READY, ENDED, or the token of the row of `running` that holds it */
+byte owner[K + 1];              /* and the child of that row, plus one */
+byte tokens;
+
+/* shared memory: a page for each child */
+byte current[NC];               /* written by the child: token, job, started */
+byte content[NC];               /* written by the child: the outcomes themselves, as a set of jobs */
+byte count[NC];                 /* written by the child: how many of them are valid, as a set of jobs */
+byte revoked[NC];               /* written by the parent: a token */
+
+/* store buffers */
+#define CURRENT 0
+#define CONTENT 1
+#define COUNT   2
+chan of_child[NC] = [4] of { byte, byte };
+chan of_parent[NC] = [1] of { byte };
+
+/* processes */
+bool dead[NC];                  /* and the parent has not dealt with it yet */
+bool asking[NC];                /* it died with a statement in flight: a settlement with a claim */
+byte a_token[NC], a_fin[NC], a_back[NC];
+byte kills, revokes;
+bool retried;                   /* the first outcome of job 1 is "again": a second run of it is right */
+
+/* ghosts: what the properties speak of and the program does not know */
+byte runner[K + 1];             /* the child that runs job j, plus one */
+byte returned;                  /* jobs whose code has returned */
+byte victim[NC];                /* had started when this child was killed, and no outcome of it is on the board */
+
+#if K == 3
+#define SOME_READY (row[1] == READY || row[2] == READY || row[3] == READY)
+#define ALL_ENDED  (row[1] == ENDED && row[2] == ENDED && row[3] == ENDED)
+#else
+#define SOME_READY (row[1] == READY || row[2] == READY)
+#define ALL_ENDED  (row[1] == ENDED && row[2] == ENDED)
+#endif
+
+#ifdef NO_FENCE
+#define HELD(x, t) (row[x] != READY && row[x] != ENDED)
+#else
+#define HELD(x, t) (row[x] == (t) && (t) != 0)
+#endif
+
+/* Outcomes on a board are those of claim t, or none. */
+inline outcomes(w, c, t) {
+#ifndef WORDS_WITHOUT_TOKEN
+  if :: TOKEN(w) != t || TOKEN(c) != t -> w = 0 :: else fi;
+#endif
+  require(TORN, !(JOBS(w) & ~JOBS(c)));
+  w = JOBS(w); c = 0
+}
+
+/* Whom a death is charged to: the job that was marked as started and has no outcome. */
+inline charge(i, now, fin) {
+#ifdef NO_MARK
+  x = (JOB(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
+#else
+  x = (STARTED(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
+#endif
+  x = (x && HELD(x, TOKEN(now)) -> x : 0);
+  require(BLAMED, x == victim[i]);
+  x = 0; victim[i] = 0
+}
+
+/* One transaction: under the fence of row t, end the jobs `fin` and give back the jobs `back`. What the row does not hold stays as it is. */
+inline settle(t, fin, back) {
+  x = 1;
+  do
+  :: x <= K ->
+     if
+     :: HELD(x, t) && (fin & BIT(x)) ->
+        require(UNEARNED, returned & BIT(x));
+        returned = returned & ~BIT(x); row[x] = (x == 1 && !retried -> READY : ENDED); owner[x] = 0;
+        if :: x == 1 -> retried = true :: else fi
+     :: HELD(x, t) && !(fin & BIT(x)) && (back & BIT(x)) -> row[x] = READY; owner[x] = 0
+     :: else
+     fi;
+     x++
+  :: else -> break
+  od;
+  x = 0
+}
+
+/* One transaction: move what is ready into a row of a new token. */
+inline claim(i) {
+  mine = 0; t = 0;
+  if
+  :: SOME_READY ->
+     assert(tokens < MOST);
+     tokens++; t = tokens;
+     x = 1;
+     do
+     :: x <= K ->
+        if
+        :: row[x] == READY -> row[x] = tokens; owner[x] = i + 1; mine = mine | BIT(x)
+        :: else
+        fi;
+        x++
+     :: else -> break
+     od;
+     x = 0
+  :: else
+  fi
+}
+
+#define FORGET(i) asking[i] = false; a_token[i] = 0; a_fin[i] = 0; a_back[i] = 0
+
+/* What a dead child had sent is executed: settlement and claim in one transaction, and nobody hears the answer. */
+inline late(i) {
+  settle(a_token[i], a_fin[i], a_back[i]); claim(i); mine = 0; t = 0; FORGET(i)
+}
+
+inline visible(i, a, v) {
+  if
+  :: a == CURRENT -> current[i] = v
+  :: a == CONTENT -> content[i] = v
+  :: a == COUNT   -> count[i] = v
+  fi
+}
+
+proctype Memory(byte i) {       /* stores become visible one by one, whenever it pleases the processor */
+  byte a, v;
+end:
+  do
+  :: atomic { of_child[i]?a,v -> visible(i, a, v); a = 0; v = 0 }
+  :: atomic { of_parent[i]?v -> revoked[i] = v; v = 0 }
+  od
+}
+
+#define OR_DIE(where) :: atomic { kills < KILLS -> kills++; goto where }
+
+proctype Child(byte i) {
+  byte t, mine, fin, j, x, v;
+end:
+  atomic { i == 0 || (i == 1 && tokens) || (i > 1 && kills >= i - 1) };   /* who claims first is called 0; the rest replace the dead */
+  do
+  :: atomic { ALL_ENDED && !fin -> break }
+  OR_DIE(die)
+  :: atomic { SOME_READY || fin || mine };                    /* settle and claim: sent ... */
+     if
+     OR_DIE(die_asking)
+     :: atomic { settle(t, fin, mine); claim(i); fin = 0; j = 0 }            /* ... and executed */
+     fi;
+     do
+     :: atomic { !mine -> break }
+     OR_DIE(die)
+     :: atomic { mine -> j = LOWEST(mine); of_child[i]!CURRENT,NOW(t, j, 0) };            /* announce */
+#ifndef NO_CHILD_FENCE
+        empty(of_child[i]);                                   /* fence */
+#endif
+        if
+        OR_DIE(die)
+#ifndef NO_LOOK
+        :: atomic { revoked[i] == t ->                        /* hand back this one and all behind it, with the settlement */
+#ifdef DROPS_REST
+             mine = BIT(j);
+#endif
+             break }
+        :: atomic { revoked[i] != t ->
+#else
+        :: atomic { true ->
+#endif
+             of_child[i]!CURRENT,NOW(t, j, 1);                /* the mark: from here on a death is a crash of this job */
+             require(SIDE_BY_SIDE, runner[j] == 0);
+             require(AGAIN, row[j] != ENDED && !(returned & BIT(j)));
+             runner[j] = i + 1 }                              /* the job's code runs */
+        fi;
+#ifdef OUTCOME_LATE
+        atomic { of_child[i]!CONTENT,(t * 8 + fin); of_child[i]!COUNT,(t * 8 + fin) };
+#endif
+        if
+        OR_DIE(die_running)
+        :: atomic { runner[j] = 0; returned = returned | BIT(j); mine = mine & ~BIT(j); fin = fin | BIT(j) }      /* it returns */
+        fi;
+#ifdef COUNT_FIRST
+        atomic { of_child[i]!COUNT,(t * 8 + fin) };
+#endif
+#ifndef OUTCOME_LATE
+        if
+        OR_DIE(die_returned)
+        :: atomic { of_child[i]!CONTENT,(t * 8 + fin);        /* its outcome, and then that there is one */
+#ifndef COUNT_FIRST
+                    of_child[i]!COUNT,(t * 8 + fin);
+#endif
+                    j = 0 }
+        fi;
+#endif
+#ifdef EARLY                                                  /* outcomes that have grown old are settled alone */
+        if
+        :: true
+        :: mine && fin -> atomic { settle(t, fin, 0) }        /* `fin` is kept: saying it twice changes nothing */
+        fi
+#endif
+     od
+  od;
+  goto left;
+
+  /* SIGKILL. Stores that were made do become visible; a statement that was sent stays sent; the code of the job stops. */
+die_asking:
+  atomic { asking[i] = true; a_token[i] = t; a_fin[i] = fin; a_back[i] = mine; goto die };
+die_running:
+  atomic { runner[j] = 0; victim[i] = j; goto die };
+die_returned:
+  atomic {
+    victim[i] = j;
+#ifndef EXCUSE_NONE
+    returned = returned & ~BIT(j);                            /* nobody can know: it will run again */
+#endif
+    goto die };
+die:
+  atomic {
+    do :: of_child[i]?x,v -> visible(i, x, v) :: empty(of_child[i]) -> break od;
+    dead[i] = true; t = 0; mine = 0; fin = 0; j = 0; x = 0; v = 0 };
+left:
+  skip
+}
+
+proctype Parent(byte i) {       /* what the parent does about one child: letters about one child leave in order */
+  byte t, now, fin, con, mine, x;
+end:
+  do
+  :: atomic { current[i] && revokes < REVOKES -> revokes++; t = TOKEN(current[i]) };     /* a job in front runs long */
+     atomic { of_parent[i]!t };
+#ifndef NO_PARENT_FENCE
+     empty(of_parent[i]);                                     /* fence */
+#endif
+     now = current[i];
+     fin = count[i];
+     con = content[i];
+     if
+     :: atomic { TOKEN(now) == t ->                           /* one transaction under the fence of row t */
+          outcomes(fin, con, t);
+#ifdef GIVES_CURRENT
+          settle(t, fin, 7 & ~(BIT(JOB(now)) - 1));
+#else
+          settle(t, fin, 7 & ~(BIT(JOB(now)) * 2 - 1));
+#endif
+          now = 0; fin = 0; t = 0 }
+     :: atomic { TOKEN(now) != t -> now = 0; fin = 0; con = 0; t = 0 } /* it has left that claim, and handed back what it did not start */
+     :: atomic { true -> now = 0; fin = 0; con = 0; t = 0 }            /* the session broke, the letter is lost */
+     fi
+  :: atomic { dead[i] -> dead[i] = false;
+#ifdef RELEASE_FIRST
+       skip };
+#else
+       if :: asking[i] -> late(i) :: true -> FORGET(i) fi }; /* what was in flight still commits, or not: then the backend is gone */
+#endif
+     atomic {
+       now = current[i]; fin = count[i]; con = content[i]; t = TOKEN(now);
+       outcomes(fin, con, t);
+#ifndef BOARD_UNREAD
+       settle(t, fin, 0);
+#endif
+       charge(i, now, fin);
+       now = 0; fin = 0; t = 0 };
+     atomic {                                                 /* release: whatever rows it has */
+       x = 1;
+       do
+       :: x <= K -> if :: owner[x] == i + 1 -> row[x] = READY; owner[x] = 0 :: else fi; x++
+       :: else -> break
+       od;
+       x = 0;
+       current[i] = 0; content[i] = 0; count[i] = 0; revoked[i] = 0
+     };
+#ifdef RELEASE_FIRST
+     atomic { if :: asking[i] -> late(i) :: true -> FORGET(i) fi };
+#endif
+     break
+  od
+}
+
+proctype Monitor() {            /* nothing can move any more */
+  timeout -> require(LOST, ALL_ENDED)
+}
+
+init {
+  byte i;
+  atomic {
+    do :: i < NC -> run Memory(i); run Child(i); run Parent(i); i++ :: else -> break od;
+    run Monitor(); i = 0
+  }
+}

@@ -81,12 +81,13 @@ class Clerk:
         self._session = session
         self._ran_on = ran_on
 
-    def settle(self, token: int, finished: Sequence[Finished], *, relieved: bool = False) -> None:
+    def settle(self, token: int, finished: Sequence[Finished], *, relieved: bool = False) -> bool:
         """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
 
         relieved: the parent may have written some of it, and given others back.
+        Return whether the claim still stood; a settlement whose answer was lost looks as if it did not.
         """
-        self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
+        return self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
 
     def settle_and_claim(self, token: int, finished: Sequence[Finished], claim: Parameters, *, relieved: bool = False) -> list[Row] | None:
         """Write what became of these jobs and claim the next ones, in one transaction and one round trip.
@@ -125,14 +126,16 @@ class Clerk:
         return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
     @staticmethod
-    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: bool) -> None:
-        if len(settled) < len(finished) and not (relieved and settled):
-            written = {row[0] for row in settled}
-            lost = [one.job for one in finished if one.job not in written]
-            _log.warning(
-                "the claim of %d jobs was lost, what became of them was not written", len(lost),
-                extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
-            )  # fmt: skip
+    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: bool) -> bool:
+        if len(settled) == len(finished) or (relieved and settled):
+            return True
+        written = {row[0] for row in settled}
+        lost = [one.job for one in finished if one.job not in written]
+        _log.warning(
+            "the claim of %d jobs was lost, what became of them was not written", len(lost),
+            extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
+        )  # fmt: skip
+        return False
 
 
 def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:

@@ -266,16 +266,19 @@ class Worker:
             if reason is not Reason.NONE:
                 self._note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
-            if self._unsettled and time.monotonic() - self._first_at + executor.expected(row.kind) > HELD:
-                self._settle(more=True)
+            soon = not self._unsettled or time.monotonic() - self._first_at + executor.expected(row.kind) <= HELD
+            if not soon and not self._settle(more=True):
+                # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
+                self._hand_back(batch[place:])
+                return
             finished = executor.execute(row, claimed_at=self._claimed_at, among=among)
             self._examine()
             if finished is None:
                 self._lose(len(batch) - place)
                 return
-            self._enter(finished, more=place + 1 < len(batch))
-            if among and board.revoked == self._token:
-                # It took longer than it was expected to: the parent has given the others back. Those it has not, we do.
+            stands = self._enter(finished, more=place + 1 < len(batch))
+            if not stands or (among and board.revoked == self._token):
+                # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 self._hand_back(batch[place + 1 :])
                 return
         self._adapt(batch)
@@ -287,15 +290,17 @@ class Worker:
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(1, min(settings.batch, int(settings.hold / max(expected, LEAST))))
 
-    def _enter(self, finished: Finished, *, more: bool) -> None:
-        """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again."""
+    def _enter(self, finished: Finished, *, more: bool) -> bool:
+        """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.
+
+        Return whether the claim still stands, as far as that was seen.
+        """
         self._note(finished)
         try:
             entered = self._board.enter(finished.as_entry())
         except (TypeError, ValueError):
             entered = False
-        if not entered and more:
-            self._settle(more=True)
+        return entered or not more or self._settle(more=True)
 
     def _examine(self) -> None:
         """Look whether the job has left this process as it found it; cheap, for it is done after each."""
@@ -318,17 +323,19 @@ class Worker:
         for row in rows:
             self._note(self._executor.unstarted(row, cancelled=told.get(row.id) is Reason.CANCEL))
 
-    def _settle(self, *, more: bool = False) -> None:
-        """Write what is not written. `more`: further jobs of the claim are still to run."""
+    def _settle(self, *, more: bool = False) -> bool:
+        """Write what is not written; return whether the claim stood. `more`: further jobs of the claim are still to run."""
+        whole = True
         if self._unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self._say(Phase.SETTLING, keep_job=True)
-            self._clerk.settle(self._token, self._unsettled, relieved=self._board.revoked == self._token)
+            whole = self._clerk.settle(self._token, self._unsettled, relieved=self._board.revoked == self._token)
             if more:
                 self._unsettled = []
                 self._board.clear_ledger()
             else:
                 self._forget()
+        return whole
 
     def _lose(self, jobs: int) -> None:
         _log.warning("the claim was lost, dropping %d jobs of it", jobs, extra={"token": self._token})

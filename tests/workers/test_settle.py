@@ -142,3 +142,15 @@ def test_no_outcome_is_committed_without_waiting_for_its_fsync(bench: Bench):
     assert child.dismiss() == EXIT_LEFT
     noted = bench.ask("SELECT waits, count(*) AS n FROM public.commits GROUP BY waits")
     assert [(row["waits"], row["n"]) for row in noted] == [("on", 20)]
+
+
+def test_nothing_more_of_a_claim_starts_once_a_settlement_found_it_lost(bench: Bench, gate):
+    jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
+    child = bench.start(batch=3)
+    arrival = gate.wait_arrival("a")
+    bench.ask("UPDATE jobherd.running SET token = token + 1000000")  # as if somebody else had it now
+    arrival.open()
+    child.wait_idle()
+    assert child.board.jobs_started == 1
+    assert [bench.job(job)["state"] for job in jobs] == ["running"] * 3
+    assert "was lost" in child.log()

@@ -153,6 +153,9 @@ class Crew:
         if now < self._look_at:
             return
         self._look_at = now + LOOK
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
+        boards = {slot.number: self.boards[slot.number] for slot in workers}
+        self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():
             board = self.boards[slot.number]
@@ -171,6 +174,10 @@ class Crew:
                 found += slot.idle
                 if found >= self._fleet.calls:
                     return
+
+    def anyone_idle(self) -> bool:
+        """Whether a worker is idle at this moment, by its board."""
+        return any(self.boards[slot.number].idle for slot in self._fleet.alive() if slot.kind.works)
 
     def look_at(self) -> float:
         """When the boards should be looked at again: often while anything runs, seldom while all wait."""

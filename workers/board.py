@@ -85,7 +85,7 @@ def fence() -> None:
     """Make what was stored seen by others before anything is read: a processor may turn the two round.
 
     A child shows itself idle and then looks at the epoch; the parent moves the epoch and then looks who is idle. Were either pair turned
-    round, both could miss each other, and the wake-up would be lost.
+    round, both could miss each other, and the wake-up would be lost. The same holds for the word that the parent hears.
     """
     with _lock:
         pass
@@ -187,7 +187,7 @@ _AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
 _AT_TRACE: Final = _AT_LOG + _LOG
 _SIZE: Final = (_AT_TRACE + _TRACE + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED = range(8)
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _IDLED = range(9)
 
 
 class Board:
@@ -228,6 +228,7 @@ class Board:
 
     def set_idle(self, *, idle: bool) -> None:
         """Called in the child: it waits for a nudge, or it does not."""
+        self._words[_IDLED] += idle
         self._words[_IDLE] = idle
 
     def set_database(self, *, connected: bool) -> None:
@@ -357,6 +358,11 @@ class Board:
         return bool(self._words[_IDLE])
 
     @property
+    def times_idle(self) -> int:
+        """How often a child of this slot has gone idle: whether it was, between two looks."""
+        return int(self._words[_IDLED])
+
+    @property
     def database(self) -> bool:
         """Whether the child has a session."""
         return bool(self._words[_DATABASE])
@@ -419,10 +425,11 @@ class Notice:
     """The page of all: the parent writes, every child reads.
 
     `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
-    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through.
+    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
+    is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
     """
 
-    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE = range(5)
+    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
@@ -443,6 +450,15 @@ class Notice:
     def epoch(self) -> int:
         """Grows with everything that may mean work."""
         return int(self._words[self._EPOCH])
+
+    @property
+    def hearing(self) -> bool:
+        """Whether producers notify the parent."""
+        return bool(self._words[self._HEARING])
+
+    @hearing.setter
+    def hearing(self, value: bool) -> None:
+        self._words[self._HEARING] = value
 
     @property
     def lease_deadline(self) -> float:

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test check format unit test-pg15 schema bench faults clean
+.PHONY: help run test check format unit test-pg15 schema bench model faults clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -45,12 +45,17 @@ test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
-bench: $(VENV)/.ready  ## latency, processor, lateness, claim, drain: each against its floor in the same run
+bench: $(VENV)/.ready  ## latency, processor, lateness, claim, drain, producers: each against its floor in the same run
 	$(BIN)/python -m tests.bench.latency
 	$(BIN)/python -m tests.bench.cpu
 	$(BIN)/python -m tests.bench.scheduled
 	$(BIN)/python -m tests.bench.claim
 	$(BIN)/python -m tests.bench.drain
+	$(BIN)/python -m tests.bench.producers
+
+model: $(VENV)/.ready  ## search every interleaving of the models, and of their broken variants (needs spin and a C compiler)
+	@command -v spin >/dev/null || { echo 'spin is not installed (Debian: apt-get install spin gcc)'; exit 1; }
+	$(BIN)/python -m tests.models.check
 
 faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 minutes)
 	$(BIN)/python -m tests.faults.kill_children

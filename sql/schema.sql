@@ -763,8 +763,8 @@ CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.queues FOR EACH 
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE
-            WHEN (strpos(current_setting('jobherd.called'::text, true), ((','::text || new.queue) || ','::text)) > 0) THEN false
-            ELSE (set_config('jobherd.called'::text, concat(current_setting('jobherd.called'::text, true), ',', new.queue, ','), true) IS NOT NULL)
+            WHEN (current_setting('jobherd.called'::text, true) = new.queue) THEN false
+            ELSE (set_config('jobherd.called'::text, new.queue, true) IS NOT NULL)
         END) EXECUTE FUNCTION jobherd.wake_sleepers();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();

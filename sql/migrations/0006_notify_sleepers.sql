@@ -11,7 +11,7 @@
 DROP TRIGGER wake ON jobherd.ready;
 DROP FUNCTION jobherd.wake_ready();
 
--- Runs at commit, once for a transaction and queue. To look at a sleep key is to take it alone and let go of it at once. That stands in one
+-- Runs at commit. To look at a sleep key is to take it alone and let go of it at once. That stands in one
 -- expression, where no cancellation can come between: a session would keep the key. Sixteen keys, or those who look at the same time
 -- would take each other for sleepers. Nobody waits here: whoever cannot enter the gate notifies.
 CREATE FUNCTION jobherd.wake_sleepers() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -25,9 +25,11 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The condition is looked at when a row is inserted, and notes the queue: of a hundred thousand rows one waits for the commit. The note
--- ends with the transaction, and with the savepoint whose rows are rolled back.
+-- The condition is looked at when a row is inserted, and notes its queue: of a hundred thousand rows of a queue one waits for the commit
+-- (rows that change queues all the time wait, and pay, each for itself; the server sends what is the same once). The note ends with the
+-- transaction, and with the savepoint whose rows are rolled back. It is short because the server reads it anew for each statement: a
+-- list of all queues so far cost a single insert twice as much.
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (CASE WHEN strpos(current_setting('jobherd.called', true), ',' || NEW.queue || ',') > 0 THEN false
-               ELSE set_config('jobherd.called', concat(current_setting('jobherd.called', true), ',', NEW.queue, ','), true) IS NOT NULL END)
+    WHEN (CASE WHEN current_setting('jobherd.called', true) = NEW.queue THEN false
+               ELSE set_config('jobherd.called', NEW.queue, true) IS NOT NULL END)
     EXECUTE FUNCTION jobherd.wake_sleepers();

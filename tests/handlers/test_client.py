@@ -10,7 +10,6 @@ import pytest
 from psycopg.rows import dict_row
 
 import sql
-
 from handlers import (
     AsyncClient,
     Client,

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 NEVER_POLL = {"poll": "300s", "lease": "120s"}
 """And a beat a lease away: its look for cancels has the parent take a turn."""
-KEYS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND mode = 'ShareLock'"
+KEYS = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND mode = 'ShareLock'"
+)
 
 
 class Ears:

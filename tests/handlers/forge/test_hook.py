@@ -14,7 +14,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import sql
-
 from handlers.forge._database import transaction
 from handlers.forge._pushes import MISSED, Change, Push, catch_up, keep, read_push, tell
 from handlers.forge._repository import CONFIG, Place, RepositoryError, init_repository, read_place, write_place

@@ -45,13 +45,14 @@ test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
-bench: $(VENV)/.ready  ## latency, processor, lateness, claim, enqueue, drain: each against its floor in the same run
+bench: $(VENV)/.ready  ## latency, processor, lateness, claim, enqueue, drain, producers: each against its floor in the same run
 	$(BIN)/python -m tests.bench.latency
 	$(BIN)/python -m tests.bench.cpu
 	$(BIN)/python -m tests.bench.scheduled
 	$(BIN)/python -m tests.bench.claim
 	$(BIN)/python -m tests.bench.enqueue
 	$(BIN)/python -m tests.bench.drain
+	$(BIN)/python -m tests.bench.producers
 
 faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 minutes)
 	$(BIN)/python -m tests.faults.kill_children

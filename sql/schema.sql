@@ -287,20 +287,25 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION jobherd.wake_ready() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-BEGIN
-    PERFORM pg_notify('jobherd_jobs', queue) FROM (SELECT DISTINCT queue FROM arrived) AS queues;
-    RETURN NULL;
-END $$;
-
 CREATE FUNCTION jobherd.wake_scheduled() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
     PERFORM pg_notify('jobherd_jobs', '@due')
     WHERE (SELECT min(run_at) FROM arrived) <= (SELECT run_at FROM jobherd.scheduled ORDER BY run_at LIMIT 1);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION jobherd.wake_sleepers() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+             WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
+             THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
+             ELSE true END) THEN
+        PERFORM pg_notify('jobherd_jobs', NEW.queue);
+    END IF;
     RETURN NULL;
 END $$;
 
@@ -759,6 +764,10 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
 
-CREATE TRIGGER wake AFTER INSERT ON jobherd.ready REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_ready();
+CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
+        CASE
+            WHEN (current_setting('jobherd.called'::text, true) = new.queue) THEN false
+            ELSE (set_config('jobherd.called'::text, new.queue, true) IS NOT NULL)
+        END) EXECUTE FUNCTION jobherd.wake_sleepers();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();

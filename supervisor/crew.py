@@ -129,6 +129,8 @@ class Crew:
             os.close(ends.wake)
         board = self.boards[slot.number]
         record = board.now() or Now(Phase.BOOTING)
+        if record.phase is Phase.RUNNING and board.begun != record.job:
+            record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
         policy = board.policy(record.kind)
         slot.now = record
         pid, was = slot.pid, slot.state
@@ -159,6 +161,9 @@ class Crew:
         if now < self._look_at:
             return
         self._look_at = now + LOOK
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
+        boards = {slot.number: self.boards[slot.number] for slot in workers}
+        self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():
             board = self.boards[slot.number]
@@ -177,6 +182,10 @@ class Crew:
                 found += slot.idle
                 if found >= self._fleet.calls:
                     return
+
+    def anyone_idle(self) -> bool:
+        """Whether a worker is idle at this moment, by its board."""
+        return any(self.boards[slot.number].idle for slot in self._fleet.alive() if slot.kind.works)
 
     def look_at(self) -> float:
         """When the boards should be looked at again: often while anything runs, seldom while all wait."""

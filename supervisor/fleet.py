@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.kinds import KINDS, WEB, WORKER, Kind
 from workers.board import Now, Phase, Reason
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready, Report
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 class State(Enum):
@@ -138,6 +138,7 @@ class Slot:
     orders: list[tuple[int, int]] = field(default_factory=list)
     """Those of them it has not been told of yet."""
     idle: bool = False
+    times_idle: int = 0
     claims: int = 0
     exclusive: bool = False
     """The job it runs may not outlive the lease."""
@@ -226,6 +227,8 @@ class Fleet:
         """How many idle children should be nudged."""
         self.keeper_called = False
         self.all_called = False
+        self.busy_since: float | None = None
+        """Since when no worker has been idle, as far as we have looked; None: one may be."""
         self.deaths_open = 0
         """Deaths whose jobs are not given back yet."""
         self.exit_code: int | None = None
@@ -286,6 +289,14 @@ class Fleet:
         """There may be work for so many."""
         self.calls += count
 
+    def all_idle_called(self) -> None:
+        """There may be work, and we do not know for how many: for each that is idle."""
+        self.calls += sum(slot.kind.works for slot in self.alive())
+
+    def rested(self) -> None:
+        """Some worker has gone idle."""
+        self.busy_since = None
+
     def forked(self, slot: Slot, *, pid: int, incarnation: int, now: float, started: int, jitter: float) -> None:
         """A process fills the slot. `jitter` in -1..1 spreads its limits, so that not all are replaced in one moment."""
         if slot.forked_at:
@@ -315,6 +326,8 @@ class Fleet:
                 self.ever_ready = self.ever_ready or slot.kind.works  # a keeper loads no handlers: it is ready whatever they are
             case More():
                 self.called()
+            case Idle():
+                self.rested()
             case Problem(text):
                 if text not in self._problems:  # every worker finds the same broken module
                     self._problems.add(text)
@@ -352,6 +365,18 @@ class Fleet:
         """It holds jobs beside the one that runs; they were looked at."""
         late = record.phase is Phase.RUNNING and record.token != slot.relieved and now - record.started >= self.limits.hold
         slot.late = (record.token, record.job) if late else None
+
+    def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
+        """The boards of the READY workers were looked at: by slot, whether it is idle, and how often it has been."""
+        rested = not seen
+        for number, (idle, times) in seen.items():
+            slot = self.slots[number]
+            rested = rested or idle or times != slot.times_idle
+            slot.times_idle = times
+        if rested:
+            self.busy_since = None
+        elif self.busy_since is None:
+            self.busy_since = now
 
     def nudged(self, slot: Slot) -> None:
         """A nudge was sent."""

@@ -2,7 +2,7 @@
 
 Within one turn the order is fixed: notifications, reports, and only then deaths, for a child's last report may be in the same batch as
 its death, and a reaped child is forgotten. The loop never waits for anything but the selector. Its hands are `crew.py` (processes),
-`courier.py` with `registration.py` and `undertaker.py` (the database), `bulletin.py` (what is said of it all).
+`courier.py` with `registration.py`, `hearing.py` and `undertaker.py` (the database), `bulletin.py` (what is said of it all).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.fleet import Course, Fleet, Limits, State
+from supervisor.hearing import Hearing
 from supervisor.manager import ServiceManager
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
@@ -78,6 +79,7 @@ class Supervisor:
             fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
+        self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
         self.bulletin = Bulletin(
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
         )
@@ -147,6 +149,8 @@ class Supervisor:
     _plan_at = 0.0
 
     def _wake_at(self, now: float) -> float:
+        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called:
+            return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
         asks = self.fleet.limits.until_empty and self.fleet.course is Course.SERVING
         empty = self._ask_empty_at if asks else NEVER
         # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
@@ -154,6 +158,7 @@ class Supervisor:
             self._plan_at,
             self.courier.wake_at(),
             self.registration.wake_at(),
+            self.hearing.wake_at(now),
             self.undertaker.wake_at(),
             self.crew.look_at(),
             self.crew.look_for_late_at,
@@ -170,6 +175,7 @@ class Supervisor:
         self._resolve(now)
         self.courier.step(now)
         self.registration.step(now)
+        self.hearing.step(now)
         self.courier.step(now)
         up = self.courier.link is Link.UP
         if up and not self._was_up:

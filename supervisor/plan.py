@@ -15,6 +15,8 @@ from supervisor.kinds import KINDS, WORKER, Kind
 from workers.board import Order, Phase, Reason
 
 NEVER: Final = float("inf")
+BUSY: Final = 0.2
+"""Seconds without an idle worker after which producers need not notify any more: hearing again costs three round trips."""
 PATIENCE_WITHOUT_DATABASE: Final = 3.0
 """Seconds that a leaving supervisor waits for a database that is away to take its jobs back; then the lease does it."""
 
@@ -101,6 +103,11 @@ def plan(fleet: Fleet, now: float) -> Plan:
         _replace(fleet, now, result)
     result.actions.extend(nudges(fleet))
     return result
+
+
+def hears(fleet: Fleet, now: float) -> bool:
+    """Return whether producers should notify us: unless every worker has been busy for a while, for then each claims by itself."""
+    return fleet.busy_since is None or now < fleet.busy_since + BUSY
 
 
 def nudges(fleet: Fleet) -> list[Action]:

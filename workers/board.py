@@ -86,7 +86,7 @@ def fence() -> None:
     """Make what was stored seen by others before anything is read: a processor may turn the two round.
 
     A child shows itself idle and then looks at the epoch; the parent moves the epoch and then looks who is idle. Were either pair turned
-    round, both could miss each other, and the wake-up would be lost.
+    round, both could miss each other, and the wake-up would be lost. The same holds for the word that the parent hears.
     """
     with _lock:
         pass
@@ -190,7 +190,7 @@ _AT_TRACE: Final = _AT_LOG + _LOG
 _AT_LEDGER: Final = _AT_TRACE + _TRACE
 _SIZE: Final = (_AT_LEDGER + _LEDGER + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED = range(12)
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED, _IDLED, _BEGUN = range(14)
 
 
 class Board:
@@ -231,15 +231,17 @@ class Board:
 
     def set_idle(self, *, idle: bool) -> None:
         """Called in the child: it waits for a nudge, or it does not."""
+        self._words[_IDLED] += idle
         self._words[_IDLE] = idle
 
     def set_database(self, *, connected: bool) -> None:
         """Called in the child: it has a session, or it looks for one."""
         self._words[_DATABASE] = connected
 
-    def count_started(self) -> None:
-        """Called in the child: one more job has started."""
+    def count_started(self, job: int) -> None:
+        """Called in the child: one more job starts. What was announced and not begun when its child died has not run."""
         self._words[_STARTED] += 1
+        self._words[_BEGUN] = job
 
     def count_claim(self, *, empty: bool) -> None:
         """Called in the child: it asked the database for work."""
@@ -252,6 +254,7 @@ class Board:
         words[_ENTERED] = 0  # before the token: entries of the last claim must never be read as this one's
         words[_CLAIM] = token
         words[_HELD] = held
+        words[_BEGUN] = 0
 
     def enter(self, record: bytes) -> bool:
         """Called in the child: what became of a job of the claim, before the next one starts. False if it does not fit."""
@@ -396,6 +399,11 @@ class Board:
         return int(self._words[_REVOKED])
 
     @property
+    def begun(self) -> int:
+        """The job of the claim that was begun last, or 0."""
+        return int(self._words[_BEGUN])
+
+    @property
     def held(self) -> int:
         """How many jobs of its claim the child held when it began, beside the first."""
         return int(self._words[_HELD])
@@ -422,6 +430,11 @@ class Board:
     def idle(self) -> bool:
         """Whether the child waits for a nudge."""
         return bool(self._words[_IDLE])
+
+    @property
+    def times_idle(self) -> int:
+        """How often a child of this slot has gone idle: whether it was, between two looks."""
+        return int(self._words[_IDLED])
 
     @property
     def database(self) -> bool:
@@ -486,10 +499,11 @@ class Notice:
     """The page of all: the parent writes, every child reads.
 
     `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
-    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through.
+    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
+    is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
     """
 
-    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE = range(5)
+    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
@@ -510,6 +524,15 @@ class Notice:
     def epoch(self) -> int:
         """Grows with everything that may mean work."""
         return int(self._words[self._EPOCH])
+
+    @property
+    def hearing(self) -> bool:
+        """Whether producers notify the parent."""
+        return bool(self._words[self._HEARING])
+
+    @hearing.setter
+    def hearing(self, value: bool) -> None:
+        self._words[self._HEARING] = value
 
     @property
     def lease_deadline(self) -> float:

@@ -168,7 +168,7 @@ class Executor:
             fence()
             if board.revoked == row.token:
                 return self.unstarted(row, cancelled=False)
-        board.count_started()
+        board.count_started(row.id)
         if row.attempts == 1:
             board.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = row

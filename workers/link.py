@@ -1,7 +1,7 @@
 """The pipes between a parent and a child, both ends: everything that can be said there.
 
 wake, parent to child: one byte says "look for work"; the end of the file says "finish what you hold and leave", and with a changed
-parent it says that the parent died. report, child to parent: READY, MORE, and a PROBLEM in words. Never a message per job, never a
+parent it says that the parent died. report, child to parent: READY, MORE, IDLE, and a PROBLEM in words. Never a message per job, never a
 payload: a pipe that can fill up is a pipe that two processes can die on.
 """
 
@@ -37,13 +37,18 @@ class More:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """The child goes to sleep while the parent hears nothing: it must be called once the parent does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something people should know, in a sentence."""
 
     text: str
 
 
-Report = Ready | More | Problem
+Report = Ready | More | Idle | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
@@ -68,6 +73,8 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"R", _READY.size) + _READY.pack(child, backend)
         case More():
             body = _HEAD.pack(b"M", 0)
+        case Idle():
+            body = _HEAD.pack(b"I", 0)
         case Problem(text):
             words = text.encode(errors="replace")[:_LONGEST]
             body = _HEAD.pack(b"P", len(words)) + words
@@ -98,6 +105,8 @@ class Inbox:
                 found.append(Ready(*_READY.unpack(body)))
             elif tag == b"M":
                 found.append(More())
+            elif tag == b"I":
+                found.append(Idle())
             elif tag == b"P":
                 found.append(Problem(body.decode(errors="replace")))
             else:

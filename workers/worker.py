@@ -22,7 +22,7 @@ from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
 from workers.execute import LEAST, Claimed, Executor
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready, send
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
 from workers.tidiness import Tidiness
@@ -192,6 +192,8 @@ class Worker:
         self._board.set_idle(idle=True)
         fence()
         if self._notice.epoch == epoch and not self._wake.dismissed:  # who was dismissed during the claim hears nothing more
+            if not self._notice.hearing:
+                send(self._seat.report, Idle())  # or nobody would notify of a job: the parent took us for busy
             self._say(Phase.IDLE)
             self._executor.show("idle")
             self._sleep(longest * random.uniform(0.9, 1.1), idle=True)

@@ -20,6 +20,12 @@ def noop(n: int = 0) -> None:
     """Do nothing."""
 
 
+@handler("bench:hold", timeout="1h")
+def hold(seconds: float) -> None:
+    """Keep a worker busy, and no processor."""
+    time.sleep(seconds)
+
+
 @handler("bench:burn")
 def burn(rounds: int) -> None:
     """Burn pure Python for so many rounds: a fixed amount of work, whoever does it."""

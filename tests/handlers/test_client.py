@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+import sql
 from handlers import (
     AsyncClient,
     Client,
@@ -144,7 +145,8 @@ def test_a_handler_enqueues_what_it_takes(as_default, database):
 
 def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_default, database):
     with psycopg.connect(database, autocommit=True) as listener:
-        listener.execute("LISTEN jobherd_jobs")
+        listener.execute(sql.load("listen_jobs"))
+        listener.execute(sql.load("start_hearing"))
         found = receipt.enqueue_many([{"order_id": 1}, (2,), receipt.payload(order_id=3)])
         heard = list(listener.notifies(timeout=30, stop_after=1))
         heard += list(listener.notifies(timeout=0))

@@ -21,9 +21,11 @@ def enqueue(queue, kind="mail:receipt", payload="{}", options="{}"):
 
 
 def listen(queue):
+    """A session for whose sake producers notify; when they need not: test_wake.py."""
     connection = psycopg.connect(queue.dsn, autocommit=True)
     queue.opened.append(connection)
     connection.execute(queue.text("listen_jobs"))
+    connection.execute(queue.text("start_hearing"))
     return connection
 
 

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from supervisor.fleet import Course, Exit, Fleet, Limits, Rung, State, Why
-from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, plan
+from supervisor.plan import BUSY, NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
 from workers.board import Now, Order, Phase, Reason
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
 
 KILLED = Exit(None, signal.SIGKILL)
 LEFT = Exit(EXIT_LEFT, None)
@@ -424,3 +424,47 @@ def test_the_system_refuses_a_process():
     assert ("Fork", 0) not in story.names()
     assert story.wake_at <= story.now + 0.1
     assert ("Fork", 0) in story.names(0.1)
+
+
+def looked(story, **idle):
+    """The boards were looked at: `w0=(idle, times idle)`."""
+    story.fleet.saw_times_idle({int(name[1:]): seen for name, seen in idle.items()}, story.now)
+
+
+def test_producers_notify_until_every_worker_has_been_busy_for_a_while():
+    story = Story().up()
+    assert hears(story.fleet, story.now), "before the first look one may be idle"
+    looked(story, w0=(False, 0), w1=(False, 0))
+    assert hears(story.fleet, story.now + BUSY - 0.01)
+    assert not hears(story.fleet, story.now + BUSY)
+
+
+@pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "has been idle since the last look"])
+def test_a_worker_that_was_idle_begins_the_while_anew(w1):
+    story = Story().up()
+    looked(story, w0=(False, 0), w1=(False, 3))
+    looked(story, w0=(False, 0), w1=(False, 3))
+    story.now += 0.1
+    looked(story, w0=(False, 0), w1=w1)
+    assert hears(story.fleet, story.now + 10)
+    looked(story, w0=(False, 0), w1=(False, w1[1]))
+    assert not hears(story.fleet, story.now + BUSY)
+
+
+def test_one_that_says_it_is_idle_is_heard_at_once_and_a_fleet_without_workers_counts_as_idle():
+    story = Story().up()
+    looked(story, w0=(False, 0), w1=(False, 0))
+    story.fleet.heard(story.fleet.slots[0], Idle(), story.now)
+    assert hears(story.fleet, story.now + 10)
+    looked(story, w0=(False, 0), w1=(False, 0))
+    assert not hears(story.fleet, story.now + 10)
+    looked(story)
+    assert hears(story.fleet, story.now + 10)
+
+
+def test_once_it_hears_every_idle_worker_is_called_and_nobody_else():
+    story = Story(workers=3).up()
+    story.idle(0, 2)
+    story.fleet.all_idle_called()
+    assert story.names() == [("Nudge", 0), ("Nudge", 2)]
+    assert story.names() == []

@@ -82,7 +82,7 @@ def test_starts_waits_and_claims_are_sums_over_the_slots():
     with Web() as child:
         for slot, board in enumerate(child.boards[:3]):
             for number in range(slot + 1):
-                board.count_started()
+                board.count_started(1)
                 board.count_wait(0.004 * (number + 1))
                 board.count_claim(empty=False)
                 board.count_claim(empty=True)
@@ -349,12 +349,12 @@ def test_a_strained_child_hands_out_what_it_rendered_a_moment_ago():
             return Scrape((await page.answer(Request("GET", "/metrics"))).body.decode()).of("jobherd_worker_jobs_started_total")
 
         assert await started() == 0
-        board.count_started()
+        board.count_started(1)
         purse.strained = True
         assert await started() == 0
         clock[0] += exposition.REUSED + 0.1
         assert await started() == 1, "but not for long"
-        board.count_started()
+        board.count_started(1)
         purse.strained = False
         assert await started() == 2
         await measurer.close()

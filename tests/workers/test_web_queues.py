@@ -178,7 +178,7 @@ def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypat
 
 def test_without_a_database_the_boards_still_speak(monkeypatch):
     with Web() as child:
-        child.boards[0].count_started()
+        child.boards[0].count_started(1)
         scrape = child.scrape()
         child.scrape()
         assert scrape.of("jobherd_worker_jobs_started_total") == 1

@@ -14,7 +14,7 @@ from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
 from workers.board import Phase, Reason
 from workers.connection import process_started
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Problem, Ready
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
 
 
 def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
@@ -60,6 +60,20 @@ def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Ben
     arrival.open()
     gate.wait_arrival("b").open()
     gate.wait_arrival("c").open()
+
+
+def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench):
+    child = bench.start()
+    child.wait_report(Idle)
+    assert (child.board.idle, child.board.times_idle) == (True, 1)
+    bench.notice.hearing = True
+    job = bench.enqueue("act:nothing")
+    child.nudge()
+    bench.wait(job, "completed")
+    child.wait_idle()
+    assert child.dismiss() == EXIT_LEFT
+    assert child.board.times_idle >= 2
+    assert Idle not in {type(report) for report in child.inbox.take(os.read(child.report, 65536))}
 
 
 def test_kinds_that_the_handlers_declare_are_entered(bench: Bench):

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import sql
 from handlers.forge._database import transaction
 from handlers.forge._pushes import MISSED, Change, Push, catch_up, keep, read_push, tell
 from handlers.forge._repository import CONFIG, Place, RepositoryError, init_repository, read_place, write_place
@@ -48,7 +49,8 @@ def test_a_push_of_many_refs_wakes_once(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     with psycopg.connect(forge.dsn, autocommit=True) as ears:
-        ears.execute("LISTEN jobherd_jobs")
+        ears.execute(sql.load("listen_jobs"))
+        ears.execute(sql.load("start_hearing"))
         push(source, remote, *(f"main:refs/heads/branch-{number}" for number in range(30)))
         heard = [one.payload for one in ears.notifies(timeout=0)]
     assert heard == ["default"]

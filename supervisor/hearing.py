@@ -1,0 +1,132 @@
+"""Whether producers notify us, and what must have happened before our children may rely on it.
+
+A transaction that notifies holds up every other one, so producers do it only while some supervisor holds the sleep keys
+(`sql/migrations/0006_notify_sleepers.sql`). The way to hearing has three steps, and leaving one out loses a wake-up: take the keys; wait
+until whoever was committing at that moment has committed, for it may have looked before; call every child that is idle, for what it has
+committed was not notified. The way back has two: take back the word on the notice, then look once more whether a child is idle. A child
+shows itself idle and then looks at that word: one of the two sees the other. A session that is lost takes the keys with it.
+
+Nothing here waits; each step is a letter. When we should hear is decided in `plan.py`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from supervisor.courier import Answer, Courier, Link
+from supervisor.plan import hears
+from workers.board import fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.fleet import Fleet
+    from workers.board import Notice
+
+REFUSED: Final = 0.5
+"""Seconds before what was refused is asked for again."""
+SOONEST: Final = 0.005
+LATEST: Final = 0.05
+"""Seconds between two looks at who is still committing: the first pause, and what it doubles to."""
+
+
+class Stage(Enum):
+    """How far we are."""
+
+    DEAF = "deaf"
+    """Nobody notifies for our sake. A child that goes idle says so."""
+    ASKING = "asking"
+    """The keys, or who is committing, are asked for."""
+    WAITING = "waiting"
+    """We are notified; somebody who does not know that is still committing."""
+    HEARING = "hearing"
+    """Children may sleep."""
+
+
+class Hearing:
+    """Drives it. `step` is called each turn; `anyone_idle` looks at the boards."""
+
+    def __init__(self, courier: Courier, fleet: Fleet, notice: Notice, *, anyone_idle: Callable[[], bool]) -> None:
+        self.stage = Stage.DEAF
+        self._courier = courier
+        self._fleet = fleet
+        self._notice = notice
+        self._anyone_idle = anyone_idle
+        self._epoch = -1
+        self._again_at = 0.0
+        self._pause = SOONEST
+        self._committing: list[str | None] | None = None
+
+    def wake_at(self, now: float) -> float:
+        """When `step` must be called at the latest."""
+        if self._courier.link is not Link.UP:
+            return float("inf")
+        return self._again_at if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now)) else float("inf")
+
+    def step(self, now: float) -> None:
+        """Go on towards hearing, or leave it, as the plan says."""
+        if self._courier.link is not Link.UP or self._epoch != self._courier.epoch:
+            self._notice.hearing = False
+            self.stage, self._again_at = Stage.DEAF, now
+            if self._courier.link is not Link.UP:
+                return
+            self._epoch = self._courier.epoch
+        if self.stage is Stage.DEAF and now >= self._again_at and hears(self._fleet, now):
+            self._start(now)
+        elif self.stage is Stage.WAITING and now >= self._again_at:
+            self._look(now)
+        elif self.stage is Stage.HEARING and not hears(self._fleet, now):
+            self._stop()
+
+    # -- the way there ----------------------------------------------------------------------------------------------
+
+    def _start(self, now: float) -> None:
+        self.stage = Stage.ASKING
+        self._pause, self._committing = SOONEST, None
+        epoch = self._epoch
+        self._courier.ask("start_hearing", {}, lambda answer: self._started(answer, epoch, asked=now))
+
+    def _started(self, answer: Answer, epoch: int, *, asked: float) -> None:
+        if epoch != self._epoch:
+            return
+        if answer is None:
+            self.stage, self._again_at = Stage.DEAF, asked + REFUSED
+        else:
+            self._look(asked)
+
+    def _look(self, now: float) -> None:
+        self.stage = Stage.ASKING
+        epoch = self._epoch
+        self._courier.ask("find_committing", {"seen": self._committing}, lambda answer: self._looked(answer, epoch, asked=now))
+
+    def _looked(self, answer: Answer, epoch: int, *, asked: float) -> None:
+        if epoch != self._epoch:
+            return
+        if answer == []:
+            self.stage = Stage.HEARING
+            self._notice.hearing = True
+            self._notice.bump()
+            self._fleet.all_idle_called()
+            return
+        if answer is not None:
+            self._committing = [row[0] for row in answer]
+        self.stage, self._again_at = Stage.WAITING, asked + self._pause
+        self._pause = min(2 * self._pause, LATEST)
+
+    # -- the way back -----------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._notice.hearing = False
+        fence()
+        if self._anyone_idle():
+            self._notice.hearing = True
+            self._fleet.rested()
+            return
+        self.stage, self._again_at = Stage.DEAF, 0.0
+        # Should we be asked for again before it is answered: the session takes one letter after the other.
+        self._courier.ask("stop_hearing", {}, _ignore)
+
+
+def _ignore(answer: Answer) -> None:
+    """Whether or not it was refused: keys that are kept cost notifications and lose nothing."""

@@ -1,0 +1,116 @@
+"""Producers that commit one job at a time against a busy fleet: what it costs them that they can wake somebody.
+
+Slices of the same load in turn, so that all see the same machine: without the trigger; with it, while every worker is busy; and with it
+while somebody sleeps, when each of them must notify. The aim is for the second against the first; the third shows what is at stake.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+import sql
+from tests.support.figures import Report, at
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+WORK = Path(__file__).with_name("work.py")
+KEYS: Final = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND mode = 'ShareLock'"
+NONE, BUSY, ASLEEP = "no trigger at all", "trigger, all busy", "trigger, somebody sleeps"
+
+
+def produce(dsn: str, orders: Connection) -> None:
+    """A producer: for each time that comes in, commit jobs until then, and say how many."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while until := orders.recv():
+            count = 0
+            while time.monotonic() < until:
+                connection.execute("SELECT jobherd.enqueue('bench:noop')", prepare=True)
+                count += 1
+            orders.send(count)
+
+
+def wait_for_keys(connection: psycopg.Connection, held: bool) -> None:
+    until = time.monotonic() + 30
+    while bool(connection.execute(KEYS).fetchone()[0]) is not held:
+        assert time.monotonic() < until, "the supervisor neither takes nor lets go of the keys"
+        time.sleep(0.02)
+
+
+def heard(ears: psycopg.Connection) -> int:
+    """How many jobs were notified since the last time; our own mark is the last."""
+    ears.execute("SELECT pg_notify('jobherd_jobs', '@mark')")
+    count = 0
+    for note in ears.notifies(timeout=30):
+        if note.payload == "@mark":
+            break
+        count += note.payload[0] != "@"
+    return count
+
+
+def main() -> int:
+    given = arguments(__doc__, producers=8, rounds=24, seconds=0.5, workers=2)
+    report = Report(f"producers: {given.producers} of them commit one by one")
+    with ground() as (_, dsn), Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
+        report.on(dsn)
+        ends = [multiprocessing.Pipe() for _ in range(given.producers)]
+        family = [multiprocessing.Process(target=produce, args=(dsn, theirs), daemon=True) for _, theirs in ends]
+        for process in family:
+            process.start()
+        with psycopg.connect(dsn, autocommit=True) as connection, psycopg.connect(dsn, autocommit=True) as ears:
+            for _ in range(given.workers):
+                connection.execute("SELECT jobherd.enqueue('bench:hold', '{\"seconds\": 3600}')")
+            wait_for_keys(connection, held=False)
+            ears.execute(sql.load("listen_jobs"))
+            rates: dict[str, list[float]] = {NONE: [], BUSY: [], ASLEEP: []}
+            notified = dict.fromkeys(rates, 0)
+            commits = dict.fromkeys(rates, 0)
+            for number in range(-1, given.rounds):  # the first to warm up
+                turns = [NONE, BUSY] if number % 2 else [BUSY, NONE]
+                for what in turns if number % 4 else [*turns, ASLEEP]:
+                    connection.execute("TRUNCATE jobherd.ready")
+                    connection.execute(f"ALTER TABLE jobherd.ready {'DISABLE' if what is NONE else 'ENABLE'} TRIGGER wake")
+                    if what is ASLEEP:
+                        ears.execute(sql.load("start_hearing"))
+                    heard(ears)
+                    until = time.monotonic() + given.seconds
+                    for ours, _ in ends:
+                        ours.send(until)
+                    count = sum(ours.recv() for ours, _ in ends)
+                    told = heard(ears)
+                    if what is ASLEEP:
+                        ears.execute(sql.load("stop_hearing"))
+                    if number >= 0:
+                        rates[what].append(count / given.seconds)
+                        notified[what] += told
+                        commits[what] += count
+            for ours, _ in ends:
+                ours.send(0.0)
+            for process in family:
+                process.join()
+        herd.signal(signal.SIGQUIT)
+        herd.wait()
+    for what, found in rates.items():
+        report.fact(
+            f"{what}, jobs/s",
+            f"median {at(found, 0.5):,.0f} ({min(found):,.0f} to {max(found):,.0f}), {notified[what]:,} of {commits[what]:,} notified",
+        )
+    report.holds("whoever commits while somebody sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
+    report.holds("nobody notifies without the trigger", notified[NONE] == 0)
+    report.aim("notified while all are busy, %", 100 * notified[BUSY] / commits[BUSY], 1.0)
+    ratio = at([busy / none for busy, none in zip(rates[BUSY], rates[NONE], strict=True)], 0.5)
+    report.aim("trigger, all busy : no trigger, median of the rounds", ratio, 0.9, at_least=True)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

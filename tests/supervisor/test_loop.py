@@ -1,0 +1,43 @@
+"""What the loop itself must not forget. Its policies are tested as plans, its turns by real supervisors."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from supervisor.loop import Supervisor
+from supervisor.settings import Settings
+
+
+@pytest.fixture
+def supervisor():
+    supervisor = Supervisor(Settings(), "host=/nowhere")
+    yield supervisor
+    supervisor.selector.close()
+    supervisor.signals.close()
+    for board in supervisor.crew.boards:
+        board.close()
+    os.close(supervisor.notice.fd)
+
+
+@pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the keeper"])
+def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor, call):
+    """It comes with the last answers of a turn; the next one would begin with a wait for something else to happen, up to a second."""
+    now = time.monotonic()
+    supervisor._plan_at = supervisor._poll_at = float("inf")
+    supervisor.courier._at = now + 10
+    assert supervisor._wake_at(now) > now
+    fleet = supervisor.fleet
+    match call:
+        case "called":
+            fleet.called()
+        case "all_idle_called":
+            fleet.forked(next(fleet.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+            fleet.all_idle_called()
+        case "database_up":
+            fleet.database_up(now)
+        case "the keeper":
+            fleet.keeper_called = True
+    assert supervisor._wake_at(now) <= now

@@ -47,6 +47,8 @@ def call(handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
     if handler.signature.is_async:
         return _in_loop(lambda: _plain_call(handler, job, arguments))
     result = _plain_call(handler, job, arguments)
+    if result is None:
+        return None
     if type(result) is CoroutineType or inspect.iscoroutine(result):
         coroutine = result
         return _in_loop(lambda: coroutine)

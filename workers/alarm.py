@@ -81,6 +81,8 @@ class Alarm:
             (signal.SIGHUP, _nothing),
             (signal.SIGQUIT, _leave_now),
         )
+        self._numbers = [number for number, _ in self._installed]
+        self._handlers = [handler for _, handler in self._installed]
 
     def install(self) -> None:
         """Install the handlers. Signals are still blocked then: what was sent meanwhile arrives at them and not at the parent's."""
@@ -165,7 +167,7 @@ class Alarm:
 
     def is_intact(self) -> bool:
         """Return whether the handlers are still ours; a look into the interpreter's own table, no system call."""
-        return all(_signal.getsignal(number) is handler for number, handler in self._installed)
+        return list(map(_signal.getsignal, self._numbers)) == self._handlers
 
     def rearm_if_touched(self) -> bool:
         """Put the timer right if somebody stopped or moved it; return whether it was as we left it. A system call: for long jobs."""

@@ -147,7 +147,7 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
         "token": token,
         "ran_on": ran_on,
         "ids": [one.job for one in finished],
-        "outcomes": [outcome.label for outcome in outcomes],
+        "outcomes": None if plain else [outcome.label for outcome in outcomes],
         "delays": None if plain else _some([outcome.delay or None for outcome in outcomes]),
         "results": None if plain else _some([outcome.result for outcome in outcomes]),
         "codes": None if plain else _some([outcome.code for outcome in outcomes]),

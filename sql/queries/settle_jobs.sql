@@ -1,11 +1,11 @@
 -- Write what became of some jobs of a claimed batch, each in the table its new state names. Run by the child that holds the
 -- claim, or by its parent once the child is dead.
 --
--- The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
+-- Without %(outcomes)s all of them are 'ok'. The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
 -- are not spoken of stay claimed: the row is updated and not written anew, for child and parent may both settle, and who has waited
 -- for the other must find it. Returns the ids that were settled: a missing one says that its claim was lost.
 WITH said AS MATERIALIZED (
-    SELECT *
+    SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
       FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(delays)s::double precision[], %(results)s::text[], %(codes)s::text[],
                   %(errors)s::text[], %(tracebacks)s::text[], %(ran)s::double precision[], %(ago)s::double precision[],
                   %(usages)s::text[], %(progresses)s::text[], %(post_mortems)s::text[], %(crashes)s::smallint[], %(keeps)s::integer[])

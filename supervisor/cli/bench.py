@@ -46,6 +46,8 @@ GAP: Final = 0.02
 """Seconds between two jobs whose start is measured: the system is to be idle before each."""
 SLICE: Final = 5000
 """Jobs put in by one statement."""
+AHEAD: Final = 32
+"""Days of partitions, as many as the keeper will want."""
 BATCH: Final = 100
 SINGLE: Final = 20
 """Of the jobs one in so many is drained in claims of one, which takes about as long as all of them in batches."""
@@ -133,6 +135,8 @@ def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
     try:
         _drop_left_behind(at)
         migrate(connection, schema=at.schema)
+        # Else the keeper does it while the first jobs are measured, and no settlement gets through meanwhile.
+        at.row("keep_partitions", {"ahead": AHEAD})
         yield at
     finally:
         with _undisturbed():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support.figures import Figure
 
-WIDTH, LEFT, RIGHT = 760, 330, 90
+WIDTH, LEFT, RIGHT = 880, 430, 110
 COLOURS = ("#2f81f7", "#8b949e", "#3fb950", "#d29922")
 STYLE = "text{font:12px system-ui,sans-serif;fill:#57606a}.t{font-weight:600}@media(prefers-color-scheme:dark){text{fill:#adbac7}}"
 

@@ -241,7 +241,8 @@ def main() -> int:
         report.figure(f"drain of {jobs:,}, Jobherd {version(ours)}", found[ours], unit="jobs/s")
         for peer in others:
             if found[peer]:
-                label = f"drain of {min(jobs, peer.most):,}, Jobherd against {peer.name} {version(peer)}"
+                fewer = f" (of {peer.most:,})" if peer.most < jobs else ""
+                label = f"drain of {jobs:,}, Jobherd against {peer.name} {version(peer)}{fewer}"
                 report.figure(label, found[ours], found[peer], unit="jobs/s", aim=peer.aim if jobs == given.many else None, at_least=True)
     for name, times in (("p50", starts), ("p99", tails)):
         for peer in others:

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test check format unit test-pg15 schema bench faults model clean
+.PHONY: help run test check format unit test-pg15 schema bench bench-peers bench-page faults model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -45,14 +45,15 @@ test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
-bench: $(VENV)/.ready  ## latency, processor, lateness, claim, enqueue, drain, producers: each against its floor in the same run
-	$(BIN)/python -m tests.bench.latency
-	$(BIN)/python -m tests.bench.cpu
-	$(BIN)/python -m tests.bench.scheduled
-	$(BIN)/python -m tests.bench.claim
-	$(BIN)/python -m tests.bench.enqueue
-	$(BIN)/python -m tests.bench.drain
-	$(BIN)/python -m tests.bench.producers
+bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two)
+	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .bench/ (about 15 minutes)
+	mkdir -p .bench/figures
+	JOBHERD_TEST_FIGURES=$(CURDIR)/.bench/figures $(BIN)/python -m tests.bench.peers
+
+bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/performance.md
+	$(BIN)/python -m tests.bench.publish
 
 faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 minutes)
 	$(BIN)/python -m tests.faults.kill_children
@@ -60,9 +61,10 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 m
 	$(BIN)/python -m tests.faults.parent
 	$(BIN)/python -m tests.faults.stuck
 	$(BIN)/python -m tests.faults.outage
+	$(BIN)/python -m tests.faults.batches
 
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)
 
 clean:               ## remove what the targets made, the data too
-	rm -rf $(VENV) .jobherd build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .jobherd .bench build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

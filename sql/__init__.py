@@ -67,8 +67,8 @@ def numbered(name: str, schema: str = SCHEMA) -> tuple[str, tuple[str, ...]]:
 
 
 def in_schema(text: str, schema: str) -> str:
-    """Return `text` with its tables in `schema` instead of `jobherd`."""
+    """Return `text` with its tables in `schema` instead of `jobherd`, also where a name is put together: `'jobherd.' || part`."""
     if schema == SCHEMA:
         return text
     check_schema(schema)
-    return re.sub(r"\bjobherd\.(?=[a-z%])", f"{schema}.", text).replace("SCHEMA IF NOT EXISTS jobherd", f"SCHEMA IF NOT EXISTS {schema}")
+    return re.sub(r"\bjobherd\.(?=[a-z%'])", f"{schema}.", text).replace("SCHEMA IF NOT EXISTS jobherd", f"SCHEMA IF NOT EXISTS {schema}")

@@ -300,7 +300,7 @@ CREATE FUNCTION jobherd.wake_sleepers() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+    IF current_setting('jobherd.sleeps', true) = 'yes' OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN

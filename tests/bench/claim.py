@@ -64,6 +64,12 @@ def main() -> int:
                     report.fact(f"{size} waiting and {size} scheduled, claim of {wanted}", f"plan {name}, {buffers} buffers")
                     report.spread(f"  claim of {wanted} at {size}", timed(queue, wanted, given.rounds))
         for wanted in (1, 10, 100):
+            report.figure(
+                f"buffers of a claim of {wanted} at {SIZES[1]:,} against {SIZES[0]:,}",
+                [plans[SIZES[1], wanted][1]],
+                [plans[SIZES[0], wanted][1]],
+                aim=1.15,
+            )
             small, large = plans[SIZES[0], wanted], plans[SIZES[1], wanted]
             report.holds(f"claim of {wanted}: the same plan", small[0] == large[0], f"{small[0]}, {large[0]}")
             # The index is a level or two deeper, and a claim walks it a few times; nothing else may grow.

@@ -1,58 +1,53 @@
-"""How fast 20,000 jobs that do nothing are drained, durable and with full history, by the size of the batch a child claims.
+"""How fast jobs that do nothing are drained, durable and with full history, against the ceiling of this server in the same run.
 
-The jobs are loaded into a paused queue, right before and without ANALYZE; the time runs from the resumption to the end of the last job.
+In turn one drain of the product, for each size of batch, and one of the ceiling (`ceiling.py`), which claims in its own best batches and
+keeps nothing. The jobs are loaded into a held queue, right before and without ANALYZE; the time runs from its release to the last job's end.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psycopg
 
+from tests.bench.ceiling import Ceiling
+from tests.bench.jobs import PAYLOAD, drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
 from tests.support.herd import Herd
 
 WORK = Path(__file__).with_name("work.py")
-
-
-def drain(dsn: str, jobs: int, batch: int, workers: int) -> float:
-    """Jobs a second."""
-    with Herd(dsn, WORK, "--batch", str(batch), workers=workers), psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("SELECT jobherd.pause('default', 'loading')")
-        connection.execute(
-            "INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:noop', json_build_object('n', n) FROM generate_series(1, %s) AS n",
-            [jobs],
-        )
-        (start,) = connection.execute("SELECT clock_timestamp()").fetchone()
-        connection.execute("SELECT jobherd.resume('default')")
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            time.sleep(0.2)
-            # Cheap: waiting jobs are looked at by an index, and only their absence asks for the count.
-            if not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)").fetchone()[0]:
-                break
-        done, last = connection.execute("SELECT count(*), max(finished_at) FROM jobherd.history WHERE state = 'completed'").fetchone()
-        assert done == jobs, f"{done} of {jobs} jobs were completed"
-        return jobs / (last - start).total_seconds()
+BATCHES = (100, 500)
 
 
 def main() -> int:
-    given = arguments(__doc__, jobs=20_000, workers=2, runs=3)
+    given = arguments(__doc__, jobs=100_000, workers=2, runs=5)
     report = Report(f"drain: {given.jobs} no-op jobs, {given.workers} workers, full history")
-    with ground() as (cluster, dsn):
+    ours: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+    ceiling: list[float] = []
+    with ground() as (cluster, dsn), Ceiling(dsn, processes=given.workers) as plain:
         report.on(dsn)
-        for batch in (1, 10, 100):
-            found = []
-            for _ in range(given.runs):
-                with fresh(cluster) as own:
-                    found.append(drain(own, given.jobs, batch, given.workers))
-            report.fact(
-                f"batch {batch:>3}, jobs/s",
-                f"median {sorted(found)[len(found) // 2]:,.0f} (of {', '.join(f'{each:,.0f}' for each in found)})",
-            )
+        for _ in range(given.runs):
+            ceiling.append(plain.drain(given.jobs, PAYLOAD))
+            for batch in BATCHES:
+                with (
+                    fresh(cluster) as own,
+                    Herd(own, WORK, "--batch", str(batch), workers=given.workers),
+                    psycopg.connect(own, autocommit=True) as connection,
+                ):
+                    ours[batch].append(drain(connection, given.jobs))
+        single = []
+        with (
+            fresh(cluster) as own,
+            Herd(own, WORK, workers=given.workers),
+            psycopg.connect(own, autocommit=True) as connection,
+        ):
+            single = [drain(connection, given.jobs // 20) for _ in range(given.runs)]
+    for batch in BATCHES:
+        aim = 0.5 if batch == max(BATCHES) else None
+        report.figure(f"drain in batches of {batch}, against the ceiling", ours[batch], ceiling, unit="jobs/s", aim=aim, at_least=True)
+    report.figure("drain in batches of 1", single, unit="jobs/s")
     return report.end()
 
 

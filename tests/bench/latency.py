@@ -20,6 +20,8 @@ from tests.support.herd import Herd
 
 WORK = Path(__file__).with_name("work.py")
 GAP = 0.02
+STRETCHES = 10
+"""The p50 is compared stretch by stretch, for its ratio to have an interval."""
 
 
 def main() -> int:
@@ -65,12 +67,14 @@ def main() -> int:
     report.spread("floor", bare)
     report.spread("  the product's enqueue call alone", calls)
     report.spread("  the floor's enqueue call alone", bare_calls)
-    for name, share, limit in (("p50", 0.5, 1.3), ("p95", 0.95, None), ("p99", 0.99, None)):
-        ratio = at(ours, share) / at(bare, share)
-        if limit is None:
-            report.fact(f"ratio {name}", f"{ratio:.3f}")
-        else:
-            report.aim(f"ratio {name}", ratio, limit)
+    # In the order they were sent, so that a stretch of ours and the same stretch of the floor saw the same machine.
+    cuts = range(0, given.jobs - given.jobs % STRETCHES, max(1, given.jobs // STRETCHES))
+    stretches = [slice(cut, cut + given.jobs // STRETCHES) for cut in cuts]
+    report.figure(
+        "start latency p50", [at(ours[each], 0.5) for each in stretches], [at(bare[each], 0.5) for each in stretches], unit="ms", aim=1.1
+    )
+    report.figure("start latency p99", [at(ours, 0.99)], [at(bare, 0.99)], unit="ms", aim=1.3)
+    report.fact("ratio p95", f"{at(ours, 0.95) / at(bare, 0.95):.3f}")
     return report.end()
 
 

@@ -16,7 +16,7 @@ def stamp(n: int = 0) -> float:
 
 
 @handler("bench:noop")
-def noop(n: int = 0) -> None:
+def noop(n: int = 0, user_id: int = 0, action: str = "", locale: str = "", ref: str = "") -> None:
     """Do nothing."""
 
 

@@ -15,9 +15,9 @@ from tests.cli.shell import LIMIT, jobherd, on_terminal, start
 
 NOWHERE = "host=/nonexistent"
 CORE = (
-    "run", "enqueue", "jobs", "job", "wait", "retry", "cancel", "purge", "queues", "pause", "resume", "status", "migrate", "check",
+    "run", "enqueue", "jobs", "job", "wait", "retry", "cancel", "purge", "queues", "pause", "resume", "status", "migrate", "check", "bench",
 )  # fmt: skip
-LISTS = ("jobs", "job", "wait", "retry", "cancel", "queues", "status", "purge", "check")
+LISTS = ("jobs", "job", "wait", "retry", "cancel", "queues", "status", "purge", "check", "bench")
 
 
 @pytest.mark.parametrize("command", CORE)

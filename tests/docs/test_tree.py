@@ -13,7 +13,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 PACKAGES = ("supervisor", "workers", "handlers", "sql")
-OUTSIDE = {".git", ".venv", ".jobherd", "build", "dist", "__pycache__", "node_modules"}
+OUTSIDE = {".git", ".venv", ".jobherd", ".bench", "build", "dist", "__pycache__", "node_modules"}
 """Folders that are not the project's own work, where no git says so."""
 PICTURES = {".png", ".gif", ".ico", ".woff2"}
 

@@ -107,3 +107,11 @@ def test_numbered_gives_the_names_in_the_order_of_their_numbers():
 def test_a_statement_that_does_not_exist_is_named():
     with pytest.raises(FileNotFoundError, match="no_such"):
         sql.load("no_such")
+
+
+def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
+    """Its keeper died of looking for them in `jobherd`, with every start."""
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        migrate(connection, schema="jobs_eu")
+        for made in (4, 0):
+            assert connection.execute(sql.load("keep_partitions", "jobs_eu"), {"ahead": 2}).fetchone() == (made, 0)

@@ -98,6 +98,16 @@ def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
     assert ears.heard().count("default") == (2 if door in {"settle_jobs", "release_child"} else 1)  # these come in first
 
 
+def test_a_sleeper_notifies_itself(queue, ears):
+    """The parent gives jobs back through the session that holds its keys, and its own keys do not stop it."""
+    ears.sleep()
+    enqueue(ears.connection)
+    assert ears.heard() == ["default"]
+    ears.wake()
+    enqueue(ears.connection)
+    assert ears.heard() == []
+
+
 def test_one_notification_for_each_queue_of_a_transaction_however_the_rows_come(queue, ears, producer):
     ears.sleep()
     for name in ("default", "mail", "default", "mail", "media", "default"):

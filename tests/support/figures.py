@@ -1,15 +1,18 @@
 """The figures of a measurement: a short table of percentiles, aims that are met or missed, and invariants that hold or are broken.
 
 Only a broken invariant makes a script fail. An aim is a time, and times depend on who else uses the machine: it is printed and not more.
+Where FOLDER is set the figures are left there too, for the table of `make bench` and for docs/performance.md.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -17,6 +20,8 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+FOLDER: Final = "JOBHERD_TEST_FIGURES"
+"""Names the folder for the figures; unset: they are only printed."""
 POINTS: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
@@ -36,6 +41,47 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2, ordered[cut], ordered[count - 1 - cut]
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A line of the table: what was measured, what it is measured against, and their ratio. Each a median with its interval."""
+
+    label: str
+    unit: str
+    count: int
+    """Measurements, or pairs where there is a floor."""
+    ours: tuple[float, float, float]
+    floor: tuple[float, float, float] | None = None
+    ratio: tuple[float, float, float] | None = None
+    aim: float | None = None
+    """Of the ratio if there is one, else of ours."""
+    at_least: bool = False
+
+    @property
+    def aimed(self) -> float:
+        return (self.ratio or self.ours)[0]
+
+    @property
+    def met(self) -> bool | None:
+        if self.aim is None:
+            return None
+        return self.aimed >= self.aim if self.at_least else self.aimed <= self.aim
+
+
+def show(value: float) -> str:
+    """A figure with three digits that count, and its thousands apart."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def show_spread(spread: tuple[float, float, float] | None) -> str:
+    """A median and its interval, or the median alone where they are one."""
+    if spread is None:
+        return "-"
+    middle, low, high = spread
+    return show(middle) if low == high else f"{show(middle)} ({show(low)} - {show(high)})"
+
+
 @dataclass
 class Report:
     """What a script has found. `end` prints it and gives the exit code."""
@@ -46,6 +92,8 @@ class Report:
     _lines: list[str] = field(default_factory=list)
     _broken: list[str] = field(default_factory=list)
     _headed: bool = False
+    _figures: list[Figure] = field(default_factory=list)
+    _series: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
 
     def on(self, dsn: str) -> None:
         """Note where it is measured."""
@@ -67,6 +115,38 @@ class Report:
         sign = ">=" if at_least else "<="
         self._lines.append(f"{label}: {value:.4g} {unit}{more} (aim {sign} {limit:g}): {'met' if met else 'MISSED'}")
 
+    def figure(
+        self,
+        label: str,
+        ours: Sequence[float],
+        floor: Sequence[float] | None = None,
+        *,
+        unit: str = "",
+        aim: float | None = None,
+        at_least: bool = False,
+    ) -> None:
+        """A line of the table. `floor`: what was measured in turn with `ours`, so that the ratio is the median of the pairs' ratios."""
+        pairs = None if floor is None else [one / other for one, other in zip(ours, floor, strict=True)]
+        figure = Figure(
+            label,
+            unit,
+            len(ours),
+            median_with_interval(ours),
+            None if floor is None else median_with_interval(floor),
+            None if pairs is None else median_with_interval(pairs),
+            aim,
+            at_least,
+        )
+        self._figures.append(figure)
+        line = f"{label}: {show_spread(figure.ours)} {unit}".rstrip()
+        if figure.ratio is not None:
+            line += f", against {show_spread(figure.floor)}: ratio {show_spread(figure.ratio)}, {len(ours)} pairs"
+        self._lines.append(line + ("" if figure.met is None else f" {aim_of(figure)}"))
+
+    def curve(self, picture: str, name: str, points: Sequence[tuple[float, float]]) -> None:
+        """A line of a picture, which the table does not show."""
+        self._series.setdefault(picture, {})[name] = list(points)
+
     def fact(self, label: str, value: object) -> None:
         """A line with one figure."""
         self._lines.append(f"{label}: {value}")
@@ -86,9 +166,26 @@ class Report:
         print(f"# {self.title}")
         print(f"# {self._machine}" + (f", seed {self.seed}" if self.seed is not None else ""))
         print("\n".join(self._lines))
+        if folder := os.environ.get(FOLDER):
+            name = self.title.partition(":")[0]
+            record = {
+                "title": self.title,
+                "machine": self._machine,
+                "figures": [asdict(figure) for figure in self._figures],
+                "curves": self._series,
+                "broken": self._broken,
+            }
+            (Path(folder) / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
         if self._broken:
             print(f"{len(self._broken)} invariants are broken" + (f"; seed {self.seed}" if self.seed is not None else ""))
         return 1 if self._broken else 0
+
+
+def aim_of(figure: Figure) -> str:
+    """What was aimed at, and whether it was met."""
+    if figure.aim is None:
+        return ""
+    return f"(aim {'>=' if figure.at_least else '<='} {figure.aim:g}: {'met' if figure.met else 'MISSED'})"
 
 
 def machine(dsn: str) -> str:

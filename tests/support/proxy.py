@@ -1,9 +1,10 @@
-"""A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments.
+"""A proxy before a PostgreSQL socket that can lose an answer, for what a network does at the worst of moments, and that counts round trips.
 
     with Proxy(dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)
         proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
         proxy.wait()        # that has happened
+        proxy.round_trips() # so far, all connections together
 
 It is a process of its own: the tests fork, so their process holds no threads.
 """
@@ -14,6 +15,7 @@ import os
 import select
 import shutil
 import socket
+import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +54,12 @@ class Proxy:
         self._ours.settimeout(timeout)
         assert self._ours.recv(1) == b"d"
 
+    def round_trips(self) -> int:
+        """How often a client has spoken after its server had: what was sent together counts once."""
+        self._ours.settimeout(30.0)
+        self._ours.send(b"c")
+        return struct.unpack("<q", self._ours.recv(8))[0]
+
     def __enter__(self) -> Self:
         return self
 
@@ -65,6 +73,8 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     partner: dict[socket.socket, socket.socket] = {}
     clients: set[socket.socket] = set()
     swallow = False
+    turns = 0
+    answered: set[socket.socket] = set()  # clients whose server has spoken last
     losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, and the last bytes of those
 
     def drop(end: socket.socket) -> None:
@@ -72,6 +82,7 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
         partner.pop(other)
         clients.discard(end)
         clients.discard(other)
+        answered.difference_update((end, other))
         end.close()
         other.close()
 
@@ -79,15 +90,20 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
         readable, _, _ = select.select([door, control, *partner], [], [])
         for end in readable:
             if end is control:
-                if not control.recv(1):
-                    return
-                swallow = True
+                match control.recv(1):
+                    case b"c":
+                        control.send(struct.pack("<q", turns))
+                    case b"s":
+                        swallow = True
+                    case _:
+                        return
             elif end is door:
                 client, _ = door.accept()
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(target)
                 partner[client], partner[server] = server, client
                 clients.add(client)
+                answered.add(client)
             elif end in partner:
                 data = b""
                 with suppress(ConnectionError):
@@ -95,6 +111,11 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                 if not data:
                     drop(end)
                     continue
+                if end in answered:
+                    answered.discard(end)
+                    turns += 1
+                elif end not in clients:
+                    answered.add(partner[end])
                 if swallow and end in clients:
                     swallow = False
                     losing[partner[end]] = b""

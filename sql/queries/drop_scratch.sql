@@ -1,0 +1,10 @@
+-- Drop the scratch schema of a measurement with all that is in it, and refuse to drop any other. Run by `jobherd bench`.
+DO $$
+DECLARE
+    scratch text := split_part('jobherd.scratch', '.', 1);  -- the schema that this text was loaded for
+BEGIN
+    IF NOT starts_with(scratch, 'jobherd_bench_') THEN
+        RAISE EXCEPTION '% is no scratch schema', scratch;
+    END IF;
+    EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', scratch);
+END $$

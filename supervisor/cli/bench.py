@@ -1,0 +1,326 @@
+"""`bench`: what this database gives to jobs, measured with a real supervisor in a schema of its own.
+
+The schema is made for the measurement and dropped at its end, also after Ctrl-C or TERM; what a killed one left behind, the next one drops.
+Nothing is read or written in anybody's queue. The one thing that reaches others is a notification now and then, for which a supervisor
+on the same database looks into its queue once more.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import psycopg
+
+import sql
+from sql.migrate import migrate
+from supervisor.cli import console
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import Command, given_flags
+from supervisor.cli.console import Column
+from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from supervisor.settings import Settings
+
+SETTINGS: Final = ("dsn", "listen_dsn", "embedded_dir", "workers")
+PREFIX: Final = "jobherd_bench_"
+QUEUE: Final = "bench"
+TIMES: Final = 100
+"""Round trips, commits and starts that are measured."""
+WARM_UP: Final = 10
+GAP: Final = 0.02
+"""Seconds between two jobs whose start is measured: the system is to be idle before each."""
+SLICE: Final = 5000
+"""Jobs put in by one statement."""
+AHEAD: Final = 32
+"""Days of partitions, as many as the keeper will want."""
+BATCH: Final = 100
+SINGLE: Final = 20
+"""Of the jobs one in so many is drained in claims of one, which takes about as long as all of them in batches."""
+GLANCE: Final = 0.05
+START: Final = 60.0
+"""Seconds for the workers to be ready."""
+PATIENCE: Final = 60.0
+"""Seconds without any progress, after which a drain has failed."""
+LEAVE: Final = 30.0
+NOTHING: Final = dict.fromkeys(("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until"))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Times in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        ordered = sorted(1000 * each for each in seconds)
+        return cls(*(ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.95, 0.99)))
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=_jobs, default=20_000, metavar="N", help="how many jobs are drained in batches; default 20,000")
+
+
+def _jobs(text: str) -> int:
+    number = int(text.replace("_", "").replace(",", ""))
+    if not 100 <= number <= 10_000_000:
+        raise ValueError(text)
+    return number
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load_settings(given_flags(arguments), only=SETTINGS)
+    if not settings.workers:
+        raise CommandError("a measurement needs a worker: give --workers 1 or more", ExitCode.CONFIGURATION)
+    with _interruptible(), chosen(settings) as dsn, explained(), connect(dsn, name="bench") as connection, _scratch(connection) as at:
+        found = _measure(at, dsn, settings, arguments.jobs)
+    if arguments.json:
+        console.print_json(found)
+    else:
+        _print(found)
+    return ExitCode.DONE
+
+
+# -- the schema ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let TERM and a terminal that goes away end a measurement as Ctrl-C does, so that its schema is dropped."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold signals back: a second Ctrl-C while it is cleaned up would leave the rest lying there."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
+    """Make a schema that nobody has, and drop it at the end with what others have left."""
+    at = Session(connection, PREFIX + secrets.token_hex(6))
+    at.row("lock_scratch", {"name": at.schema})
+    try:
+        _drop_left_behind(at)
+        migrate(connection, schema=at.schema)
+        # Else the keeper does it while the first jobs are measured, and no settlement gets through meanwhile.
+        at.row("keep_partitions", {"ahead": AHEAD})
+        yield at
+    finally:
+        with _undisturbed():
+            _drop(at)
+
+
+def _drop(at: Session) -> None:
+    """Drop it, whatever the session was at when it was interrupted."""
+    try:
+        at.connection.rollback()
+        at.connection.execute(sql.load("drop_scratch", at.schema).encode())
+    except psycopg.Error:
+        console.complain(f"the schema {at.schema} could not be dropped; the next `jobherd bench` on this database drops it")
+
+
+def _drop_left_behind(at: Session) -> None:
+    for row in at.rows("list_scratches"):
+        if row["name"] != at.schema and at.row("lock_scratch", {"name": row["name"]})["locked"]:
+            _drop(Session(at.connection, row["name"]))
+            console.complain(f"dropped the schema {row['name']}, which a measurement that was killed had left")
+
+
+# -- the measurement -------------------------------------------------------------------------------------------------
+
+
+def _measure(at: Session, dsn: str, settings: Settings, jobs: int) -> dict[str, Any]:
+    tell = _Teller()
+    tell("round trips and commits")
+    found: dict[str, Any] = {
+        "server": at.connection.info.parameter_status("server_version"),
+        "workers": settings.workers,
+        "jobs": jobs,
+        "round_trip_ms": _spread(lambda: at.row("tell_time")),
+        "commit_ms": _spread(lambda: at.row("note_commit")),
+    }
+    with _supervisor(at, dsn, settings, batch=1):
+        tell("starts of jobs")
+        found["start_ms"] = _starts(at)
+        tell("a drain, one job a claim")
+        single, _ = _drain(at, max(jobs // SINGLE, settings.workers))
+    with _supervisor(at, dsn, settings, batch=BATCH):
+        tell(f"a drain, {BATCH} jobs a claim")
+        many, put = _drain(at, jobs)
+    tell("")
+    return found | {"enqueue_per_s": round(put), "drain_per_s": {"batch 1": round(single), f"batch {BATCH}": round(many)}}
+
+
+class _Teller:
+    """Says on a terminal what is being measured, on a line that it takes back."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, what: str) -> None:
+        if self._shown:
+            print(f"\r\x1b[Kmeasuring {what}" if what else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _spread(action: Callable[[], object]) -> dict[str, float]:
+    times = []
+    for number in range(-WARM_UP, TIMES):
+        start = time.perf_counter()
+        action()
+        if number >= 0:
+            times.append(time.perf_counter() - start)
+    return _shown(Spread.of(times))
+
+
+def _shown(spread: Spread) -> dict[str, float]:
+    return {"p50": round(spread.p50, 3), "p95": round(spread.p95, 3), "p99": round(spread.p99, 3)}
+
+
+def _enqueue(at: Session, kind: str, payloads: list[str]) -> list[int]:
+    return [row["id"] for row in at.rows("enqueue_jobs", {**NOTHING, "kind": kind, "queue": QUEUE, "payloads": payloads})]
+
+
+def _starts(at: Session) -> dict[str, float]:
+    """From just before the enqueue call to the first statement of the handler, on an idle system."""
+    sent: dict[int, float] = {}
+    for number in range(-WARM_UP, TIMES):
+        before = time.time()
+        (job,) = _enqueue(at, "bench:stamp", ["{}"])
+        if number >= 0:
+            sent[job] = before
+        time.sleep(GAP)
+    _wait_empty(at)
+    rows = at.rows("show_jobs", {"ids": list(sent)})
+    stamps = {row["id"]: float(row["result"]) for row in rows if row["state"] == "completed"}
+    if len(stamps) < len(sent):
+        raise CommandError(f"{len(sent) - len(stamps)} of {len(sent)} jobs were not completed", ExitCode.WRONG)
+    return _shown(Spread.of([stamps[job] - before for job, before in sent.items()]))
+
+
+def _drain(at: Session, jobs: int) -> tuple[float, float]:
+    """Load so many jobs into the paused queue, let them go; return jobs drained and jobs put in, a second."""
+    at.row("pause_queue", {"queue": QUEUE, "reason": "jobherd bench loads it"})
+    start = time.monotonic()
+    for first in range(0, jobs, SLICE):
+        _enqueue(at, "bench:noop", [f'{{"n": {number}}}' for number in range(first, min(first + SLICE, jobs))])
+    put = jobs / (time.monotonic() - start)
+    since = at.row("tell_time")["now"]
+    at.row("resume_queue", {"queue": QUEUE})
+    _wait_empty(at)
+    past = at.row("sum_past", {"since": since})
+    if past["completed"] < jobs:
+        raise CommandError(f"{jobs - past['completed']} of {jobs} jobs were not completed", ExitCode.WRONG)
+    return jobs / past["took"], put
+
+
+def _wait_empty(at: Session) -> None:
+    # No more than a look at what waits, or the looking would be measured too.
+    until = time.monotonic() + PATIENCE
+    before = -1
+    while at.row("find_work", {"served": None})["left_over"]:
+        if time.monotonic() > until:
+            past = at.row("sum_past", {"since": "-infinity"})["ended"]
+            if past == before:
+                raise CommandError(f"nothing was drained for {PATIENCE:.0f} s", ExitCode.WRONG)
+            before, until = past, time.monotonic() + PATIENCE
+        time.sleep(GLANCE)
+
+
+@contextmanager
+def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Iterator[None]:
+    """A supervisor on the scratch schema whose workers are ready. It has no part in the terminal's Ctrl-C: we end it."""
+    with tempfile.TemporaryDirectory(prefix="jobherd-bench-") as folder:  # no jobherd.toml of this folder counts for it
+        said = Path(folder) / "log"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")}
+        environment |= {"JOBHERD_DSN": dsn, "JOBHERD_SCHEMA": at.schema}  # not as flags: a password would be seen in the list of processes
+        if settings.listen_dsn is not None:
+            environment["JOBHERD_LISTEN_DSN"] = settings.listen_dsn
+        words = [sys.executable, "-m", "supervisor", "run", "--handlers", "handlers.jobs_bench", "--queues", QUEUE, "--http", "off"]
+        words += ["--workers", str(settings.workers), "--batch", str(batch), "--poll", "5m", "--log-format", "text"]
+        with said.open("wb") as log:
+            process = subprocess.Popen(
+                words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            _wait_ready(at, process, settings.workers, said)
+            yield
+        finally:
+            with _undisturbed():
+                _end(process)
+
+
+def _wait_ready(at: Session, process: subprocess.Popen[bytes], workers: int, said: Path) -> None:
+    until = time.monotonic() + START
+    while sum(child["kind"] == "worker" for child in at.rows("list_children")) < workers:
+        if process.poll() is not None or time.monotonic() > until:
+            last = said.read_text(errors="replace").strip().splitlines()[-3:]
+            raise CommandError("the supervisor does not start: " + " / ".join(map(console.plain, last)), ExitCode.WRONG)
+        time.sleep(GLANCE)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(LEAVE)
+    except subprocess.TimeoutExpired:
+        process.kill()  # its children see that and end by themselves
+        process.wait()
+
+
+def _print(found: dict[str, Any]) -> None:
+    times = (("round trip", "round_trip_ms"), ("durable commit", "commit_ms"), ("enqueue to start", "start_ms"))
+    rows: list[list[object]] = [[label, *(f"{found[name][share]:.2f} ms" for share in ("p50", "p95", "p99"))] for label, name in times]
+    console.print_table([Column("TIME"), Column("MEDIAN", right=True), Column("P95", right=True), Column("P99", right=True)], rows)
+    print()
+    rates = [["enqueue, in bulk", found["enqueue_per_s"]]]
+    rates += [[f"drain, {name}", rate] for name, rate in found["drain_per_s"].items()]
+    console.print_table([Column("RATE"), Column("JOBS/S", right=True)], [[label, f"{rate:,}"] for label, rate in rates])
+    print(f"\nPostgreSQL {found['server']}, {found['workers']} workers, {found['jobs']:,} jobs that do nothing")
+
+
+COMMANDS: Final = (
+    Command(
+        "bench",
+        "measure what this database gives to jobs",
+        "  jobherd bench --dsn postgresql://jobs@db/app --workers 4",
+        _arguments,
+        _run,
+        about="Measure this database with a real supervisor: round trip, commit, start of a job, enqueueing, draining.\n"
+        "It makes a schema of its own and drops it again; nobody's jobs are touched. It takes the whole machine for some seconds.",
+        settings=SETTINGS,
+        lists=True,
+    ),
+)

@@ -1,0 +1,61 @@
+"""All measurements, one after the other, and one table at the end: `make bench`, or `python -m tests.bench [--quick] [NAME ...]`.
+
+Each is a process of its own, which prints what it found at length and leaves its figures in `.bench/figures/`. --quick takes about two
+minutes and shows that all of it works; its figures are too short to be quoted. The exit code is 1 if an invariant was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from tests.bench.publish import FIGURES, rows
+from tests.support.figures import FOLDER
+from tests.support.herd import ROOT
+
+QUICK = {
+    "latency": "--jobs 100",
+    "cpu": "--pairs 2 --seconds 1",
+    "scheduled": "--jobs 50 --seconds 5",
+    "claim": "--rounds 25",
+    "drain": "--jobs 20000 --runs 2",
+    "backlog": "--jobs 50000 --some 5000 --pairs 2",
+    "pinned": "--minutes 0.3",
+    "enqueue": "--rounds 2 --large 50000",
+    "producers": "--rounds 4 --seconds 0.3",
+    "fleet": "--children 8 --seconds 5 --jobs 50000",
+}
+"""Every measurement, in order, and how to have it quickly."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default all: {', '.join(QUICK)}")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    names = given.names or list(QUICK)
+    worst = 0
+    for name in names:
+        (FIGURES / f"{name}.json").unlink(missing_ok=True)
+        words = QUICK[name].split() if given.quick else []
+        done = subprocess.run(
+            [sys.executable, "-m", f"tests.bench.{name}", *words], cwd=ROOT, env=os.environ | {FOLDER: str(FIGURES)}, check=False
+        )
+        worst = max(worst, done.returncode)
+        print(flush=True)
+    print_table([row for name in names for row in rows(name)])
+    return worst
+
+
+def print_table(lines: list[list[str]]) -> None:
+    head = ["measured", "found", "against", "ratio", "n", "aim"]
+    wide = [max(len(line[place]) for line in [head, *lines]) for place in range(len(head))]
+    for line in [head, *lines]:
+        print("  ".join(text.ljust(wide[place]) for place, text in enumerate(line)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What the measurements do to a queue: load it while it is held, let it go, see when it is empty and how fast that went.
+
+The one place here that knows tables: when the schema changes, this is what changes with it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+LIMIT = 900.0
+"""Seconds, after which a queue counts as stuck."""
+PAYLOAD = """json_build_object('n', n, 'user_id', 1234567, 'action', 'send_welcome_email', 'locale', 'en_GB', 'ref', 'ab12cd34ef56')"""
+"""About 100 bytes."""
+
+
+def hold(connection: psycopg.Connection) -> None:
+    """Nobody claims from now on."""
+    connection.execute("SELECT jobherd.pause('default', 'loading')")
+
+
+def release(connection: psycopg.Connection) -> float:
+    """From now on they are claimed; gives the database's time just before."""
+    (start,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::double precision").fetchone()
+    connection.execute("SELECT jobherd.resume('default')")
+    return start
+
+
+def load(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop") -> None:
+    """Put so many jobs in, without ANALYZE afterwards."""
+    connection.execute(f"INSERT INTO jobherd.ready (kind, payload) SELECT %s, {PAYLOAD} FROM generate_series(1, %s) AS n", [kind, jobs])
+
+
+def load_later(connection: psycopg.Connection, jobs: int) -> None:
+    """Put so many jobs in that are due tomorrow."""
+    connection.execute(
+        f"INSERT INTO jobherd.scheduled (kind, payload, run_at) SELECT 'bench:noop', {PAYLOAD}, now() + '1 day' FROM generate_series(1, %s) AS n",
+        [jobs],
+    )
+
+
+def is_empty(connection: psycopg.Connection) -> bool:
+    """Whether nothing waits and nothing runs. Cheap: only the absence of jobs makes it look far."""
+    return not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)").fetchone()[0]
+
+
+def place(connection: psycopg.Connection, number: int) -> int:
+    """The id of the waiting job before which so many others are."""
+    return connection.execute("SELECT id FROM jobherd.ready ORDER BY id OFFSET %s LIMIT 1", [number]).fetchone()[0]
+
+
+def is_claimed(connection: psycopg.Connection, job: int) -> bool:
+    """Whether a job waits no longer. One look into an index: who measures a drain must not count rows meanwhile."""
+    return not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready WHERE id = %s)", [job]).fetchone()[0]
+
+
+def wait_until(true: Callable[[], bool], *, glance: float = 0.2) -> None:
+    """Look every so often, for as long as it takes. TimeoutError past LIMIT."""
+    until = time.monotonic() + LIMIT
+    while not true():
+        if time.monotonic() > until:
+            raise TimeoutError("the queue is stuck")
+        time.sleep(glance)
+
+
+def ended(connection: psycopg.Connection, since: float) -> list[float]:
+    """The times at which jobs were completed from then on, in order, in seconds after it."""
+    return [
+        row[0]
+        for row in connection.execute(
+            "SELECT extract(epoch FROM finished_at)::double precision - %(since)s AS at FROM jobherd.history"
+            " WHERE state = 'completed' AND finished_at >= to_timestamp(%(since)s) ORDER BY finished_at",
+            {"since": since},
+        ).fetchall()
+    ]
+
+
+def drain(connection: psycopg.Connection, jobs: int) -> float:
+    """Load so many into the held queue, let them go, and give the jobs a second from then to the last one's end."""
+    hold(connection)
+    load(connection, jobs)
+    start = release(connection)
+    wait_until(lambda: is_empty(connection))
+    times = ended(connection, start)
+    assert len(times) == jobs, f"{len(times)} of {jobs} jobs were completed"
+    return jobs / times[-1]

@@ -1,0 +1,254 @@
+"""Other job queues on PostgreSQL beside this one: drains and starts, on one server, with two processes each, in turn.
+
+They are installed on the first run, by pip and npm, in an environment of their own below `.bench/`; it is used as it is afterwards. Each is
+at its best: in the batches that its documentation offers, and after a VACUUM ANALYZE, which Jobherd must do without. A drain runs from the
+first job's start, so that nobody's import counts, to the moment at which the database holds no job that is not over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from supervisor.version import VERSION
+from tests.support.figures import Report, at
+from tests.support.ground import SETTINGS, arguments
+from tests.support.herd import ROOT
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = Path(__file__).parent
+HOME = ROOT / ".bench" / "peers"
+PYTHON = HOME / "python" / "bin" / "python"
+NODE = HOME / "node"
+IN_PYTHON = {"pgqueuer": ("pgqueuer[asyncpg]", "uvloop"), "procrastinate": ("procrastinate", "psycopg[binary]", "uvloop")}
+IN_NODE = {"graphile": ("graphile-worker",), "pgboss": ("pg-boss",)}
+LIMIT = 180.0
+"""Seconds for one drain, after which it counts as never ending."""
+GAP = 0.02
+GLANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How one of them is run. left: whether any job is not over. most: the most jobs that it drains in bearable time."""
+
+    name: str
+    package: str
+    command: tuple[str, ...]
+    left: str
+    aim: float | None = None
+    """Jobherd's rate is to be so many times as high."""
+    processes: int = 2
+    most: int = 10**9
+    analyze: bool = True
+
+
+PEERS = (
+    Peer(
+        "Jobherd",
+        "",
+        (sys.executable, str(HERE / "jobherd_peer.py")),
+        "SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)",
+        processes=1,  # which has two workers
+        analyze=False,
+    ),
+    Peer(
+        "Graphile Worker",
+        "graphile-worker",
+        ("node", str(HERE / "node_peers.mjs"), "graphile"),
+        "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)",
+        aim=2,
+    ),
+    Peer(
+        "pg-boss",
+        "pg-boss",
+        ("node", str(HERE / "node_peers.mjs"), "pgboss"),
+        "SELECT EXISTS (SELECT FROM pgboss.job WHERE name IN ('noop', 'stamp') AND state < 'completed')",
+        aim=2,
+    ),
+    Peer("PgQueuer", "pgqueuer", (str(PYTHON), str(HERE / "pgqueuer_peer.py")), "SELECT EXISTS (SELECT FROM pgqueuer)", aim=4),
+    Peer(
+        "Procrastinate",
+        "procrastinate",
+        (str(PYTHON), str(HERE / "procrastinate_peer.py")),
+        "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
+        aim=4,
+        most=5000,
+    ),
+)
+
+
+def install() -> None:
+    """Make the two environments, unless they are there. Remove `.bench` to have newer versions."""
+    if not (HOME / "done").exists():
+        shutil.rmtree(HOME, ignore_errors=True)
+        NODE.mkdir(parents=True)
+        quiet = {"check": True, "stdout": subprocess.DEVNULL}
+        subprocess.run([sys.executable, "-m", "venv", HOME / "python"], **quiet)
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *sum(IN_PYTHON.values(), ())], **quiet)
+        (NODE / "package.json").write_text('{"private": true}\n')
+        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *sum(IN_NODE.values(), ())], cwd=NODE, **quiet)
+        (HOME / "done").touch()
+
+
+def version(peer: Peer) -> str:
+    if peer.name == "Jobherd":
+        return VERSION
+    if peer.command[0] == "node":
+        return json.loads((NODE / "node_modules" / peer.package / "package.json").read_text())["version"]
+    folder = next((HOME / "python" / "lib").glob("python3*/site-packages"))
+    return next(iter(importlib.metadata.distributions(name=peer.package, path=[str(folder)]))).version
+
+
+class Stand:
+    """A peer with a database of its own."""
+
+    def __init__(self, peer: Peer, dsn: str, folder: Path) -> None:
+        self.peer, self._folder = peer, folder
+        given = conninfo_to_dict(dsn)
+        url = f"postgresql://{given['user']}@/{given['dbname']}?host={quote(str(given['host']), safe='')}&port={given['port']}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD_", "PG"))}
+        path = os.pathsep.join(map(str, (ROOT, HERE) if peer.name == "Jobherd" else (HERE,)))
+        self._environment = kept | {"PEER_DSN": url, "PEER_NOTES": str(folder), "PYTHONPATH": path, "NODE_NO_WARNINGS": "1"}
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.run("setup")
+
+    def run(self, *words: object) -> str:
+        done = subprocess.run(
+            [*self.peer.command, *map(str, words)],
+            cwd=NODE,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{self.peer.name} {words[0]}: {done.stderr[-800:]}")
+        return done.stdout
+
+    @contextlib.contextmanager
+    def working(self, purpose: str) -> Iterator[None]:
+        """Its workers, each in a group of its own, which is ended at the end."""
+        log = (self._folder / "log").open("ab")
+        words = [*self.peer.command, "work", purpose]
+        started = [
+            subprocess.Popen(
+                words, cwd=NODE, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            for _ in range(self.peer.processes)
+        ]
+        try:
+            yield
+            if any(process.poll() is not None for process in started):
+                raise RuntimeError(f"a worker of {self.peer.name} has ended: {(self._folder / 'log').read_text()[-800:]}")
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            log.close()
+
+    def is_busy(self) -> bool:
+        row = self.connection.execute(self.peer.left).fetchone()
+        assert row is not None
+        return bool(row[0])
+
+    def drain(self, jobs: int) -> float:
+        """Jobs a second."""
+        for file in self._folder.glob("first.*"):
+            file.unlink()
+        self.run("load", jobs)
+        if self.peer.analyze:
+            self.connection.execute("VACUUM ANALYZE")
+        with self.working("drain"):
+            self._wait(lambda: not self.is_busy(), f"drain {jobs} jobs")
+            end = time.time()
+        return jobs / (end - min(float(file.read_text()) for file in self._folder.glob("first.*")))
+
+    def starts(self, jobs: int) -> list[float]:
+        """Milliseconds from just before the enqueue call to the first statement of the job, on an idle system."""
+        with self.working("start"):
+            time.sleep(5)  # they stand; some only after a poll or two
+            sent = dict(json.loads(self.run("offer", jobs, GAP)))
+            self._wait(lambda: not self.is_busy(), f"start {jobs} jobs")
+        stamps: dict[int, float] = {}
+        for file in self._folder.glob("stamps.*"):
+            stamps |= {int(number): float(when) for number, when in (line.split() for line in file.read_text().splitlines())}
+            file.unlink()
+        assert stamps.keys() == sent.keys(), f"{len(stamps)} of {len(sent)} jobs started"
+        return [(stamps[number] - before) * 1000 for number, before in sent.items()][jobs // 10 :]  # warm
+
+    def _wait(self, true: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + LIMIT
+        while not true():
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.peer.name} did not {what}: {(self._folder / 'log').read_text()[-800:]}")
+            time.sleep(GLANCE)
+
+
+def main() -> int:
+    given = arguments(__doc__, jobs=20_000, many=100_000, starts=100, runs=5)
+    install()
+    report = Report("peers: drains and starts beside other queues on PostgreSQL, two processes each")
+    rates: dict[int, dict[Peer, list[float]]] = {jobs: defaultdict(list) for jobs in (given.jobs, given.many)}
+    starts: dict[Peer, list[float]] = defaultdict(list)
+    tails: dict[Peer, list[float]] = defaultdict(list)
+    with Cluster(SETTINGS) as cluster, cluster.database() as first:
+        report.on(first)
+        for number in range(given.runs):
+            for peer in PEERS if number % 2 else PEERS[::-1]:
+                for jobs, found in rates.items():
+                    if jobs == given.many and peer.most < jobs:
+                        continue
+                    with cluster.database() as dsn, tempfile.TemporaryDirectory(prefix="jobherd-peer-") as folder:
+                        stand = Stand(peer, dsn, Path(folder))
+                        found[peer].append(stand.drain(min(jobs, peer.most)))
+                        if jobs == given.jobs:
+                            times = stand.starts(given.starts)
+                            starts[peer].append(at(times, 0.5))
+                            tails[peer].append(at(times, 0.99))
+                        stand.connection.close()
+                print(
+                    f"  run {number + 1}: {peer.name} {[round(found[peer][-1]) for found in rates.values() if found[peer]]}",
+                    file=sys.stderr,
+                )
+    ours, *others = PEERS
+    for jobs, found in rates.items():
+        report.figure(f"drain of {jobs:,}, Jobherd {version(ours)}", found[ours], unit="jobs/s")
+        for peer in others:
+            if found[peer]:
+                fewer = f" (of {peer.most:,})" if peer.most < jobs else ""
+                label = f"drain of {jobs:,}, Jobherd against {peer.name} {version(peer)}{fewer}"
+                report.figure(label, found[ours], found[peer], unit="jobs/s", aim=peer.aim if jobs == given.many else None, at_least=True)
+    for name, times in (("p50", starts), ("p99", tails)):
+        for peer in others:
+            report.figure(f"start {name}, Jobherd against {peer.name} {version(peer)}", times[ours], times[peer], unit="ms")
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

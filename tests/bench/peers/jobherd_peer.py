@@ -1,0 +1,65 @@
+"""Jobherd itself, in the words of the peers: a supervisor with two workers, full history, batches of 500 for a drain and of 1 for a start."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import notes
+import psycopg
+
+import sql
+from handlers import Client, handler
+
+BATCH = {"drain": 500, "start": 1}
+
+
+@handler("peer:noop")
+def noop(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
+    notes.noop()
+
+
+@handler("peer:stamp")
+def stamp(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
+    notes.stamp(n)
+
+
+def setup():
+    subprocess.run([sys.executable, "-m", "supervisor", "migrate", "--dsn", notes.DSN], check=True, stdout=subprocess.DEVNULL)
+    with psycopg.connect(notes.DSN, autocommit=True) as connection:  # else the first supervisor does it, for a second, while jobs wait
+        connection.execute(sql.load("keep_partitions"), {"ahead": 32})
+
+
+def load(count):
+    with Client(notes.DSN) as client:
+        for part in notes.slices(count):
+            client.enqueue_many("peer:noop", part)
+
+
+def work(purpose):
+    words = [
+        "run",
+        "--dsn",
+        notes.DSN,
+        "--handlers",
+        str(Path(__file__)),
+        "--workers",
+        "2",
+        "--batch",
+        str(BATCH[purpose]),
+        "--http",
+        "off",
+    ]
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor", *words])
+
+
+@contextlib.contextmanager
+def offering():
+    with psycopg.connect(notes.DSN, autocommit=True) as connection:
+        client = Client(connection=connection)
+        yield lambda payload: client.enqueue("peer:stamp", payload)
+
+
+if __name__ == "__main__":
+    notes.main(setup, load, work, offering)

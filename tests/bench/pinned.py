@@ -1,0 +1,92 @@
+"""An old snapshot is held open while jobs keep coming: the classic collapse of queues in a table, for nothing can be vacuumed any more.
+
+A session opens a transaction and stays in it. Jobs come at a steady rate, in small transactions, to a fleet that is otherwise idle. A
+probe claims ten times a second and rolls back: most of the time it finds no job, so what it costs is the way past the dead rows.
+Against it the first window, before much has died. `--minutes 20` is what the aim is about; less only shows the beginning.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.bench.jobs import PAYLOAD, is_empty, wait_until
+from tests.support.figures import Report, at
+from tests.support.ground import arguments, ground
+from tests.support.herd import Herd
+from tests.support.queue import Queue
+
+WORK = Path(__file__).with_name("work.py")
+TICK = 0.02
+"""Seconds between two arrivals."""
+PROBE = 0.1
+WINDOWS = 10
+OFFER = f"INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:noop', {PAYLOAD} FROM generate_series(1, %s) AS n"
+
+
+def main() -> int:
+    given = arguments(__doc__, minutes=20.0, rate=1000, workers=2, batch=10)
+    report = Report(f"pinned: a snapshot of {given.minutes:g} minutes, {given.rate} jobs/s offered")
+    window = given.minutes * 60 / WINDOWS
+    probes: list[list[float]] = [[] for _ in range(WINDOWS)]
+    with ground() as (_, dsn), Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers) as herd, Queue(dsn) as queue:
+        report.on(dsn)
+        producer = queue.connection
+        child = queue.child()
+        claim = child.parameters(given.batch)
+        with psycopg.connect(dsn) as reader, psycopg.connect(dsn, autocommit=True) as probing:
+            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            probing.execute(queue.text("steer_planner"))
+
+            def probe() -> float:
+                begun = time.perf_counter()
+                with probing.transaction(force_rollback=True):
+                    begun = time.perf_counter()
+                    probing.execute(queue.text("claim_jobs"), claim, prepare=True).fetchall()
+                    return (time.perf_counter() - begun) * 1000
+
+            for _ in range(20):
+                probe()
+            reader.execute("SELECT count(*) FROM jobherd.ready")
+            start = due = time.monotonic()
+            next_probe, offered = start, 0
+            while (now := time.monotonic()) < start + window * WINDOWS:
+                wanted = round((now - start) * given.rate) - offered
+                producer.execute(OFFER, [wanted])
+                offered += wanted
+                if now >= next_probe:
+                    probes[min(WINDOWS - 1, int((now - start) / window))].append(probe())
+                    next_probe = now + PROBE
+                due += TICK
+                time.sleep(max(0.0, due - time.monotonic()))
+            behind = queue.count("ready")
+            reader.execute("SELECT count(*) FROM jobherd.supervisors")  # it is still the same snapshot
+            reader.rollback()
+        wait_until(lambda: is_empty(producer))
+        waits = producer.execute(
+            "SELECT width_bucket(extract(epoch FROM created_at - min(created_at) OVER ())::double precision, 0, %s, %s),"
+            " extract(epoch FROM started_at - created_at)::double precision * 1000 FROM jobherd.history WHERE state = 'completed'",
+            [window * WINDOWS, WINDOWS],
+        ).fetchall()
+        report.holds("the supervisor left well", herd.stop() == 0)
+    report.holds("every job was completed", len(waits) == offered, f"{len(waits):,} of {offered:,}")
+    report.spread("claim, first window", probes[0])
+    report.spread("claim, last window", probes[-1])
+    report.figure(
+        "claim p99 under an old snapshot, last window against first", [at(probes[-1], 0.99)], [at(probes[0], 0.99)], unit="ms", aim=2
+    )
+    report.figure("claim p50 under an old snapshot, last window against first", [at(probes[-1], 0.5)], [at(probes[0], 0.5)], unit="ms")
+    started = [[wait for bucket, wait in waits if min(bucket, WINDOWS) == number] for number in range(1, WINDOWS + 1)]
+    report.figure("jobs that waited at the end, in seconds of the offered rate", [behind / given.rate], unit="s", aim=1)
+    minutes = [window / 60 * (number + 0.5) for number in range(WINDOWS)]
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        report.curve("claim, ms by minute", name, [(minute, at(each, share)) for minute, each in zip(minutes, probes, strict=True)])
+        report.fact(f"enqueue to start {name} by window, ms", ", ".join(f"{at(each, share):.1f}" for each in started))
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

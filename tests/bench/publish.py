@@ -1,0 +1,78 @@
+"""Put the figures of the last runs into docs/performance.md: a table and a picture each, between their markers. `python -m tests.bench.publish`
+
+The prose around the markers is written by hand and left alone, and so is a part whose figures are not here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+from tests.bench.picture import bars, lines
+from tests.support.figures import Figure, show_spread
+from tests.support.herd import ROOT
+
+FIGURES = ROOT / ".bench" / "figures"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "performance.md"
+
+
+def record(name: str) -> dict[str, Any] | None:
+    path = FIGURES / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def figures(found: dict[str, Any]) -> list[Figure]:
+    made = []
+    for each in found["figures"]:
+        spreads = {name: None if each[name] is None else tuple(each[name]) for name in ("ours", "floor", "ratio")}
+        made.append(Figure(**(each | spreads)))
+    return made
+
+
+def row(figure: Figure) -> list[str]:
+    """A line of the table: what, found, against, ratio, how many, aim."""
+    sign = ">=" if figure.at_least else "<="
+    aim = "" if figure.aim is None else f"{sign} {figure.aim:g}, {'met' if figure.met else '**missed**'}"
+    against = "" if figure.floor is None else show_spread(figure.floor)
+    ratio = "" if figure.ratio is None else show_spread(figure.ratio)
+    return [figure.label, f"{show_spread(figure.ours)} {figure.unit}".rstrip(), against, ratio, str(figure.count), aim]
+
+
+def rows(name: str) -> list[list[str]]:
+    """The lines of a measurement's table; none if it left no figures."""
+    found = record(name)
+    return [] if found is None else [[cell.replace("**", "") for cell in row(figure)] for figure in figures(found)]
+
+
+def part(name: str, found: dict[str, Any]) -> str:
+    """What stands between the markers."""
+    all_of_it = figures(found)
+    table = ["| measured | found | against | ratio | n | aim |", "|---|---|---|---|---|---|"]
+    table += ["| " + " | ".join(row(figure)) + " |" for figure in all_of_it]
+    text = [f"{found['title'].partition(': ')[2]}. {found['machine']}.", "", *table]
+    pictures = {f"performance-{name}.svg": bars(found["title"], all_of_it)} if any(each.floor for each in all_of_it) else {}
+    for number, (title, curves) in enumerate(found["curves"].items()):
+        pictures[f"performance-{name}-{number + 1}.svg"] = lines(title, curves)
+    for file, drawn in pictures.items():
+        (DOCS / file).write_text(drawn)
+        text += ["", f"![{found['title']}]({file})"]
+    return "\n".join(text)
+
+
+def main() -> int:
+    page = PAGE.read_text()
+    for name in re.findall(r"<!-- begin (\w+) -->", page):
+        found = record(name)
+        if found is not None:
+            begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+            before, _, rest = page.partition(begin)
+            page = f"{before}{begin}\n\n{part(name, found)}\n\n{end}{rest.partition(end)[2]}"
+    PAGE.write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

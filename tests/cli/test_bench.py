@@ -1,0 +1,100 @@
+"""`bench`: it measures with a real supervisor, and leaves nothing of it, however it ends."""
+
+from __future__ import annotations
+
+import signal
+
+import psycopg
+import pytest
+
+import sql
+from supervisor.cli.bench import PREFIX, TIMES
+from tests.cli.rows import send
+from tests.cli.shell import LIMIT, jobherd, start
+from tests.support.processes import children_of, wait_for_exit
+
+SMALL = ("--jobs", 400, "--workers", 1)
+
+
+def scratches(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        rows = connection.execute("SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)", [PREFIX]).fetchall()
+        return [row[0] for row in rows]
+
+
+def test_it_measures_and_leaves_no_schema(empty_database):
+    answer = jobherd("bench", *SMALL, "--json", dsn=empty_database)
+    assert answer.code == 0, answer
+    found = answer.json
+    for name in ("round_trip_ms", "commit_ms", "start_ms"):
+        assert 0 < found[name]["p50"] <= found[name]["p95"] <= found[name]["p99"]
+    assert found["start_ms"]["p50"] > found["round_trip_ms"]["p50"]
+    assert (found["jobs"], found["workers"]) == (400, 1)
+    assert found["enqueue_per_s"] > 0
+    assert all(rate > 0 for rate in found["drain_per_s"].values())
+    assert scratches(empty_database) == []
+    assert answer.err == ""
+
+
+def test_it_touches_nobodys_queue_and_reads_nobodys_settings(database, tmp_path):
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"bench\"}')")
+    (tmp_path / "jobherd.toml").write_text('queues = ["mail"]\nbatch = 3\n')
+    answer = jobherd("bench", *SMALL, dsn=database, cwd=tmp_path, JOBHERD_BATCH="7", JOBHERD_QUEUES="mail")
+    assert answer.code == 0, answer
+    assert "enqueue to start" in answer.out
+    assert "drain, batch 100" in answer.out
+    assert send(database, "SELECT kind, state, attempts FROM jobherd.jobs") == [("a:b", "ready", 0)]
+    assert send(database, "SELECT count(*) FROM jobherd.kinds") == [(0,)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database, how):
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("LISTEN jobherd_jobs")
+        process = start("bench", "--jobs", 1_000_000, "--workers", 1, dsn=empty_database)
+        heard = connection.notifies(timeout=LIMIT)
+        for _ in range(TIMES // 2):  # its supervisor is ready and runs jobs
+            next(heard)
+        heard.close()
+        family = children_of(process.pid)
+        assert family
+        process.send_signal(how)
+        _, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, err) == (130, b"")
+    assert scratches(empty_database) == []
+    for pid in family:
+        wait_for_exit(pid, LIMIT)
+
+
+def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_uses_is_not(empty_database):
+    left, used = f"{PREFIX}left", f"{PREFIX}used"
+    with psycopg.connect(empty_database, autocommit=True) as living:
+        living.execute(f"CREATE SCHEMA {left}")
+        living.execute(f"CREATE SCHEMA {used}")
+        living.execute(sql.load("lock_scratch"), {"name": used})
+        answer = jobherd("bench", *SMALL, dsn=empty_database)
+    assert answer.code == 0, answer
+    assert answer.err == f"jobherd: dropped the schema {left}, which a measurement that was killed had left\n"
+    assert scratches(empty_database) == [used]
+
+
+def test_no_other_schema_can_be_dropped_by_its_statement(database):
+    with psycopg.connect(database, autocommit=True) as connection, pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"):
+        connection.execute(sql.load("drop_scratch"))
+    assert send(database, "SELECT count(*) FROM jobherd.ready") == [(0,)]
+
+
+def test_a_role_that_may_make_no_schema_is_told_so(empty_database):
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS guest")
+        connection.execute("CREATE ROLE guest LOGIN")
+    answer = jobherd("bench", *SMALL, dsn=psycopg.conninfo.make_conninfo(empty_database, user="guest"))
+    assert answer.code == 78
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_what_cannot_be_measured_is_refused(database):
+    assert jobherd("bench", "--jobs", "7", dsn=database).code == 2
+    assert jobherd("bench", "--jobs", "many", dsn=database).code == 2
+    assert jobherd("bench", "--workers", "0", dsn=database).code == 78
+    assert jobherd("bench", dsn="host=/nonexistent").code == 69

@@ -1,0 +1,138 @@
+"""What a job costs the database, in everything that does not depend on the machine: transactions, round trips, rows, buffers, WAL.
+
+A slower machine changes none of these, so a bound that breaks is a change of ours. Each bound is what was measured when it was set, and
+MARGIN. Whoever makes the engine lighter moves the figures down: `pytest -rP tests/sql/test_cost.py` prints what they are now.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from handlers._outcome import Outcome
+from sql.migrate import migrate
+from tests.cli.shell import environment
+from tests.support.postgres import Cluster
+from tests.support.proxy import Proxy
+from tests.support.queue import Queue
+from workers.execute import Claimed
+from workers.settle import Clerk, Finished
+from workers.wire import Wire
+
+OK = Outcome("ok", "completed")
+WORK = Path(__file__).parents[1] / "bench" / "work.py"
+MARGIN = 1.15
+"""Over what was measured. Runs, and PostgreSQL 15 and 18, differ by less than 0.01; a page more or less may be split."""
+ROUNDS = 20
+WHEN_SET = {
+    # Per job, settled and claimed in batches of so many: buffers touched, WAL bytes, rows read by index or scan, rows written.
+    1: {"buffers": 29.0, "wal": 780.0, "read": 12.0, "written": 4.0, "commits": 1.0, "exchanges": 1.0},
+    100: {"buffers": 10.3, "wal": 516.0, "read": 4.24, "written": 2.12, "commits": 0.01, "exchanges": 0.01},
+}
+COUNTED = {
+    "buffers": "blks_hit + blks_read",
+    "read": "tup_fetched + tup_returned",
+    "written": "tup_inserted + tup_updated + tup_deleted",
+    "commits": "xact_commit",
+}
+
+
+@pytest.fixture(scope="module")
+def still():
+    """A migrated database where nothing writes but the test: a page image or a vacuum at its own time would be counted as ours."""
+    with Cluster({"full_page_writes": "off", "autovacuum": "off"}) as cluster, cluster.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        yield cluster, dsn
+
+
+class Line:
+    """The session that a clerk writes through, counted."""
+
+    def __init__(self, connection, child):
+        self.child, self.wire, self.exchanges = child, Wire(connection, "jobherd", prepared=True), 0
+
+    def run(self, statement, parameters, *, patient=False):
+        self.exchanges += 1
+        return self.wire.exchange((statement, parameters))[0]
+
+    def run_both(self, first, before, second, after):
+        self.exchanges += 1
+        return tuple(self.wire.exchange((first, before), (second, after)))
+
+
+class Watch:
+    """What the server has counted for one database, read from outside of it."""
+
+    def __init__(self, cluster, measured):
+        self.measured = measured
+        self.name = measured.info.dbname
+        self.outside = psycopg.connect(cluster.dsn(), autocommit=True)
+
+    def read(self):
+        self.measured.execute("SELECT pg_stat_force_next_flush()")  # or the counts come up to a second late
+        counts = self.outside.execute(
+            f"SELECT {', '.join(COUNTED.values())}, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database WHERE datname = %s",
+            [self.name],
+        ).fetchone()
+        return dict(zip([*COUNTED, "wal"], map(float, counts), strict=True))
+
+
+@pytest.mark.parametrize("batch", WHEN_SET)
+def test_what_a_job_costs_the_database(still, batch):
+    cluster, dsn = still
+    with Queue(dsn) as queue:
+        child = queue.child()
+        queue.enqueue_many("a:b", batch * (ROUNDS + 12))
+        queue.run("VACUUM ANALYZE")
+        line = Line(child.connection, child.id)
+        clerk = Clerk(line, ran_on="host/1")
+        claim = child.parameters(batch) | {"durable": True}
+        rows = line.run("claim_jobs", claim)
+
+        def turn(rows):
+            jobs = [Claimed._make(row) for row in rows]
+            assert len(jobs) == batch
+            done = [Finished(job.id, OK, ran=0.001, ended=0.0) for job in jobs]
+            return clerk.settle_and_claim(jobs[0].token, done, claim)
+
+        for _ in range(10):  # until the plans are made for good and every page is in memory
+            rows = turn(rows)
+        watch = Watch(cluster, child.connection)
+        before, line.exchanges = watch.read(), 0
+        for _ in range(ROUNDS):
+            rows = turn(rows)
+        after = watch.read()
+        watch.outside.close()
+    jobs = batch * ROUNDS
+    # The reading itself is one commit.
+    found = {name: (after[name] - before[name] - (name == "commits")) / jobs for name in after} | {"exchanges": line.exchanges / jobs}
+    print(f"batch {batch}: {found}")
+    over = {name: (value, WHEN_SET[batch][name]) for name, value in found.items() if value > MARGIN * WHEN_SET[batch][name]}
+    assert over == {}, "a job costs more than when the bound was set (found, then)"
+
+
+def drained(dsn, jobs, batch):
+    """Round trips of a supervisor with one worker, from its start to its end, while it drains so many jobs."""
+    with Queue(dsn) as queue:
+        queue.enqueue_many("bench:noop", jobs)
+    with Proxy(dsn) as proxy:
+        words = ["run", "--handlers", WORK, "--workers", 1, "--batch", batch, "--until-empty", "--http", "off", "--poll", "5m"]
+        subprocess.run(
+            [sys.executable, "-m", "supervisor", *map(str, words)], env=environment(proxy.dsn), capture_output=True, check=True, timeout=60
+        )
+        return proxy.round_trips()
+
+
+@pytest.mark.parametrize(("batch", "when_set"), [(1, 1.0), (100, 0.01)])
+def test_round_trips_of_a_real_supervisor(database, batch, when_set):
+    """The difference between many and few, so that its start and its end, which cost the same for both, do not count."""
+    few, many = batch, batch + 400
+    found = (drained(database, many, batch) - drained(database, few, batch)) / (many - few)
+    print(f"batch {batch}: {found} round trips a job")
+    # Beside the jobs: the lease, the sweep, timers; the slower the machine the more of them, but not as many as jobs.
+    assert found <= MARGIN * when_set + 0.1

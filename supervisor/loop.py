@@ -106,9 +106,15 @@ class Supervisor:
     def turn(self) -> None:
         """Take one turn of the loop."""
         now = time.monotonic()
-        due = self._wake_at(now)
+        others = self._wake_at(now)
+        due = min(others, self.crew.look_for_late_at)
         ready = self.selector.select(max(due - now, 0.0))
         now = time.monotonic()
+        if not ready and now < others:
+            self.notice.loop_at = now
+            self.crew.look_for_late(now)
+            if not any(slot.late for slot in self.fleet.alive()):
+                return  # fifty times a second, while anybody works: nothing else is due
         self.notice.loop_at = now
         if self._wake_for_work(now) and now < due and all(key.data == "courier" for key, _ in ready):
             return  # that was all; on a small machine the rest of the turn would take a processor from the job that was woken for
@@ -161,7 +167,6 @@ class Supervisor:
             self.hearing.wake_at(now),
             self.undertaker.wake_at(),
             self.crew.look_at(),
-            self.crew.look_for_late_at,
             self.bulletin.wake_at(),
             empty,
             self._poll_at,

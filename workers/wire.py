@@ -7,8 +7,10 @@ together are one transaction. Nothing here knows what they mean, and nothing is 
 
 from __future__ import annotations
 
+import os
 import select
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGconn, PGresult
 
+EAGER: Final = 0.0004
+"""Seconds: a claim takes 0.2 ms on an idle machine, and to be put to sleep and woken again costs 0.05 to 0.1 ms more."""
 _GOOD = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
@@ -54,9 +58,10 @@ class Wire:
                 self._receive()
                 self._prepared.add(name)
 
-    def exchange(self, *letters: tuple[str, Mapping[str, object]]) -> list[list[tuple[Any, ...]]]:
+    def exchange(self, *letters: tuple[str, Mapping[str, object]], eager: bool = False) -> list[list[tuple[Any, ...]]]:
         """Send statements, each by its name in sql/queries with its parameters, and return the rows of each.
 
+        eager: look for the answer again and again, for a moment, instead of sleeping: somebody waits.
         Several are one transaction. Raises psycopg.Error as the server or the connection says, ValueError for what cannot be sent.
         """
         pgconn = self._pgconn
@@ -75,7 +80,7 @@ class Wire:
                 pgconn.send_query_prepared(name.encode(), values)
         if together:
             pgconn.pipeline_sync()
-        results = self._receive(together=together)
+        results = self._receive(together=together, eager=eager)
         if together:
             pgconn.exit_pipeline_mode()
         for result in results:
@@ -84,15 +89,19 @@ class Wire:
         self.changed = results[-1].command_tuples or 0
         return [self._rows(result) for result in results]
 
-    def _receive(self, *, together: bool = False) -> list[PGresult]:
+    def _receive(self, *, together: bool = False, eager: bool = False) -> list[PGresult]:
         pgconn = self._pgconn
         results: list[PGresult] = []
         while pgconn.flush():
             self._either.poll()
             pgconn.consume_input()
+        until = time.monotonic() + EAGER if eager else 0.0
         while True:
             while pgconn.is_busy():
-                self._readable.poll()
+                if until and time.monotonic() < until:
+                    os.sched_yield()  # the server may need this processor
+                else:
+                    self._readable.poll()
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:

@@ -101,6 +101,10 @@ class Worker:
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
+        self._kinds: list[str] | None = [] if body.seat.settings.hold else None
+        self._shares: list[float] | None = [] if body.seat.settings.hold else None
+        """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
+        self._short: list[str] = []
         self._unsettled: list[Finished] = []
         self._first_at = 0.0
         self._woken = False
@@ -207,16 +211,15 @@ class Worker:
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
         session, settings = self._session, self._seat.settings
-        shares = self._executor.shares(settings.hold) if settings.hold and settings.batch > 1 else None
-        claim = {
+        claim: dict[str, object] = {
             "supervisor": self._seat.supervisor,
             "child": session.child,
             "served": settings.queues or None,
             "avoided": avoided or None,
             "wanted": self._wanted,
-            "kinds": None if shares is None else list(shares),
-            "shares": None if shares is None else list(shares.values()),
-            "short": None if self._unsettled else self._executor.short(),
+            "kinds": self._kinds,
+            "shares": self._shares,
+            "short": None if self._unsettled else self._short,
         }
         rows = None
         if self._unsettled:
@@ -226,8 +229,8 @@ class Worker:
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            claim["short"] = self._executor.short()
-            rows = session.run("claim_jobs", claim)
+            claim["short"] = self._short
+            rows = session.run("claim_jobs", claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         if not rested:
@@ -286,11 +289,14 @@ class Worker:
         self._adapt(batch)
 
     def _adapt(self, batch: Sequence[Claimed]) -> None:
-        """Ask next time for as many as jobs like these would fill a batch."""
+        """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
+        self._short = self._executor.short()
         if settings.hold:
+            shares = self._executor.shares(settings.hold)
+            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
-            self._wanted = max(1, min(settings.batch, int(settings.hold / max(expected, LEAST))))
+            self._wanted = max(1, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

@@ -3,7 +3,9 @@
 -- head walks from queue to queue by index, so it costs one probe for each queue that holds jobs, whatever their number.
 -- picked locks rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than
 -- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
--- of each of %(kinds)s is expected to fill; a kind that is not among them, and a job that is to run alone, fills one by itself. Without them the number alone counts. me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
+-- of each of %(kinds)s is expected to fill: behind those that fill it nothing more is taken, and nothing long behind anything. A kind
+-- that is not among them, and a job that is to run alone, is taken for long. Without them the number alone counts.
+-- me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
 -- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
 -- waits anyway. A long job waits: a server that crashes must not cost its run. %(short)s names the kinds that are short; without it
@@ -34,14 +36,15 @@ WITH RECURSIVE me AS MATERIALIZED (
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
-), counted AS MATERIALIZED (
-    SELECT place, row_number() OVER (ORDER BY priority, id) AS number,
-           sum(CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END)
-               OVER (ORDER BY priority, id) AS share
+), weighed AS MATERIALIZED (
+    SELECT place, priority, id, CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
+                                     ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
       FROM picked
+), counted AS MATERIALIZED (
+    SELECT place, share, sum(share) OVER (ORDER BY priority, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM weighed
 ), taken AS (
     DELETE FROM jobherd.ready
-     WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE number = 1 OR share < 1.001))
+     WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE before IS NULL OR (before < 1 AND share < 1)))
     RETURNING *
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)

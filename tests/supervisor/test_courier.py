@@ -71,7 +71,7 @@ def test_it_asks_and_is_answered_in_order(driver):
 
 def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ran(driver, database):
     driver.up()
-    assert driver.ask("start_hearing") == [("16",)]
+    assert driver.ask("start_hearing") == [("16", "yes")]
     with psycopg.connect(database, autocommit=True) as other:
         other.execute("SELECT jobherd.enqueue('a:b')")
         driver.until(lambda: "default" in driver.courier.notifications)
@@ -98,7 +98,7 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
         driver.until(lambda: answers)
         assert answers == [None]
         driver.until(lambda: driver.courier.link is Link.UP and driver.courier.epoch > epoch)
-        assert driver.ask("start_hearing") == [("16",)]
+        assert driver.ask("start_hearing") == [("16", "yes")]
         other.execute("SELECT jobherd.enqueue('a:b')")
         driver.until(lambda: "default" in driver.courier.notifications)
 

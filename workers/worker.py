@@ -230,7 +230,7 @@ class Worker:
             if not rested:
                 self._say(Phase.CLAIMING)
             claim["short"] = self._short
-            rows = session.run("claim_jobs", claim, eager=rested)
+            rows = session.run("claim_job" if rested and settings.hold else "claim_jobs", claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         if not rested:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import psycopg
 import pytest
@@ -178,3 +179,41 @@ def test_a_claim_costs_the_same_with_200_and_with_200_000_waiting_and_scheduled(
     # The index is a level or two deeper; nothing else may grow.
     assert large[1] <= small[1] + 30
     assert analyzed[1] <= small[1] + 30
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lone_claim_takes_what_a_batch_of_one_would(queue, seed):
+    dice = random.Random(seed)
+    for number in range(40):
+        options = {"queue": dice.choice(["a", "b", "c"]), "priority": dice.choice([-1, 0, 0, 3])}
+        if dice.random() < 0.2:
+            options["good_until"] = "2999-01-01"
+        queue.enqueue(dice.choice(["a:b", "a:c"]), f'{{"n": {number}}}', **options)
+    if dice.random() < 0.5:
+        queue.run("SELECT jobherd.pause(%s)", dice.choice(["a", "b"]))
+    child = queue.child()
+    with psycopg.connect(queue.dsn) as locker, psycopg.connect(queue.dsn, row_factory=dict_row) as connection:
+        locker.execute("SELECT FROM jobherd.ready WHERE random() < 0.3 FOR UPDATE")
+        for _ in range(20):
+            parameters = child.parameters(1) | {
+                "served": dice.choice([None, ["b", "a"], ["c"]]),
+                "avoided": dice.choice([None, ["a"]]),
+                "short": dice.choice([None, ["a:b"]]),
+            }
+            found = []
+            for name in ("claim_jobs", "claim_job"):
+                rows = connection.execute(queue.text(name), parameters).fetchall()
+                waits = connection.execute("SHOW synchronous_commit").fetchone()
+                moved = connection.execute("SELECT child, queue, jobs::text FROM jobherd.running").fetchall()
+                connection.rollback()
+                for row in rows:
+                    row.pop("token"), row.pop("waited"), row.pop("good_for")
+                found.append((rows, waits, moved))
+            assert found[0] == found[1]
+
+
+def test_a_lone_claim_takes_nothing_under_a_lapsed_lease(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    queue.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 second'")
+    assert queue.connection.execute(queue.text("claim_job"), child.parameters(1)).fetchall() == []

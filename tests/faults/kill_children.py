@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psycopg
 
+import sql
 from tests.support.audit import Audit
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
@@ -49,6 +50,7 @@ class Listener:
         self.heard: list[tuple[float, str]] = []
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute(f"LISTEN {channel}")
+        self._connection.execute(sql.load("start_hearing"))  # a busy fleet is told nothing
         self._stop = False
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()

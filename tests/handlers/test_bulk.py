@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
+import sql
 from handlers import (
     AsyncClient,
     BindingError,
@@ -146,6 +147,7 @@ def test_what_the_kind_declares_holds_for_copies(client, database, copied):
 def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client, database):
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("LISTEN jobherd_jobs")
+        listener.execute(sql.load("start_hearing"))  # somebody sleeps, or nobody is told
         found = client.enqueue_many("a:b", numbers(MANY))
         heard = list(listener.notifies(timeout=30, stop_after=1))
         heard += list(listener.notifies(timeout=0))

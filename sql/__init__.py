@@ -53,7 +53,8 @@ def load(name: str, schema: str = SCHEMA) -> str:
 def numbered(name: str, schema: str = SCHEMA) -> tuple[str, tuple[str, ...]]:
     """Return the statement with `$1, $2, ...` for its parameters, and their names in that order.
 
-    For whoever speaks libpq without a driver between: the parent, which must never wait for an answer.
+    For whoever speaks libpq without a driver between: the parent, which must never wait for an answer, and its children, whose jobs must not wait for
+    a driver.
     """
     order: list[str] = []
 

@@ -179,7 +179,7 @@ class Crew:
             if slot.state is State.READY and slot.kind.works:
                 board = self.boards[slot.number]
                 self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
-                found += slot.idle
+                found += slot.idle and slot.ladder is None
                 if found >= self._fleet.calls:
                     return
 

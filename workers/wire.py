@@ -55,7 +55,9 @@ class Wire:
         for name in names:
             if self._prepared is not None and name not in self._prepared:
                 self._pgconn.send_prepare(name.encode(), sql.numbered(name, self._schema)[0].encode())
-                self._receive()
+                # Unread, a refusal would show only when the name is used, or never: behind a pooler the name may be a statement of
+                # another schema's.
+                _check(self._receive())
                 self._prepared.add(name)
 
     def exchange(self, *letters: tuple[str, Mapping[str, object]], eager: bool = False) -> list[list[tuple[Any, ...]]]:
@@ -83,9 +85,7 @@ class Wire:
         results = self._receive(together=together, eager=eager)
         if together:
             pgconn.exit_pipeline_mode()
-        for result in results:
-            if result.status not in _GOOD:
-                raise error_from_result(result)
+        _check(results)
         self.changed = results[-1].command_tuples or 0
         return [self._rows(result) for result in results]
 
@@ -119,3 +119,9 @@ class Wire:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
+
+
+def _check(results: list[PGresult]) -> None:
+    for result in results:
+        if result.status not in _GOOD:
+            raise error_from_result(result)

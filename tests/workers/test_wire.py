@@ -1,0 +1,68 @@
+"""One exchange over libpq: what comes back, and that no refusal is overheard."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+import sql
+from tests.support.seats import Bench
+from workers.wire import Wire
+
+
+@pytest.fixture
+def connection(database: str):
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_two_statements_are_one_transaction(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    connection.execute("CREATE TABLE public.seen (n bigint)")
+    connection.execute(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO public.seen SELECT txid_current(); RETURN NULL; END $$"
+    )
+    connection.execute("CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+    queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
+    assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
+    assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
+
+
+def test_a_statement_that_cannot_be_prepared_says_why(connection):
+    connection.execute("DROP TABLE jobherd.progress CASCADE")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+
+
+def test_a_name_that_another_session_has_left_is_not_taken_for_ours(connection):
+    """As behind a pooler, where two schemas may share a server session."""
+    connection.execute("PREPARE drop_progress AS SELECT 1")
+    with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
+        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+
+
+def test_nothing_with_a_nul_is_sent(connection):
+    with pytest.raises(ValueError, match="NUL"):
+        Wire(connection, "jobherd", prepared=True).exchange(("pause_queue", {"queue": "a", "reason": "a\0b"}))
+    assert connection.execute("SELECT count(*) FROM jobherd.queues").fetchone() == (0,)
+
+
+def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Bench, gate):
+    jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
+    child = bench.start(batch=3)
+    arrival = gate.wait_arrival("a")
+    token = bench.ask("SELECT token FROM jobherd.running")[0]["token"]
+    child.board.revoke(token)
+    arrival.open()
+    rows = [bench.wait(job, "completed") for job in jobs]
+    assert [row["token"] == token for row in rows] == [True, False, False], "the others ran under another claim"
+    assert [row["attempts"] for row in rows] == [1, 1, 1]
+
+
+def test_every_statement_is_numbered_without_a_gap():
+    for name in ("claim_job", "claim_jobs", "settle_jobs", "release_rest"):
+        text, names = sql.numbered(name)
+        assert all(f"${place}" in text for place in range(1, len(names) + 1))
+        assert "%(" not in text

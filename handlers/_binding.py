@@ -19,8 +19,10 @@ from handlers._payload import PayloadError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Slot: TypeAlias = "tuple[str, Convert | None, bool]"
-"""Of one parameter: its name, what checks it (None: anything goes), whether the payload has to have it."""
+Slot: TypeAlias = "tuple[str, Any, Convert | None, bool]"
+"""Of one parameter: its name, the type whose values are taken as they are, what checks others (None: anything goes), whether the payload
+has to have it."""
+_AS_THEY_ARE: Final = frozenset({int, str, bool, float})
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 WHOLE: Final = "payload"
@@ -107,6 +109,7 @@ class Binding:
         self.slots: Final[tuple[Slot, ...]] = tuple(
             (
                 parameter.name,
+                _as_it_is(hints.get(parameter.name)),
                 converter_for(hints[parameter.name]) if parameter.name in hints else None,
                 parameter.name in signature.required,
             )
@@ -128,10 +131,10 @@ class Binding:
             message = f"payload at $ must be an object with the handler's parameters as keys, not {_json_name(payload)}"
             raise BindingError(message, "$")
         arguments: dict[str, Any] = {}
-        for name, convert, required in self.slots:
+        for name, plain, convert, required in self.slots:
             if name in payload:
                 value = payload[name]
-                if convert is None:
+                if type(value) is plain or convert is None:
                     arguments[name] = value
                     continue
                 try:
@@ -152,6 +155,10 @@ class Binding:
                 raise BindingError(message, "$")
             arguments.update(rest)
         return arguments
+
+
+def _as_it_is(hint: object) -> type | None:
+    return hint if isinstance(hint, type) and hint in _AS_THEY_ARE else None
 
 
 def _is_job(parameter: inspect.Parameter) -> bool:

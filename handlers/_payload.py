@@ -35,6 +35,8 @@ DEFAULT_BYTES: Final = 1_000_000
 
 _TOO_BIG: Final = 10**LONGEST_INTEGER
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19,}")
+_SAMPLED: Final = re.compile(r"[0-9]{3}")
+"""Nineteen digits in a row show in every sixth character as three in a row: most documents are known to hold none by a look at a sixth."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,79}")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
@@ -102,7 +104,7 @@ def decode_payload(text: str | bytes) -> object:
     try:
         if isinstance(text, bytes):
             text = text.decode()
-        if _LONG_NUMBER.search(text) is None:
+        if _SAMPLED.search(text[::6]) is None or _LONG_NUMBER.search(text) is None:
             return orjson.loads(text)
         # Surrogates, depth and slips of syntax that json lets pass are refused on both ways. The numbers that orjson would refuse or
         # round are taken out for it.

@@ -116,7 +116,7 @@ class Alarm:
         self._batch = ()
         self.told.clear()
 
-    def enter(self, job: int, *, deadline: float, timeout: float, lease: Notice | None = None, long_at: float = FOR_EVER) -> None:
+    def enter(self, job: int, deadline: float, timeout: float, lease: Notice | None = None, long_at: float = FOR_EVER) -> None:
         """A job is about to run; the caller opens the alarm next, and then calls `check` if `told` holds anything.
 
         deadline: monotonic seconds. timeout: what it came from, in seconds, for the message.

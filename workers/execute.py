@@ -23,7 +23,7 @@ from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, out
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from workers.alarm import JobLost
-from workers.board import OUTCOMES, Now, Phase, fence
+from workers.board import OUTCOMES, fence
 from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
 
 if TYPE_CHECKING:
@@ -69,6 +69,21 @@ class Claimed(NamedTuple):
     more: bool
 
 
+class _Kind(NamedTuple):
+    """What every job of a kind asks of its handler, looked up once."""
+
+    handler: AnyHandler
+    number: int
+    """On the board."""
+    timeout: float
+    max_attempts: int
+    takes_job: bool
+    exclusive: bool
+    keep_completed: int
+    keep_failed: int
+    """Days."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
     problem: BaseException
@@ -77,7 +92,7 @@ class _Unreadable:
 class Executor:
     """Runs jobs, one at a time.
 
-    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. now: what was last said of a job on the board.
+    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines.
     """
 
     def __init__(
@@ -92,9 +107,7 @@ class Executor:
         title: Callable[[str], None],
     ) -> None:
         self.running: Claimed | None = None
-        self.now = Now(Phase.IDLE)
-        self._handlers = handlers
-        self._numbers = numbers
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0)) for kind, handler in handlers.items()}
         self._board = board
         self._notice = notice
         self._alarm = alarm
@@ -141,28 +154,24 @@ class Executor:
         claimed_at: monotonic time at which the claim's answer came.
         among: its claim holds others, so the parent may have revoked it; then it does not start.
         """
-        handler = self._handlers.get(row.kind)
-        number = self._numbers.get(row.kind, 0)
+        kind = self._kinds.get(row.kind)
         board, alarm = self._board, self._alarm
         started = time.monotonic()
         if row.good_for is not None and started - claimed_at >= row.good_for:
-            board.count_unrun(number, _NUMBER["expired"])
-            return Finished(row.id, EXPIRED, ended=started, keep=_keep(handler, "expired"))
-        if handler is None:
+            return self._unrun(row, EXPIRED, kind, ended=started)
+        if kind is None:
             age = max(row.run_at, row.created_at) + row.waited - row.created_at
             outcome = unknown_kind(row.kind, age=age, limit=self._settings.unknown_for, delay=self._settings.unknown_delay)
-            board.count_unrun(number, _NUMBER[outcome.label])
-            return Finished(row.id, outcome, ended=started)
+            return self._unrun(row, outcome, None, ended=started)
 
-        policy = handler.policy
-        most = policy.max_attempts if row.max_attempts is None else row.max_attempts
-        timeout = policy.timeout if row.timeout is None else row.timeout
+        handler, number = kind.handler, kind.number
+        most = kind.max_attempts if row.max_attempts is None else row.max_attempts
+        timeout = kind.timeout if row.timeout is None else row.timeout
         deadline = started + timeout
         if self._said:
             board.tell_progress(b"")  # before the board names this job: it must not be shown its predecessor's
             self._said = False
-        self.now = Now(Phase.RUNNING, self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
-        board.say(self.now)
+        board.say_running(self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
         if among:
             # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
             fence()
@@ -172,17 +181,12 @@ class Executor:
         if row.attempts == 1:
             board.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = row
-        short = self._expected.get(row.kind, FOR_EVER) < SHORT
+        before = self._expected.get(row.kind, FOR_EVER)
+        short = before < SHORT
         if not short:
             self._show_job()
-        job = self._job(row, most, deadline) if handler.signature.takes_job else _NO_JOB
-        alarm.enter(
-            row.id,
-            deadline=deadline,
-            timeout=timeout,
-            lease=self._notice if policy.exclusive else None,
-            long_at=started + LONG_AFTER if short else FOR_EVER,
-        )
+        job = self._job(row, most, deadline) if kind.takes_job else _NO_JOB
+        alarm.enter(row.id, deadline, timeout, self._notice if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
         ending: object
         # Between these two stores anything may be raised at any point, and nothing anywhere else: see alarm.py.
@@ -215,16 +219,15 @@ class Executor:
         board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
         if short and self._shown == "idle":
             self.show("short jobs")
-        before = self._expected.get(row.kind, ran)
-        self._expected[row.kind] = before + (ran - before) / 4
+        self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
         return Finished(
             row.id,
             outcome,
-            ran=ran,
-            ended=ended,
-            keep=_keep(handler, outcome.label),
-            usage=self._usage(ended, ran),
-            progress=board.progress().decode(errors="replace") or None if self._said else None,
+            ran,
+            ended,
+            kind.keep_completed if outcome.label == "ok" else kind.keep_failed,
+            self._usage(ended, ran) if ended - self._cpu_at >= LONG else None,
+            board.progress().decode(errors="replace") or None if self._said else None,
         )
 
     def _show_job(self) -> None:
@@ -233,9 +236,12 @@ class Executor:
 
     def unstarted(self, row: Claimed, *, cancelled: bool) -> Finished:
         """Return the handing back of a job that was claimed and not started."""
-        outcome = CANCELLED_BEFORE if cancelled else HANDED_BACK
-        self._board.count_unrun(self._numbers.get(row.kind, 0), _NUMBER[outcome.label])
-        return Finished(row.id, outcome, keep=_keep(self._handlers.get(row.kind), outcome.label))
+        return self._unrun(row, CANCELLED_BEFORE if cancelled else HANDED_BACK, self._kinds.get(row.kind), ended=0.0)
+
+    def _unrun(self, row: Claimed, outcome: Outcome, kind: _Kind | None, *, ended: float) -> Finished:
+        self._board.count_unrun(0 if kind is None else kind.number, _NUMBER[outcome.label])
+        finished = Finished(row.id, outcome, ended=ended)
+        return finished if kind is None else finished._replace(keep=kind.keep_failed)
 
     def _judge(self, ending: object, handler: AnyHandler, attempt: int, most: int) -> Outcome:
         alarm = self._alarm
@@ -296,8 +302,6 @@ class Executor:
         self._board.tell_progress(text)
 
     def _usage(self, ended: float, ran: float) -> str | None:
-        if ended - self._cpu_at < LONG:
-            return None
         before, self._cpu, self._cpu_at = self._cpu, _cpu(), ended
         if ran < LONG:
             return None
@@ -311,7 +315,15 @@ def _cpu() -> tuple[float, float, int]:
     return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
 
 
-def _keep(handler: AnyHandler | None, label: str) -> int:
-    if handler is None:
-        return 30
-    return handler.policy.keep_completed_days if label == "ok" else handler.policy.keep_failed_days
+def _kind_of(handler: AnyHandler, number: int) -> _Kind:
+    policy = handler.policy
+    return _Kind(
+        handler,
+        number,
+        policy.timeout,
+        policy.max_attempts,
+        handler.signature.takes_job,
+        policy.exclusive,
+        policy.keep_completed_days,
+        policy.keep_failed_days,
+    )

@@ -8,6 +8,7 @@ which releases it when this child, on its way out for that reason, is dead. A se
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -31,6 +32,9 @@ STATE_OF: Final[dict[str, State]] = {
     "ok": "completed", "retry": "scheduled", "failed": "failed", "poison": "failed", "snoozed": "scheduled", "abandoned": "ready",
     "cancelled": "cancelled", "expired": "expired",
 }  # fmt: skip
+_PLAIN: Final = struct.Struct("<cqddi")
+_PLAIN_MARK: Final = b"="
+"""A ledger's entry of a job that went well and returned nothing, as most do; all others are JSON."""
 CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
 
 
@@ -53,15 +57,19 @@ class Finished(NamedTuple):
 
     def as_entry(self) -> bytes:
         """Return it as the board's ledger holds it, from where the parent settles it should this process die. Raises as orjson does."""
-        said = self.outcome
+        job, said, ran, ended, keep, usage, progress, _, _ = self
+        if said is OK and usage is None and progress is None and ran is not None:
+            return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
         return orjson.dumps(
-            (self.job, said.label, said.delay, said.result, said.code, said.error, said.traceback, self.ran, self.ended, self.keep,
-             self.usage, self.progress)
-        )  # fmt: skip
+            (job, said.label, said.delay, said.result, said.code, said.error, said.traceback, ran, ended, keep, usage, progress)
+        )
 
     @classmethod
     def from_entry(cls, entry: bytes) -> Self:
         """Return what `as_entry` was asked of. Raises ValueError if it is something else."""
+        if entry.startswith(_PLAIN_MARK):
+            _, job, ran, ended, keep = _PLAIN.unpack(entry)
+            return cls(job, OK, ran, ended, keep)
         job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress = orjson.loads(entry)
         outcome = Outcome(label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback)
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress)
@@ -94,15 +102,21 @@ class Clerk:
 
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
+        whole = not relieved and all(one.outcome.label == "ok" for one in finished)
+        statement = "settle_completed" if whole else "settle_jobs"
         try:
-            settled, claimed = self._session.run_both("settle_jobs", self._parameters(token, finished), "claim_jobs", claim)
+            settled, claimed = self._session.run_both(statement, self._parameters(token, finished), "claim_jobs", claim)
         except (psycopg.Error, ValueError, OverflowError) as problem:
             # Not executed, or executed and not heard of; the fence makes asking again harmless.
             if not (isinstance(problem, psycopg.Error) and is_away(problem)):
                 _log.warning("a settlement was refused, writing it job by job: %s", type(problem).__name__, extra={"token": token})
             self.settle(token, finished, relieved=relieved)
             return None
-        self._report_lost(token, finished, settled, relieved=relieved)
+        if not whole:
+            self._report_lost(token, finished, settled, relieved=relieved)
+        elif not settled:
+            # Not the whole claim, or not ours any more.
+            self.settle(token, finished, relieved=relieved)
         return claimed
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
@@ -140,32 +154,32 @@ class Clerk:
 
 def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:
     """Return the parameters of settle_jobs.sql for some jobs of one claim. `now` is monotonic, as their ends are."""
-    outcomes = [one.outcome for one in finished]
-    plain = all(outcome is OK for outcome in outcomes)  # nothing to say of any but that it is through: most batches
+    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes = map(list, zip(*finished, strict=True))
+    plain = outcomes.count(OK) == len(outcomes)  # nothing to say of any but that it is through: most batches
     return {
         "child": child,
         "token": token,
         "ran_on": ran_on,
-        "ids": [one.job for one in finished],
+        "ids": jobs,
         "outcomes": None if plain else [outcome.label for outcome in outcomes],
         "delays": None if plain else _some([outcome.delay or None for outcome in outcomes]),
         "results": None if plain else _some([outcome.result for outcome in outcomes]),
         "codes": None if plain else _some([outcome.code for outcome in outcomes]),
         "errors": None if plain else _some([outcome.error for outcome in outcomes]),
         "tracebacks": None if plain else _some([outcome.traceback for outcome in outcomes]),
-        "ran": _some([one.ran for one in finished]),
-        "ago": [now - one.ended if one.ended else 0.0 for one in finished],
-        "usages": _some([one.usage for one in finished]),
-        "progresses": _some([one.progress for one in finished]),
-        "post_mortems": _some([one.post_mortem for one in finished]),
-        "crashes": _some([one.crashed or None for one in finished]),
-        "keeps": [one.keep for one in finished],
+        "ran": _some(ran),
+        "ago": [now - end if end else 0.0 for end in ended],
+        "usages": _some(usages),
+        "progresses": _some(progresses),
+        "post_mortems": _some(post_mortems),
+        "crashes": crashes if any(crashes) else None,
+        "keeps": keeps,
     }
 
 
 def _some(values: list[Any]) -> list[Any] | None:
     """Return None for a list of nothing but None: it costs the driver nothing, and `unnest` fills it up."""
-    return values if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else values
 
 
 def least_of(one: Finished) -> Finished:

@@ -77,9 +77,9 @@ class Wire:
             pgconn.enter_pipeline_mode()
         for name, text, values in sendable:
             if self._prepared is None:
-                pgconn.send_query_params(text.encode(), values)
+                pgconn.send_query_params(text.encode(), values, result_format=pq.Format.BINARY)
             else:
-                pgconn.send_query_prepared(name.encode(), values)
+                pgconn.send_query_prepared(name.encode(), values, result_format=pq.Format.BINARY)
         if together:
             pgconn.pipeline_sync()
         results = self._receive(together=together, eager=eager)

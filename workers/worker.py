@@ -161,7 +161,7 @@ class Worker:
         """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
         while True:
             if not rested:
-                self._look()
+                self._look(time.monotonic())
                 self._worn = self._worn or self._tidy.look()
             if self._wake.dismissed or self._worn:
                 return None
@@ -257,8 +257,9 @@ class Worker:
         alarm.begin(self._token, {row.id for row in batch})
         among = len(batch) > 1
         board.open_ledger(self._token, len(batch) - 1)
+        now = self._claimed_at  # between two jobs it is the end of the first: a job reads the clock twice
         for place, row in enumerate(batch):
-            self._look()
+            self._look(now)
             if alarm.unheard:
                 alarm.hear()
             if self._wake.dismissed or self._notice.draining or self._worn:
@@ -271,7 +272,7 @@ class Worker:
             if reason is not Reason.NONE:
                 self._note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
-            soon = not self._unsettled or time.monotonic() - self._first_at + executor.expected(row.kind) <= HELD
+            soon = not self._unsettled or now - self._first_at + executor.expected(row.kind) <= HELD
             if not soon and not self._settle(more=True):
                 # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
                 self._hand_back(batch[place:])
@@ -281,6 +282,7 @@ class Worker:
             if finished is None:
                 self._lose(len(batch) - place)
                 return
+            now = finished.ended
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
@@ -360,17 +362,15 @@ class Worker:
     def _holding(self) -> list[int]:
         return [self._token] if self._token else []
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """See whether the parent has let go of us; not after every job of a few microseconds."""
-        now = time.monotonic()
         if now - self._looked_at > _LOOK:
             self._looked_at = now
             if self._wake.look():
                 self._woken = True
 
     def _say(self, phase: Phase, *, keep_job: bool = False) -> None:
-        now = self._executor.now
-        if keep_job and now.token == self._token:
+        if keep_job and (now := self._board.now()) is not None and now.token == self._token:
             # If the process dies before the outcome is written, the attempt must count as one that ran.
             self._board.say(now._replace(phase=phase))
         else:

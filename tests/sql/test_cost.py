@@ -18,10 +18,9 @@ from sql.migrate import migrate
 from tests.cli.shell import environment
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
-from tests.support.queue import Queue
+from tests.support.queue import Line, Queue
 from workers.execute import Claimed
 from workers.settle import Clerk, Finished
-from workers.wire import Wire
 
 OK = Outcome("ok", "completed")
 WORK = Path(__file__).parents[1] / "bench" / "work.py"
@@ -48,21 +47,6 @@ def still():
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         yield cluster, dsn
-
-
-class Line:
-    """The session that a clerk writes through, counted."""
-
-    def __init__(self, connection, child):
-        self.child, self.wire, self.exchanges = child, Wire(connection, "jobherd", prepared=True), 0
-
-    def run(self, statement, parameters, *, patient=False):
-        self.exchanges += 1
-        return self.wire.exchange((statement, parameters))[0]
-
-    def run_both(self, first, before, second, after):
-        self.exchanges += 1
-        return tuple(self.wire.exchange((first, before), (second, after)))
 
 
 class Watch:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg.rows import dict_row
 
 import sql
+from workers.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOTHING = dict.fromkeys(("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until"))
 PER_JOB = {
@@ -81,6 +85,24 @@ class Child:
     def release(self, *, counted: bool = False) -> list[int]:
         parameters = {"supervisor": self.supervisor, "incarnation": self.incarnation, "counted": counted}
         return [row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()]
+
+
+class Line:
+    """The session that a clerk writes through, without the reconnecting; it counts the exchanges."""
+
+    def __init__(self, connection: psycopg.Connection[Any], child: int) -> None:
+        self.child, self.wire, self.exchanges = child, Wire(connection, "jobherd", prepared=True), 0
+
+    def run(self, statement: str, parameters: Mapping[str, object], *, patient: bool = False) -> list[tuple[Any, ...]]:
+        self.exchanges += 1
+        return self.wire.exchange((statement, parameters))[0]
+
+    def run_both(
+        self, first: str, before: Mapping[str, object], second: str, after: Mapping[str, object]
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        self.exchanges += 1
+        one, two = self.wire.exchange((first, before), (second, after))
+        return one, two
 
 
 class Supervisor:

@@ -1,0 +1,107 @@
+"""A whole claim that went well is written by a statement of its own: to the same effect as by settle_jobs.sql, or not at all."""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg
+import pytest
+
+from handlers._outcome import OK, Outcome
+from tests.support.queue import Line, Queue
+from workers.settle import Clerk, Finished, settlement
+
+SHOWN = "state, queue, kind, payload::text, result::text, error_code, error, attempts, crashes, priority, ran_on, usage, progress, drop_on - current_date, finished_at - started_at"
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+@pytest.fixture
+def child(queue):
+    return queue.child()
+
+
+@pytest.fixture
+def line(child):
+    return Line(child.connection, child.id)
+
+
+def spoken(job, **more):
+    result = Outcome("ok", "completed", result='{"n": 1}') if job.id % 2 else OK
+    return Finished(job.id, result, ran=0.25, ended=0.0, keep=3, **more)
+
+
+def written(line, statement, child, jobs, said):
+    return line.run(statement, settlement(child.id, jobs[0].token, said, ran_on="host/1", now=1.0))
+
+
+def test_it_writes_what_settle_jobs_would(queue, child, line):
+    rows = []
+    for statement in ("settle_jobs", "settle_completed"):
+        queue.enqueue_many("a:b", 4, priority=3)
+        jobs = child.claim(4)
+        said = [spoken(job, usage='{"cpu_user": 1.5}' if place == 2 else None) for place, job in enumerate(jobs)]
+        assert written(line, statement, child, jobs, said)
+        assert queue.count("running") == 0
+        rows.append(queue.run(f"SELECT id %% 2, {SHOWN} FROM jobherd.history WHERE token = %s ORDER BY id", jobs[0].token))
+    assert len(rows[0]) == 4
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("statement", ["settle_jobs", "settle_completed"])
+def test_of_a_kind_of_which_nothing_is_kept_nothing_is_written(queue, child, line, statement):
+    queue.enqueue_many("a:b", 3)
+    jobs = child.claim(3)
+    said = [Finished(job.id, OK, ran=0.1, keep=0 if place else 7) for place, job in enumerate(jobs)]
+    assert written(line, statement, child, jobs, said)
+    assert queue.count("running") == 0
+    assert queue.run("SELECT id FROM jobherd.history") == [(jobs[0].id,)]
+
+
+def test_less_than_the_whole_claim_is_not_written_by_it(queue, child, line):
+    queue.enqueue_many("a:b", 3)
+    jobs = child.claim(3)
+    assert written(line, "settle_completed", child, jobs, [spoken(job) for job in jobs[:2]]) == []
+    assert queue.states([job.id for job in jobs]) == ["running"] * 3
+
+
+def test_nor_without_the_claim(queue, child, line):
+    queue.enqueue_many("a:b", 2)
+    jobs = child.claim(2)
+    said = [spoken(job) for job in jobs]
+    assert written(line, "settle_completed", queue.child(), jobs, said) == []
+    child.release()
+    assert written(line, "settle_completed", child, jobs, said) == []
+    assert queue.states([job.id for job in jobs]) == ["ready"] * 2
+
+
+def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line):
+    queue.enqueue_many("a:b", 3)
+    jobs = child.claim(3)
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        written(line, "settle_completed", child, jobs, [spoken(job) for job in reversed(jobs)])
+    assert queue.states([job.id for job in jobs]) == ["running"] * 3
+
+
+def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_kept(queue, child, line, caplog):
+    queue.enqueue_many("a:b", 4)
+    jobs = child.claim(3)
+    child.settle(jobs[0].token, [jobs[2].id], "abandoned", ran=None)  # as when the parent gives it back
+    clerk = Clerk(line, ran_on="host/1")
+    with caplog.at_level(logging.WARNING):
+        claimed = clerk.settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(1))
+    assert queue.states([job.id for job in jobs[:2]]) == ["completed"] * 2
+    assert [row[1] for row in claimed] == [jobs[2].id]
+    assert [record.jobs for record in caplog.records] == [str(jobs[2].id)]
+    assert queue.count("running") == 1
+
+
+def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
+    queue.enqueue_many("a:b", 5)
+    jobs = child.claim(3)
+    claimed = Clerk(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(2))
+    assert (len(claimed), line.exchanges) == (2, 1)

@@ -5,6 +5,7 @@
 -- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
 -- of each of %(kinds)s is expected to fill: behind those that fill it nothing more is taken, and nothing long behind anything. A kind
 -- that is not among them, and a job that is to run alone, is taken for long. Without them the number alone counts.
+-- counted adds up in the order in which picked took them: a materialized CTE is read as it was written.
 -- me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
 -- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
@@ -30,18 +31,16 @@ WITH RECURSIVE me AS MATERIALIZED (
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place, priority, id, alone, kind
+    SELECT ctid AS place,
+           CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
+                ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
       FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen)
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
-), weighed AS MATERIALIZED (
-    SELECT place, priority, id, CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
-                                     ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
-      FROM picked
-), counted AS MATERIALIZED (
-    SELECT place, share, sum(share) OVER (ORDER BY priority, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM weighed
+), counted AS (
+    SELECT place, share, sum(share) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM picked
 ), taken AS (
     DELETE FROM jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE before IS NULL OR (before < 1 AND share < 1)))

@@ -36,8 +36,6 @@ log = logging.getLogger("jobherd.supervisor")
 LOOK: Final = 0.25
 """Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
 LOOK_IDLE: Final = 1.0
-LOOK_HELD: Final = 0.02
-"""Seconds between looks whether a child holds jobs behind a long one, while any child works: two words of memory for each."""
 HEIRS: Final = 1.0
 """So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
 
@@ -194,21 +192,25 @@ class Crew:
         return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
 
     def look_for_late(self, now: float) -> None:
-        """Look whether somebody holds others' work behind a long job; while anybody works, and only then."""
+        """Look whether somebody holds others' work behind a long job; while anybody works, and just when that can first be so."""
         if now < self.look_for_late_at:
             return
-        busy = False
+        patience = self._fleet.limits.patience
+        again = NEVER
         for slot in self._fleet.alive():
             if slot.state is State.READY and slot.kind.works:
                 board = self.boards[slot.number]
-                busy = busy or not board.idle
+                if not board.idle:
+                    again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if board.held and (record := board.now()) is not None:
                     self._fleet.saw_held(slot, record, now)
-        self.look_for_late_at = now + LOOK_HELD if busy else NEVER
+                    if record.phase is Phase.RUNNING and record.started + patience > now:
+                        again = min(again, record.started + patience)
+        self.look_for_late_at = again
 
     def _expect_work(self, now: float) -> None:
         if self._fleet.limits.hold:
-            self.look_for_late_at = min(self.look_for_late_at, now + LOOK_HELD)
+            self.look_for_late_at = min(self.look_for_late_at, now + self._fleet.limits.patience)
 
     def look_now(self) -> None:
         """Look at the boards in this turn."""

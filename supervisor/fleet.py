@@ -109,6 +109,11 @@ class Limits:
     until_empty: bool = False
     hold: float = 0.0
 
+    @property
+    def patience(self) -> float:
+        """Seconds a job may run in front of others, and hold back the outcomes before it: with time left to write these within `hold`."""
+        return 0.8 * self.hold
+
 
 @dataclass(slots=True)
 class Slot:
@@ -363,7 +368,7 @@ class Fleet:
 
     def saw_held(self, slot: Slot, record: Now, now: float) -> None:
         """It holds jobs beside the one that runs; they were looked at."""
-        late = record.phase is Phase.RUNNING and record.token != slot.relieved and now - record.started >= self.limits.hold
+        late = record.phase is Phase.RUNNING and record.token != slot.relieved and now - record.started >= self.limits.patience
         slot.late = (record.token, record.job) if late else None
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:

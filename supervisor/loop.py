@@ -106,15 +106,16 @@ class Supervisor:
     def turn(self) -> None:
         """Take one turn of the loop."""
         now = time.monotonic()
-        others = self._wake_at(now)
-        due = min(others, self.crew.look_for_late_at)
+        self._others_at = self._others_at or self._wake_at(now)
+        due = min(self._others_at, self.crew.look_for_late_at)
         ready = self.selector.select(max(due - now, 0.0))
         now = time.monotonic()
-        if not ready and now < others:
+        if not ready and now < self._others_at:
             self.notice.loop_at = now
             self.crew.look_for_late(now)
             if not any(slot.late for slot in self.fleet.alive()):
-                return  # fifty times a second, while anybody works: nothing else is due
+                return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
+        self._others_at = 0.0
         self.notice.loop_at = now
         if self._wake_for_work(now) and now < due and all(key.data == "courier" for key, _ in ready):
             return  # that was all; on a small machine the rest of the turn would take a processor from the job that was woken for
@@ -153,6 +154,8 @@ class Supervisor:
         self._converse(now)
 
     _plan_at = 0.0
+    _others_at = 0.0
+    """When the next full turn is due; 0: not reckoned since the last one."""
 
     def _wake_at(self, now: float) -> float:
         if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called:

@@ -80,12 +80,17 @@ def ended(connection: psycopg.Connection, since: float) -> list[float]:
     ]
 
 
-def drain(connection: psycopg.Connection, jobs: int) -> float:
-    """Load so many into the held queue, let them go, and give the jobs a second from then to the last one's end."""
+def drain(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop", kept: bool = True) -> float:
+    """Load so many into the held queue, let them go, and give the jobs a second from then to the last one's end.
+
+    kept: completed jobs of that kind are. Else the last one is of a kind that is, so that its end is known.
+    """
     hold(connection)
-    load(connection, jobs)
+    load(connection, jobs if kept else jobs - 1, kind=kind)
+    if not kept:
+        load(connection, 1)
     start = release(connection)
     wait_until(lambda: is_empty(connection))
     times = ended(connection, start)
-    assert len(times) == jobs, f"{len(times)} of {jobs} jobs were completed"
+    assert len(times) == (jobs if kept else 1), f"{len(times)} of {jobs} jobs were completed"
     return jobs / times[-1]

@@ -20,6 +20,11 @@ def noop(n: int = 0, user_id: int = 0, action: str = "", locale: str = "", ref: 
     """Do nothing."""
 
 
+@handler("bench:forgotten", keep_completed=0)
+def forgotten(n: int = 0, user_id: int = 0, action: str = "", locale: str = "", ref: str = "") -> None:
+    """Do nothing, and be kept only if that fails."""
+
+
 @handler("bench:hold", timeout="1h")
 def hold(seconds: float) -> None:
     """Keep a worker busy, and no processor."""

@@ -175,7 +175,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION jobherd.keep_partitions(ahead integer, OUT made integer, OUT dropped integer) RETURNS record
+CREATE FUNCTION jobherd.keep_partitions(ahead integer, most integer DEFAULT NULL::integer, OUT made integer, OUT dropped integer) RETURNS record
     LANGUAGE plpgsql
     AS $_$
 DECLARE
@@ -199,6 +199,9 @@ BEGIN
         FOR day IN SELECT current_date + d FROM generate_series(1, ahead) AS d LOOP
             part := parent || '_' || to_char(day, 'YYYYMMDD');
             IF to_regclass('jobherd.' || part) IS NULL THEN
+                IF made >= most THEN
+                    RETURN;
+                END IF;
                 -- Rows that fell into the default partition while nobody kept house move to where they belong: the
                 -- partition could not be attached over them.
                 EXECUTE format('CREATE TABLE jobherd.%I (LIKE jobherd.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', part, parent);

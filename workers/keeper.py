@@ -43,6 +43,8 @@ _QUIET: Final = 3.0
 """Partitions wait for so many seconds without a due job: attaching one may wait 2 s for readers."""
 _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
+_FEW: Final = 2
+"""Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
 _COPY: Final = 1.0
 _FORGET: Final = 30.0
 _LAST: Final = 1.5
@@ -131,8 +133,13 @@ class Keeper:
 
     def _keep_partitions(self, now: float) -> None:
         self._partitions_at = now + _HOUR
+        made = dropped = 0
         try:
-            rows = self._session.run("keep_partitions", {"ahead": self._seat.settings.keep_failed_max + 2}, stubborn=False)
+            more = _FEW
+            while more >= _FEW and not self._wake.dismissed:
+                wanted = {"ahead": self._seat.settings.keep_failed_max + 2, "most": _FEW}
+                [(more, gone)] = self._session.run("keep_partitions", wanted, stubborn=False)
+                made, dropped = made + more, dropped + gone
         except psycopg.Error as problem:
             if not is_away(problem):
                 raise
@@ -140,7 +147,6 @@ class Keeper:
             self._partitions_at = now + _AGAIN
             _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
             return
-        made, dropped = rows[0]
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
 

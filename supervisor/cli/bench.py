@@ -136,7 +136,7 @@ def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
         _drop_left_behind(at)
         migrate(connection, schema=at.schema)
         # Else the keeper does it while the first jobs are measured, and no settlement gets through meanwhile.
-        at.row("keep_partitions", {"ahead": AHEAD})
+        at.row("keep_partitions", {"ahead": AHEAD, "most": None})
         yield at
     finally:
         with _undisturbed():

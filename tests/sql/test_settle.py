@@ -214,6 +214,12 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     assert queue.state(number) is None
 
 
+def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(queue):
+    made = [queue.run("SELECT made FROM jobherd.keep_partitions(4, 3)")[0][0] for _ in range(4)]
+    assert made == [3, 3, 2, 0]
+    assert queue.run("SELECT made FROM jobherd.keep_partitions(5)") == [(2,)]
+
+
 def test_due_jobs_move_and_the_others_stay(queue):
     due, later = queue.enqueue("a:b", delay=60), queue.enqueue("a:b", delay=60)
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 second' WHERE id = %s", due)

@@ -102,8 +102,8 @@ def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
     times = [event["at"] for event in fleet.said("Somebody killed process")]
     seconds = [int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1]) for at in times]
     rests = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
-    assert rests[-1] > 2 * rests[0], rests
-    assert sum(rests) >= 0.8 * (0.02 + 0.04 + 0.08 + 0.16 + 0.32)
+    # A busy machine makes any of them longer, and nothing makes one shorter.
+    assert [rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=True) if rest < 0.8 * least] == [], rests
     assert fleet.stop() == 0
 
 

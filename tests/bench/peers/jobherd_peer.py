@@ -28,7 +28,7 @@ def stamp(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
 def setup():
     subprocess.run([sys.executable, "-m", "supervisor", "migrate", "--dsn", notes.DSN], check=True, stdout=subprocess.DEVNULL)
     with psycopg.connect(notes.DSN, autocommit=True) as connection:  # else the first supervisor does it, for a second, while jobs wait
-        connection.execute(sql.load("keep_partitions"), {"ahead": 32})
+        connection.execute(sql.load("keep_partitions"), {"ahead": 32, "most": None})
 
 
 def load(count):

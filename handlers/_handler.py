@@ -126,6 +126,7 @@ def handler(  # one parameter for each option
     poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
     exclusive: never two runs at once, not even for a moment after a lost lease, default False.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
+        keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 

@@ -20,6 +20,7 @@ QUICK = {
     "cpu": "--pairs 2 --seconds 1",
     "scheduled": "--jobs 50 --seconds 5",
     "claim": "--rounds 25",
+    "hot": "--rounds 40",
     "drain": "--jobs 20000 --runs 2",
     "backlog": "--jobs 50000 --some 5000 --pairs 2",
     "pinned": "--minutes 0.3",

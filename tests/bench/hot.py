@@ -1,0 +1,128 @@
+"""Where the processor time of a job goes that does nothing: the worker's own loop, its side of the exchange, the server's claim and settlement.
+
+The loop is the worker's own code on claims made of thin air, in this process. The exchange and the server's part are the product's
+statements over the product's wire, one session, no supervisor; the server's is what its backend has used, by the kernel's account. Each
+figure is the median of many batches: a neighbour that takes the processor does not count, one that empties the caches does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from handlers._outcome import OK
+from handlers._registry import load as load_handlers
+from tests.bench.jobs import load
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+from tests.support.queue import Child, Queue
+from workers import worker
+from workers.alarm import Alarm
+from workers.board import Board, Notice
+from workers.execute import Claimed
+from workers.main import Body
+from workers.seat import ChildSettings, Seat
+from workers.settle import Finished, settlement
+from workers.wake import Wake
+from workers.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORK = str(Path(__file__).with_name("work.py"))
+DOCUMENT = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale": "en_GB", "ref": "ab12cd34ef56"}'
+
+
+class ThinAir:
+    """A session whose every claim is full, and whose every settlement is heard."""
+
+    child, backend = 1, 1
+
+    def __init__(self, *_: object) -> None:
+        self.ids = count(1)
+
+    def run(self, _statement: str, claim: dict[str, object], **_how: object) -> list[tuple[object, ...]]:
+        token = next(self.ids)
+        return [
+            (token, next(self.ids), "bench:noop", "default", DOCUMENT, 1, None, 0, 0, None, 1.0, 1.0, None, 0.1, True)
+            for _ in range(int(str(claim["wanted"])))
+        ]
+
+    def run_both(
+        self, _first: str, before: dict[str, object], _second: str, claim: dict[str, object]
+    ) -> tuple[list[tuple[object, ...]], ...]:
+        assert before["ids"]
+        return [(len(before["ids"]),)], self.run("claim_jobs", claim)  # type: ignore[arg-type]
+
+
+def loop(batch: int, rounds: int) -> Iterator[float]:
+    """Microseconds a job of the worker's loop, by its batches."""
+    hears, calls = os.pipe2(os.O_NONBLOCK)
+    board, notice = Board("bench"), Notice()
+    notice.lease_deadline = float("inf")
+    settings = ChildSettings(dsn="", handlers=(WORK,), batch=batch, hold=0.05, log_level="ERROR")
+    seat = Seat("worker", 0, 1, 1, os.getppid(), hears, calls, board, notice, settings)
+    wake = Wake(hears, parent=os.getppid())
+    alarm = Alarm(board, wake)
+    alarm.install()
+    worker.Session = ThinAir  # type: ignore[assignment, misc]
+    life = worker.Worker(Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds)
+    for _ in range(rounds + 20):
+        start = time.process_time()
+        jobs = life._next()
+        assert jobs
+        life._work(jobs)
+        spent = time.process_time() - start
+        if len(jobs) == batch:
+            yield spent / batch * 1e6
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def used(pid: int) -> float:
+    """Microseconds of processor that a process has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
+
+
+def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[float, float, float]]:
+    """Microseconds a job: of the client for one claim and one settlement, of the server for the claim and for the settlement."""
+    wire = Wire(child.connection, "jobherd", prepared=True)
+    pid = child.connection.info.backend_pid
+    claim = {**child.parameters(batch), "kinds": ["bench:noop"], "shares": [1e-6]}
+    for _ in range(rounds):
+        at, start = time.process_time(), used(pid)
+        jobs = [Claimed._make(row) for row in wire.exchange(("claim_jobs", claim))[0]]
+        between, claimed = time.process_time() - at, used(pid)
+        assert len(jobs) == batch
+        done = [Finished(job.id, OK, 1e-6, time.monotonic(), keep) for job in jobs]
+        at = time.process_time()
+        parameters = settlement(child.id, jobs[0].token, done, ran_on="host/1", now=time.monotonic())
+        assert wire.exchange(("settle_completed", parameters)) == [[(batch,)]]
+        own = between + time.process_time() - at
+        yield own / batch * 1e6, (claimed - start) / batch, (used(pid) - claimed) / batch
+
+
+def main() -> int:
+    given = arguments(__doc__, batch=500, rounds=200)
+    report = Report(f"hot: where a job's processor time goes, in batches of {given.batch}")
+    with ground() as (_, dsn), Queue(dsn) as queue, psycopg.connect(dsn, autocommit=True) as connection:
+        report.on(dsn)
+        for keep, said in ((7, "completed jobs kept"), (0, "completed jobs not kept")):
+            load(connection, given.batch * (given.rounds + 20))
+            found = list(turns(queue.child(), given.batch, given.rounds + 20, keep))[20:]
+            if keep:
+                report.figure("the worker's side of the exchange", [one[0] for one in found], unit="us")
+                report.figure("the server, claim", [one[1] for one in found], unit="us")
+            report.figure(f"the server, settlement, {said}", [one[2] for one in found], unit="us")
+    report.figure("the worker's loop", list(loop(given.batch, given.rounds)), unit="us")
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

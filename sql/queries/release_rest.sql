@@ -1,10 +1,10 @@
 -- Give back the jobs of a claim behind the one that runs, which takes longer than it was expected to. Run by the parent, which has
 -- told the child on its board to start none of them. What is to be cancelled stays, for the child to say.
 WITH held AS MATERIALIZED (
-    SELECT ctid AS place, jobs, coalesce(cancelled, '{}') AS cancelled
+    SELECT jobs, coalesce(cancelled, '{}') AS cancelled
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), job AS MATERIALIZED (
-    SELECT h.place, j.*, j.id = ANY (h.cancelled) OR (j.priority, j.id) <= (one.priority, one.id) AS stays
+    SELECT j.*, j.id = ANY (h.cancelled) OR (j.priority, j.id) <= (one.priority, one.id) AS stays
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
            CROSS JOIN LATERAL (SELECT c.priority, c.id FROM unnest(h.jobs) AS c WHERE c.id = %(job)s) AS one
 ), kept AS (
@@ -12,7 +12,7 @@ WITH held AS MATERIALIZED (
        SET jobs = (SELECT array_agg((j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.last_error, j.priority, j.attempts, j.max_attempts,
                                      j.crashes, j.alone, j.queue, j.kind, j.payload)::jobherd.ready ORDER BY j.priority, j.id)
                      FROM job j WHERE j.stays)
-     WHERE ctid = (SELECT place FROM job WHERE NOT stays LIMIT 1)
+     WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM job WHERE NOT stays)
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload)

@@ -3,7 +3,7 @@
 --
 -- Without %(outcomes)s all of them are 'ok'. The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
 -- are not spoken of stay claimed: the row is updated and not written anew, for child and parent may both settle, and who has waited
--- for the other must find it. Returns the ids that were settled: a missing one says that its claim was lost.
+-- for the other must find it: by its key, since by its place nobody finds a row that was written after his look. Returns the ids that were settled: a missing one says that its claim was lost.
 WITH said AS MATERIALIZED (
     SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
       FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(delays)s::double precision[], %(results)s::text[], %(codes)s::text[],
@@ -11,14 +11,16 @@ WITH said AS MATERIALIZED (
                   %(usages)s::text[], %(progresses)s::text[], %(post_mortems)s::text[], %(crashes)s::smallint[], %(keeps)s::integer[])
         AS s (job, outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep)
 ), held AS MATERIALIZED (
-    SELECT ctid AS place, token, jobs, cancelled FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
+    SELECT token, jobs, cancelled FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), rest AS MATERIALIZED (
-    SELECT h.place, (SELECT array_agg(j ORDER BY j.priority, j.id) FROM unnest(h.jobs) AS j WHERE j.id <> ALL (%(ids)s::bigint[])) AS jobs
+    SELECT (SELECT array_agg(j ORDER BY j.priority, j.id) FROM unnest(h.jobs) AS j WHERE j.id <> ALL (%(ids)s::bigint[])) AS jobs
       FROM held h
 ), kept AS (
-    UPDATE jobherd.running SET jobs = rest.jobs FROM rest WHERE running.ctid = rest.place AND rest.jobs IS NOT NULL
+    UPDATE jobherd.running SET jobs = rest.jobs FROM rest
+     WHERE running.child = %(child)s AND running.token = %(token)s AND rest.jobs IS NOT NULL
 ), gone AS (
-    DELETE FROM jobherd.running USING rest WHERE running.ctid = rest.place AND rest.jobs IS NULL
+    DELETE FROM jobherd.running USING rest
+     WHERE running.child = %(child)s AND running.token = %(token)s AND rest.jobs IS NULL
 ), done AS MATERIALIZED (
     SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload,
            j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,

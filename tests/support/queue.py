@@ -76,10 +76,14 @@ class Child:
         rows = self.claim_raw(wanted, served)
         return [Claimed(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"]) for row in rows if row["id"] is not None]
 
-    def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
+    def settlement(self, token: int | None, ids: list[int], outcome: str, **common: object) -> dict[str, Any]:
+        """The parameters of settle_jobs.sql."""
         parameters: dict[str, Any] = {name: [common.get(key)] * len(ids) for name, key in PER_JOB.items()}
         parameters["ran"] = [common.get("ran", 1.0)] * len(ids)
-        parameters |= {"child": self.id, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "host/1"}
+        return parameters | {"child": self.id, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "host/1"}
+
+    def settle(self, token: int | None, ids: list[int], outcome: str, **common: object) -> list[int]:
+        parameters = self.settlement(token, ids, outcome, **common)
         return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
 
     def release(self, *, counted: bool = False) -> list[int]:

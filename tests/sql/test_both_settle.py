@@ -1,0 +1,95 @@
+"""Child and parent write about one claim at the same time: whoever has waited for the other finds the row as the other has left it.
+
+A row that was written while somebody waited for it is not to be seen in his snapshot. Sought by its place it was not found: a job was
+completed and still stood in running, or was given back and still stood there, and ran twice.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from tests.support.queue import Queue
+
+WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def one_after_the_other(queue, first, second):
+    """Run the first in a transaction that stays open until the second waits for it; return what the second said."""
+    said: list = []
+    with psycopg.connect(queue.dsn) as connection:
+        first(connection)
+        thread = threading.Thread(target=lambda: said.append(second()))
+        thread.start()
+        while not queue.run(WAITS)[0][0]:
+            assert thread.is_alive(), "it did not wait"
+        connection.commit()
+    thread.join(30)
+    return said[0]
+
+
+def held(queue):
+    return queue.run("SELECT j.id FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j ORDER BY 1")
+
+
+def everywhere(queue):
+    """Every job is in one place."""
+    return queue.run("SELECT id FROM jobherd.jobs GROUP BY id HAVING count(*) > 1") == []
+
+
+def test_a_settlement_that_has_waited_for_the_relief_of_its_claim(queue):
+    ids = queue.enqueue_many("a:b", 4)
+    child = queue.child()
+    token = child.claim(10)[0].token
+    relief = {"child": child.id, "token": token, "job": ids[0]}
+    settled = one_after_the_other(
+        queue,
+        lambda connection: connection.execute(queue.text("release_rest"), relief).fetchall(),
+        lambda: child.settle(token, ids[:1], "ok"),
+    )
+    assert settled == ids[:1]
+    assert held(queue) == []
+    assert queue.states(ids) == ["completed", "ready", "ready", "ready"]
+    assert everywhere(queue)
+
+
+@pytest.mark.parametrize("through", [1, 2, 3])
+def test_a_relief_that_has_waited_for_a_settlement(queue, through):
+    ids = queue.enqueue_many("a:b", 4)
+    child = queue.child()
+    token = child.claim(10)[0].token
+    settlement = child.settlement(token, ids[:through], "ok")
+    back = one_after_the_other(
+        queue,
+        lambda connection: connection.execute(queue.text("settle_jobs"), settlement).fetchall(),
+        lambda: child.connection.execute(queue.text("release_rest"), {"child": child.id, "token": token, "job": ids[through]}).fetchall(),
+    )
+    assert [row[0] for row in back] == ids[through + 1 :]
+    assert held(queue) == [(ids[through],)]
+    assert child.settle(token, [ids[through]], "ok") == [ids[through]]
+    assert held(queue) == []
+    assert queue.states(ids) == ["completed"] * (through + 1) + ["ready"] * (3 - through)
+    assert everywhere(queue)
+
+
+def test_two_settlements_of_one_claim(queue):
+    ids = queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    token = child.claim(10)[0].token
+    settlement = child.settlement(token, ids[:1], "ok")
+    settled = one_after_the_other(
+        queue,
+        lambda connection: connection.execute(queue.text("settle_jobs"), settlement).fetchall(),
+        lambda: child.settle(token, ids, "ok"),
+    )
+    assert settled == ids[1:]
+    assert held(queue) == []
+    assert queue.count("history") == 3

@@ -5,7 +5,7 @@ is no more use in waiting), or a defect in what they sent. Nothing here knows wh
 have been committed by a session that broke before it could answer. After a break the old session is ended first, then what it may have
 claimed is given back. The other way round it could still commit, and its jobs would wait for as long as this child lives.
 
-Two statements sent together are one transaction.
+Two statements that are sent together are two transactions.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from workers.wake import Wake
 
 Row: TypeAlias = tuple[Any, ...]
+Said: TypeAlias = "list[Row] | psycopg.Error"
 Parameters: TypeAlias = "Mapping[str, object]"
 
 _log = logging.getLogger("jobherd.connection")
@@ -62,11 +63,13 @@ class Session:
     seat: whose it is. wake: where it waits while the database is away; a nudge or a dismissal ends the wait.
     holding: asked after a break for the tokens of the claims that the child knows of.
     child, backend: its number in `children` and its backend's pid, once it is connected.
+    sessions: how many there have been. With each new one all claims are given back but those that are held.
     """
 
     def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple) -> None:
         self.child = 0
         self.backend = 0
+        self.sessions = 0
         self._seat = seat
         self._wake = wake
         self._holding = holding
@@ -98,17 +101,21 @@ class Session:
         self.run(statement, parameters)
         return self._wire.changed
 
-    def run_both(self, first: str, before: Parameters, second: str, after: Parameters) -> tuple[list[Row], list[Row]]:
-        """Send two statements in one transaction and one round trip, once, and return the rows of each.
+    def run_both(self, first: str, before: Parameters, second: str, after: Parameters) -> tuple[Said, Said]:
+        """Send two statements in one round trip, each a transaction of its own, once; return the rows of each or why it was refused.
 
-        Raises Left as `run`, or psycopg.Error whatever the reason: then neither was executed or a break hides that they were.
+        In one transaction the second would hold its locks while the first waits for its fsync.
+        Raises Left as `run`, or psycopg.Error if the session is lost: a break hides what was executed.
         """
         try:
-            one, two = self._ready().exchange((first, before), (second, after))
+            one, two = self._ready().exchange_each((first, before), (second, after))
         except psycopg.Error as problem:
             if self._broken() or (is_away(problem) and problem.sqlstate not in _AT_ONCE):
                 self._note_lost(problem)
             raise
+        for said in (one, two):
+            if isinstance(said, psycopg.Error) and (self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)):
+                self._note_lost(said)
         return one, two
 
     def close(self) -> None:
@@ -181,6 +188,7 @@ class Session:
         if not rows:
             message = f"supervisor {seat.supervisor} is not registered any more: somebody has reclaimed it"
             raise Left(message)
+        self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
         if known:
             back = self._send("release_unheard", {"child": self.child, "heard": list(self._holding())})

@@ -98,26 +98,32 @@ class Clerk:
         return self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
 
     def settle_and_claim(self, token: int, finished: Sequence[Finished], claim: Parameters, *, relieved: bool = False) -> list[Row] | None:
-        """Write what became of these jobs and claim the next ones, in one transaction and one round trip.
+        """Write what became of these jobs and claim the next ones, in one round trip.
 
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
         whole = not relieved and all(one.outcome.label == "ok" for one in finished)
         statement = "settle_completed" if whole else "settle_jobs"
+        session = self._session.sessions
+        settled: list[Row] | Exception
+        claimed: list[Row] | Exception | None
         try:
             settled, claimed = self._session.run_both(statement, self._parameters(token, finished), "claim_jobs", claim)
         except (psycopg.Error, ValueError, OverflowError) as problem:
-            # Not executed, or executed and not heard of; the fence makes asking again harmless.
-            if not (isinstance(problem, psycopg.Error) and is_away(problem)):
-                _log.warning("a settlement was refused, writing it job by job: %s", type(problem).__name__, extra={"token": token})
+            # Not executed, or executed and not heard of; the fence makes asking again harmless, and a claim that nobody has heard of is
+            # given back with the new session.
+            settled, claimed = problem, None
+        if isinstance(settled, Exception):
+            if not (isinstance(settled, psycopg.Error) and is_away(settled)):
+                _log.warning("a settlement was refused, writing it job by job: %s", type(settled).__name__, extra={"token": token})
             self.settle(token, finished, relieved=relieved)
-            return None
-        if not whole:
+        elif not whole:
             self._report_lost(token, finished, settled, relieved=relieved)
         elif not settled:
             # Not the whole claim, or not ours any more.
             self.settle(token, finished, relieved=relieved)
-        return claimed
+        # Jobs that were given back with a new session, which the settling took, are not ours to run.
+        return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
         try:

@@ -2,7 +2,7 @@
 
 A job that starts on an idle machine waits for every line that runs cold, and a cursor runs through some hundreds of them: it cost a
 tenth of a millisecond a claim. Waiting is done in Python, so that signals are heard while the server works. Several statements sent
-together are one transaction. Nothing here knows what they mean, and nothing is asked twice.
+together are one transaction, or each its own. Nothing here knows what they mean, and nothing is asked twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sql
 from sql.parameters import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from psycopg.pq.abc import PGconn, PGresult
 
@@ -66,6 +66,25 @@ class Wire:
         eager: look for the answer again and again, for a moment, instead of sleeping: somebody waits.
         Several are one transaction. Raises psycopg.Error as the server or the connection says, ValueError for what cannot be sent.
         """
+        results = self._talk(letters, eager=eager)
+        _check(results)
+        self.changed = results[-1].command_tuples or 0
+        return [self._rows(result) for result in results]
+
+    def exchange_each(self, *letters: tuple[str, Mapping[str, object]]) -> list[list[tuple[Any, ...]] | psycopg.Error]:
+        """Send statements together, each a transaction of its own, and return the rows of each, or why the server has refused it.
+
+        Raises psycopg.Error if the connection breaks, whatever was done by then, ValueError for what cannot be sent.
+        """
+        results = self._talk(letters, each=True)
+        if len(results) < len(letters):
+            _check(results)
+            message = "the connection broke in the middle of an exchange"
+            raise psycopg.OperationalError(message)
+        return [self._rows(result) if result.status in _GOOD else error_from_result(result) for result in results]
+
+    def _talk(self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False) -> list[PGresult]:
+        """Send them and return one result for each, as far as there are any. `each`: a transaction of its own."""
         pgconn = self._pgconn
         sendable = []
         for name, parameters in letters:
@@ -80,16 +99,18 @@ class Wire:
                 pgconn.send_query_params(text.encode(), values, result_format=pq.Format.BINARY)
             else:
                 pgconn.send_query_prepared(name.encode(), values, result_format=pq.Format.BINARY)
-        if together:
+            if each and together:
+                pgconn.pipeline_sync()
+        if together and not each:
             pgconn.pipeline_sync()
-        results = self._receive(together=together, eager=eager)
-        if together:
+        results = self._receive(syncs=together and (len(sendable) if each else 1), eager=eager)
+        if together and pgconn.status == pq.ConnStatus.OK:
             pgconn.exit_pipeline_mode()
-        _check(results)
-        self.changed = results[-1].command_tuples or 0
-        return [self._rows(result) for result in results]
+        return results
 
-    def _receive(self, *, together: bool = False, eager: bool = False) -> list[PGresult]:
+    def _receive(self, *, syncs: int = 0, eager: bool = False) -> list[PGresult]:
+        """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken."""
+        together = syncs > 0
         pgconn = self._pgconn
         results: list[PGresult] = []
         while pgconn.flush():
@@ -105,10 +126,12 @@ class Wire:
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
-                if not together:
+                if not together or pgconn.status == pq.ConnStatus.BAD:
                     return results
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                return results
+                syncs -= 1
+                if not syncs:
+                    return results
             else:
                 results.append(result)
                 if not together and result.status not in _GOOD and pgconn.status == pq.ConnStatus.BAD:

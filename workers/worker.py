@@ -2,8 +2,8 @@
 
 A claim that was made is always ended: each of its jobs is run, or handed back. Between an empty claim and the sleep nothing may slip
 through: the epoch on the parent's page is noted before the claim and read again once this child shows itself idle. The settlement of
-the last claim and the next claim travel together, so a job costs one round trip and one commit. What was finished is not kept for long:
-after 50 ms, or before a job that may take longer than what is left of them, it is written by itself.
+the last claim and the next claim travel together, so a batch costs one round trip and one wait for the disk. What was finished is not
+kept for long: after 50 ms, or before a job that may take longer than what is left of them, it is written by itself.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Worker:
             "wanted": self._wanted,
             "kinds": self._kinds,
             "shares": self._shares,
-            "short": None if self._unsettled else self._short,
+            "short": self._short,
         }
         rows = None
         if self._unsettled:
@@ -229,7 +229,6 @@ class Worker:
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            claim["short"] = self._short
             rows = session.run("claim_job" if rested and settings.hold else "claim_jobs", claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)

@@ -10,7 +10,7 @@
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
 -- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
 -- waits anyway. A long job waits: a server that crashes must not cost its run. %(short)s names the kinds that are short; without it
--- everything waits, as it must where a settlement stands in the same transaction. A lost token may be given anew, to another child.
+-- everything waits. A settlement must stand in a transaction of its own: it waits always. A lost token may be given anew, to another child.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT

@@ -43,7 +43,7 @@ DOCUMENT = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale
 class ThinAir:
     """A session whose every claim is full, and whose every settlement is heard."""
 
-    child, backend = 1, 1
+    child, backend, sessions = 1, 1, 1
 
     def __init__(self, *_: object) -> None:
         self.ids = count(1)

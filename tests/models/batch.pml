@@ -181,7 +181,7 @@ inline claim(i) {
 
 #define FORGET(i) asking[i] = false; a_token[i] = 0; a_fin[i] = 0; a_back[i] = 0
 
-/* What a dead child had sent is executed: settlement and claim in one transaction, and nobody hears the answer. */
+/* What a dead child had sent is executed: settlement and claim, and nobody hears the answer. */
 inline late(i) {
   settle(a_token[i], a_fin[i], a_back[i]); claim(i); mine = 0; t = 0; FORGET(i)
 }

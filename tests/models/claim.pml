@@ -4,7 +4,8 @@
  * was committed so far durable; a claim alone does not wait. The server crashes CRASHES times (the volatile state is the durable one
  * again, and every session is broken); the answer to a statement that was executed is lost BREAKS times besides (that child's session is
  * broken). A child finds its session broken when it speaks next: it opens another, gives back what it never heard of, and settles alone.
- * The settlement of the last claim and the next claim are one transaction, which waits.
+ * The settlement of the last claim and the next claim are sent together and executed one after the other: the first waits, the second
+ * does not, and a crash may come between.
  *
  * Proved within these bounds:
  *   STRANGER      a settlement is accepted from the very claim that holds the job
@@ -190,12 +191,17 @@ again:
      :: atomic { broken[i] -> nt = 0; got = 0; nghost = 0 }
      :: atomic { !broken[i] && UNHEARD -> breaks++; broken[i] = true; nt = 0; got = 0; nghost = 0 }
      fi
-  :: atomic { !broken[i] && fin -> settle(); take();            /* both in one transaction, which waits */
+  :: atomic { !broken[i] && fin -> settle();                    /* sent with the claim, and waits */
 #ifndef SETTLE_ASYNC
        wait_for_disk()
 #endif
      };
      if
+     :: atomic { !broken[i] -> take() }                         /* the claim does not */
+     :: atomic { broken[i] -> skip }                            /* the server has crashed before it came to it */
+     fi;
+     if
+     :: atomic { broken[i] -> answered = answered | kept; kept = 0; fin = 0; nt = 0; got = 0; nghost = 0 }  /* the first answer came */
      :: atomic { !broken[i] -> answered = answered | kept; kept = 0; t = nt; mine = got; fin = 0; ghost = nghost; nt = 0; got = 0; nghost = 0 };
         goto work
      :: atomic { broken[i] -> kept = 0; nt = 0; got = 0; nghost = 0 }

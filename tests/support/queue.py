@@ -95,7 +95,7 @@ class Line:
     """The session that a clerk writes through, without the reconnecting; it counts the exchanges."""
 
     def __init__(self, connection: psycopg.Connection[Any], child: int) -> None:
-        self.child, self.wire, self.exchanges = child, Wire(connection, "jobherd", prepared=True), 0
+        self.child, self.wire, self.exchanges, self.sessions = child, Wire(connection, "jobherd", prepared=True), 0, 1
 
     def run(self, statement: str, parameters: Mapping[str, object], *, patient: bool = False) -> list[tuple[Any, ...]]:
         self.exchanges += 1
@@ -103,9 +103,9 @@ class Line:
 
     def run_both(
         self, first: str, before: Mapping[str, object], second: str, after: Mapping[str, object]
-    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    ) -> tuple[list[tuple[Any, ...]] | psycopg.Error, list[tuple[Any, ...]] | psycopg.Error]:
         self.exchanges += 1
-        one, two = self.wire.exchange((first, before), (second, after))
+        one, two = self.wire.exchange_each((first, before), (second, after))
         return one, two
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import psycopg
 import pytest
 
@@ -28,6 +30,43 @@ def test_two_statements_are_one_transaction(connection, prepared):
     queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
     assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
     assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    for first, second in ((good, bad), (bad, good)):
+        said = wire.exchange_each(("pause_queue", first), ("pause_queue", second))
+        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+
+
+@pytest.mark.timeout(20)
+def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
+    wire = Wire(connection, "jobherd", prepared=False)
+    connection.execute("CREATE TABLE public.held ()")
+    connection.execute(
+        "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held; RETURN NULL; END $$"
+    )
+    connection.execute("CREATE TRIGGER wait AFTER INSERT ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    with psycopg.connect(database) as holder:
+        holder.execute("LOCK TABLE public.held")
+        backend = connection.info.backend_pid
+        killer = threading.Thread(target=_end_once_it_waits, args=(database, backend))
+        killer.start()
+        queue = {"queue": "a", "reason": None}
+        with pytest.raises(psycopg.OperationalError):
+            wire.exchange_each(("pause_queue", queue), ("resume_queue", queue))
+        killer.join()
+    assert connection.broken
+
+
+def _end_once_it_waits(database, backend):
+    with psycopg.connect(database, autocommit=True) as connection:
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [backend]).fetchall():
+            pass
+        connection.execute("SELECT pg_terminate_backend(%s)", [backend])
 
 
 def test_a_statement_that_cannot_be_prepared_says_why(connection):

@@ -97,9 +97,12 @@ class Clerk:
         """
         return self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
 
-    def settle_and_claim(self, token: int, finished: Sequence[Finished], claim: Parameters, *, relieved: bool = False) -> list[Row] | None:
+    def settle_and_claim(
+        self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str = "claim_jobs", relieved: bool = False
+    ) -> list[Row] | None:
         """Write what became of these jobs and claim the next ones, in one round trip.
 
+        by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
         whole = not relieved and all(one.outcome.label == "ok" for one in finished)
@@ -108,7 +111,7 @@ class Clerk:
         settled: list[Row] | Exception
         claimed: list[Row] | Exception | None
         try:
-            settled, claimed = self._session.run_both(statement, self._parameters(token, finished), "claim_jobs", claim)
+            settled, claimed = self._session.run_both(statement, self._parameters(token, finished), by, claim)
         except (psycopg.Error, ValueError, OverflowError) as problem:
             # Not executed, or executed and not heard of; the fence makes asking again harmless, and a claim that nobody has heard of is
             # given back with the new session.

@@ -210,10 +210,29 @@ class Worker:
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
-        session, settings = self._session, self._seat.settings
+        by, claim = self._statement(avoided, rested=rested)
+        rows = None
+        if self._unsettled:
+            self._say(Phase.SETTLING, keep_job=True)
+            relieved = self._board.revoked == self._token
+            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
+            self._forget()
+        if rows is None:
+            if not rested:
+                self._say(Phase.CLAIMING)
+            rows = self._session.run(by, claim, eager=rested)
+        self._claimed_at = self._looked_at = time.monotonic()
+        self._board.count_claim(empty=not rows)
+        if not rested:
+            self._executor.look_at_clock()
+        return [Claimed._make(row) for row in rows]
+
+    def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
+        """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
+        settings = self._seat.settings
         claim: dict[str, object] = {
             "supervisor": self._seat.supervisor,
-            "child": session.child,
+            "child": self._session.child,
             "served": settings.queues or None,
             "avoided": avoided or None,
             "wanted": self._wanted,
@@ -221,20 +240,7 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
-        rows = None
-        if self._unsettled:
-            self._say(Phase.SETTLING, keep_job=True)
-            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, relieved=self._board.revoked == self._token)
-            self._forget()
-        if rows is None:
-            if not rested:
-                self._say(Phase.CLAIMING)
-            rows = session.run("claim_job" if rested and settings.hold else "claim_jobs", claim, eager=rested)
-        self._claimed_at = self._looked_at = time.monotonic()
-        self._board.count_claim(empty=not rows)
-        if not rested:
-            self._executor.look_at_clock()
-        return [Claimed._make(row) for row in rows]
+        return "claim_job" if rested and settings.hold else "claim_jobs", claim
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
         """Return the jobs to run."""

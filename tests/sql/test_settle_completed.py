@@ -100,6 +100,13 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
     assert queue.count("running") == 1
 
 
+def test_the_next_claim_is_made_by_the_statement_that_is_named(queue, child, line):
+    queue.enqueue_many("a:b", 5)
+    jobs = child.claim(1)
+    claimed = Clerk(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job")
+    assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql takes one, whatever is wanted"
+
+
 def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(3)

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test check format unit test-pg15 schema bench bench-peers bench-page faults model clean
+.PHONY: help run test check format unit test-pg15 promises schema bench bench-peers bench-page faults model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -41,6 +41,12 @@ test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(PYTEST) tests/workers
 	JOBHERD_TEST_PG=15 $(PYTEST) --ignore tests/workers
+
+promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
+	@mkdir -p .bench && rm -f .bench/promises
+	-$(PYTEST) -q -p tests.promises.report --promises .bench/promises tests/workers
+	-$(PYTEST) -q -p tests.promises.report --promises .bench/promises --ignore tests/workers
+	@$(BIN)/python -m tests.promises .bench/promises
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql

@@ -6,6 +6,8 @@ import os
 import signal
 import textwrap
 
+import pytest
+
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import wait_for_exit
@@ -135,6 +137,7 @@ def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):
 # -- run, before it starts ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("C8")
 def test_run_refuses_wrong_settings_with_78_and_every_reason(tmp_path):
     answer = jobherd("run", "--workers", "99", "--http", "nowhere", dsn="host=/nonexistent", cwd=tmp_path)
     assert answer.code == 78

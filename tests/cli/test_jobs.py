@@ -7,6 +7,7 @@ import pty
 import subprocess
 
 import psycopg
+import pytest
 
 import sql
 from tests.cli.rows import child, claim, past, send, supervisor
@@ -36,6 +37,7 @@ def everything(dsn: str) -> dict[str, int]:
     }
 
 
+@pytest.mark.promise("A32", "C14")
 def test_jobs_of_every_state_are_listed_newest_first_and_found_by_state(database):
     ids = everything(database)
     listed = jobherd("jobs", "--json", dsn=database).json
@@ -93,6 +95,7 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
 
 
+@pytest.mark.promise("D19", "D35")
 def test_a_job_as_json_has_what_scripts_rely_on(database):
     for state, number in everything(database).items():
         job = jobherd("job", number, "--json", dsn=database).json
@@ -102,6 +105,7 @@ def test_a_job_as_json_has_what_scripts_rely_on(database):
     assert [attempt["outcome"] for attempt in failed["history"]] == ["expired"]
 
 
+@pytest.mark.promise("D21", "D35")
 def test_a_jobs_page_shows_its_attempts(database):
     number = past(database, "failed", error="the last straw")
     send(
@@ -213,6 +217,7 @@ def test_cancel_is_honest(database):
     assert "too late" in late.out
 
 
+@pytest.mark.promise("A32", "D20")
 def test_retry_takes_ids_from_standard_input_and_tries_each(database):
     ids = [past(database, "failed") for _ in range(3)]
     answer = jobherd("retry", "-", dsn=database, stdin=f"{ids[0]}\n{ids[1]} 4711 {ids[2]}\n")

@@ -29,6 +29,7 @@ def test_help_has_an_example_and_fits_80_columns(command):
     assert ("--json" in answer.out) == (command in LISTS)
 
 
+@pytest.mark.promise("A2", "A3")
 def test_the_help_lists_every_command_and_the_exit_codes():
     answer = jobherd("--help")
     assert answer.code == 0

@@ -152,22 +152,3 @@ def test_what_is_deployed_names_variables_and_pages_that_exist():
                 assert variable.removeprefix("JOBHERD_").lower() in specifications(), f"{file.name}: {variable}"
             for path in re.findall(r"path: (/\w+)|127\.0\.0\.1:8790(/\w+)", text):
                 assert f'"{"".join(path)}"' in health, f"{file.name}: {path}"
-
-
-@pytest.mark.parametrize(
-    ("seed", "page", "words"),
-    [
-        ("A10 A38", "README.md", "ready again within milliseconds"),
-        ("A18", "docs/writing-handlers.md", "Kinds are named `namespace:verb`"),
-        ("A19", "docs/writing-handlers.md", "A handler enqueues like any other producer"),
-        ("A20 A21", "README.md", "There is nothing to register: the file in the folder is enough"),
-        ("A27", "docs/writing-handlers.md", "the payload is malformed, or the row it is about has vanished"),
-        ("A37", "README.md", "A handler must be idempotent"),
-        ("A39", "docs/writing-handlers.md", "The guard is `processed_at IS NULL` in the UPDATE itself"),
-        ("A50", "docs/operating.md", "a supervisor takes **workers + 2**"),
-        ("A51", "README.md", "nobody is woken for what was rolled back"),
-    ],
-)
-def test_the_guidance_is_given(seed, page, words):
-    """A10 A18 A19 A20 A21 A27 A37 A38 A39 A50 A51: what people must know is told."""
-    assert words in " ".join(prose(ROOT / page).split()), seed

@@ -22,11 +22,13 @@ class Loaded:
         return self.number
 
 
+@pytest.mark.promise("A23", "A24")
 def test_the_default_is_thirty_seconds_doubling_up_to_an_hour():
     even = Loaded(0.5)
     assert [Backoff().delay(n, even) for n in range(1, 10)] == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
+@pytest.mark.promise("A25")
 def test_the_jitter_is_twenty_percent_in_both_directions():
     assert Backoff().delay(1, Loaded(0.0)) == pytest.approx(24)
     assert Backoff().delay(1, Loaded(1 - 1e-12)) == pytest.approx(36)

@@ -76,6 +76,7 @@ def test_what_a_disposition_says_is_closed_for_writing():
 
 
 @pytest.mark.parametrize(("said", "delay"), [(Nack("-5s"), 0), (Retry(-1), 0), (Snooze(-1e9), 0), (Nack("2m"), 120), (Nack(), None)])
+@pytest.mark.promise("D21")
 def test_delays_are_seconds_and_negative_ones_count_as_zero(said, delay):
     assert said.delay == delay
 
@@ -88,6 +89,7 @@ def test_retry_is_a_nack_by_another_name():
 
 @pytest.mark.parametrize("make", [Nack, Retry, Snooze])
 @pytest.mark.parametrize("wrong", [float("nan"), 10**400, "soon", object()])
+@pytest.mark.promise("D23")
 def test_a_delay_that_is_none_is_refused_where_it_is_written(make, wrong):
     with pytest.raises((ValueError, TypeError), match=make.__name__):
         make(wrong)

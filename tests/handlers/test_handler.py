@@ -28,6 +28,7 @@ def test_a_handler_knows_where_it_is_written():
     assert repr(receipt) == f"<Handler mail:receipt at {__file__}:{receipt.line}>"
 
 
+@pytest.mark.promise("A23", "A24", "A25", "A30", "A48")
 def test_the_defaults_are_those_of_the_documents():
     policy = handler("demo:x")(lambda: None).policy
     assert (policy.queue, policy.priority, policy.timeout, policy.max_attempts, policy.max_crashes) == ("default", 0, 300, 5, 3)
@@ -70,6 +71,7 @@ def test_options_are_kept_checked():
         "a\0",
     ],
 )
+@pytest.mark.promise("A18")
 def test_a_bad_kind_is_refused_with_the_rule(kind):
     with pytest.raises(ValueError, match="is not a name like 'mail:receipt'") as caught:
         handler(kind)
@@ -77,6 +79,7 @@ def test_a_bad_kind_is_refused_with_the_rule(kind):
 
 
 @pytest.mark.parametrize("kind", ["a", "0", "_x", "a" * 100, "os.system", "mail:receipt", "a-b.c:d_e"])
+@pytest.mark.promise("A18")
 def test_a_good_kind_is_taken(kind):
     assert handler(kind)(lambda: None).kind == kind
 

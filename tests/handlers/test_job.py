@@ -10,6 +10,7 @@ import pytest
 from handlers import Job
 
 
+@pytest.mark.promise("D37")
 def test_a_job_tells_what_is_known_of_it():
     job = Job(id=7, kind="mail:receipt", created=0.5, run=86400, attempt=5, max_attempts=5, payload={"secret": 1})
     assert job.created_at == datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)

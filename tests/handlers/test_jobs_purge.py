@@ -39,6 +39,7 @@ def past(
     connection.execute(PAST, {"count": count, "age": age, "state": state, "kind": kind})
 
 
+@pytest.mark.promise("A16")
 def test_only_completed_jobs_that_are_old_enough_go(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     past(connection, 25, age="8 days")
     past(connection, 5, age="6 days", kind="t:young")

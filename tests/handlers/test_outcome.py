@@ -137,6 +137,7 @@ def test_a_return_value_is_the_result():
     ],
     ids=lambda value: repr(value)[:20],
 )
+@pytest.mark.promise("D23", "C36")
 def test_a_return_value_that_is_no_json_fails_at_once_with_the_reason(value, says):
     outcome = judge(value)
     assert summary(outcome) == ("failed", "failed", 0, True, "WORKER_SERIALIZATION_ERROR")

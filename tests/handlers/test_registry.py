@@ -41,6 +41,7 @@ def told(loaded: Loaded) -> list[str]:
     return [str(problem) for problem in loaded.problems]
 
 
+@pytest.mark.promise("A20", "A21")
 def test_the_modules_of_a_folder_are_loaded_in_the_order_of_their_names(write):
     folder = write(b=HANDLER.format(kind="b"), a=HANDLER.format(kind="a"), _private="raise ValueError", c__in__d=HANDLER.format(kind="c:d"))
     loaded = load([folder])

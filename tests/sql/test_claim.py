@@ -20,6 +20,7 @@ def queue(database):
         yield queue
 
 
+@pytest.mark.promise("C10", "C11", "E10")
 def test_priority_then_first_in_first_out(queue):
     low = queue.enqueue("a:b", priority=5)
     first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
@@ -28,6 +29,7 @@ def test_priority_then_first_in_first_out(queue):
     assert [job.id for job in child.claim(10)] == [urgent, first, second, low]
 
 
+@pytest.mark.promise("A33")
 def test_no_more_than_asked_under_any_plan(queue):
     queue.enqueue_many("a:b", 50)
     child = queue.child()
@@ -38,6 +40,7 @@ def test_no_more_than_asked_under_any_plan(queue):
     assert queue.count("ready") == 42
 
 
+@pytest.mark.promise("A6", "A33", "A34", "C39", "E1", "E12")
 def test_two_children_never_get_the_same(queue):
     queue.enqueue_many("a:b", 20)
     one, other = queue.child(), queue.child()
@@ -49,6 +52,7 @@ def test_two_children_never_get_the_same(queue):
     assert not {job.id for job in mine} & {job.id for job in theirs}
 
 
+@pytest.mark.promise("C17", "E26")
 def test_a_batch_never_mixes_queues_and_the_served_order_rules(queue):
     queue.enqueue("a:b", queue="slow", priority=-9)
     queue.enqueue("a:b", queue="fast")
@@ -104,6 +108,7 @@ def test_a_job_that_is_to_run_alone_ends_the_batch_before_it(queue):
     assert [job.id for job in child.claim(10)] == [last]
 
 
+@pytest.mark.promise("E11", "E18")
 def test_the_attempt_is_counted_in_the_claim_and_the_token_grows(queue):
     queue.enqueue("a:b")
     child = queue.child()
@@ -163,6 +168,7 @@ def explain(queue, child, wanted=10):
     return shape(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
+@pytest.mark.promise("E4", "E23")
 def test_a_claim_costs_the_same_with_200_and_with_200_000_waiting_and_scheduled(queue):
     """Right after the bulk load, without any ANALYZE, and after one."""
     child = queue.child()

@@ -69,6 +69,7 @@ class Watch:
 
 
 @pytest.mark.parametrize("batch", WHEN_SET)
+@pytest.mark.promise("E22")
 def test_what_a_job_costs_the_database(still, batch):
     cluster, dsn = still
     with Queue(dsn) as queue:

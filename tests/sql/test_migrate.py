@@ -28,6 +28,7 @@ def test_an_empty_database_gets_everything_once(empty_database):
         assert pending(connection) == 0
 
 
+@pytest.mark.promise("C40", "C42", "C43")
 def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
     script = "import psycopg, sys; from sql.migrate import migrate; print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
     with ThreadPoolExecutor(5) as pool:

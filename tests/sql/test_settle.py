@@ -30,6 +30,7 @@ def queue(database):
         ("expired", None, "expired", 1),
     ],
 )
+@pytest.mark.promise("A35", "A36", "C14", "D22")
 def test_where_an_outcome_leads(queue, outcome, delay, state, attempts):
     queue.enqueue("a:b")
     child = queue.child()
@@ -52,6 +53,7 @@ def test_what_never_started_gives_its_attempt_back(queue, outcome):
     assert row["started_at"] is None
 
 
+@pytest.mark.promise("E12", "E21")
 def test_a_part_of_a_batch_is_settled_and_the_rest_stays_claimed(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()
@@ -71,6 +73,7 @@ def test_jobs_of_no_time_at_all_never_end_before_they_start(queue):
     assert queue.run("SELECT count(*) FROM jobherd.history WHERE started_at <= finished_at") == [(500,)]
 
 
+@pytest.mark.promise("A34", "A36")
 def test_nothing_is_written_without_the_claim(queue):
     queue.enqueue("a:b")
     child, other = queue.child(), queue.child()
@@ -82,6 +85,7 @@ def test_nothing_is_written_without_the_claim(queue):
     assert queue.state(job.id) == "ready"
 
 
+@pytest.mark.promise("A34", "D24")
 def test_the_late_completion_of_a_reclaimed_job_is_refused(queue):
     queue.enqueue("a:b")
     child = queue.child()
@@ -150,6 +154,7 @@ def test_orphans_are_found_and_come_back(queue):
     assert queue.state(job.id) == "retrying"
 
 
+@pytest.mark.promise("B51", "B52")
 def test_cancelling(queue):
     waiting, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=60)
     assert queue.cancel(waiting) == queue.cancel(later) == "cancelled"

@@ -69,6 +69,7 @@ def test_it_asks_and_is_answered_in_order(driver):
     assert answers == [(0, []), (1, []), (2, [])]
 
 
+@pytest.mark.promise("A7")
 def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ran(driver, database):
     driver.up()
     assert driver.ask("start_hearing") == [("16", "yes")]
@@ -88,6 +89,7 @@ def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(drive
     assert driver.ask("next_due") == []
 
 
+@pytest.mark.promise("A7", "C26")
 def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
     driver.up()
     epoch = driver.courier.epoch
@@ -103,6 +105,7 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
         driver.until(lambda: "default" in driver.courier.notifications)
 
 
+@pytest.mark.promise("C26")
 def test_it_survives_a_server_that_is_killed_and_started():
     with Cluster() as own, own.database() as dsn:
         driver = Driver(dsn).up()

@@ -79,6 +79,7 @@ def test_forks_what_is_wanted_once_it_is_registered():
     assert all(not isinstance(action, Fork) for action in story.step())
 
 
+@pytest.mark.promise("E25")
 def test_one_call_wakes_one_idle_child_and_a_nudge_on_its_way_counts_as_taken():
     story = Story().up()
     story.idle(0, 1)

@@ -59,6 +59,7 @@ def leases(dsn):
         return connection.execute("SELECT id, lease_until > clock_timestamp(), host FROM jobherd.supervisors ORDER BY id").fetchall()
 
 
+@pytest.mark.promise("D14", "D26")
 def test_it_registers_beats_and_hears_itself(parent, database):
     assert parent.fleet.supervisor
     assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
@@ -94,6 +95,7 @@ def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, d
     assert any("lease was lost" in note for note in parent.fleet.warnings)
 
 
+@pytest.mark.promise("A29", "D24", "E14")
 def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, database):
     with Queue(database) as queue:
         number = queue.enqueue("a:b")

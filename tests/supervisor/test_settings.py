@@ -23,11 +23,13 @@ def refused(flags=None, environ=None, directory=Path("/nonexistent")) -> tuple[s
     return caught.value.problems
 
 
+@pytest.mark.promise("A44", "D25")
 def test_nothing_given_is_the_defaults():
     assert load() == Settings()
     assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (4, 15.0, ("127.0.0.1", 8790), ())
 
 
+@pytest.mark.promise("A45", "A46", "C43")
 def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
     (tmp_path / "jobherd.toml").write_text("workers = 1\nbatch = 1\npoll = 1\n")
     found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_BATCH": "2"}, tmp_path)
@@ -50,6 +52,7 @@ def test_an_empty_variable_is_not_set():
     assert (found.workers, found.dsn, found.source("dsn")) == (4, "postgresql:///app", "DATABASE_URL")
 
 
+@pytest.mark.promise("C43")
 def test_the_database_comes_from_its_own_variable_first():
     both = {"JOBHERD_DSN": "dbname=a", "DATABASE_URL": "dbname=b"}
     assert load({}, both).dsn == "dbname=a"

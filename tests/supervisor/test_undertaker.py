@@ -43,6 +43,7 @@ def test_the_verdict(record, dead, verdict):
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (32767, 3600)])
+@pytest.mark.promise("A23")
 def test_the_backoff(attempts, seconds):
     assert delay(POLICY, attempts, 0.0) == seconds
     assert delay(POLICY, attempts, -1.0) == pytest.approx(seconds * 0.8)

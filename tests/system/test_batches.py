@@ -6,6 +6,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
     from tests.support.gate import Gate
@@ -39,6 +41,7 @@ def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is
     assert stage.completed_twice() == []
 
 
+@pytest.mark.promise("D31", "E14")
 def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: Gate):
     stage.run_fleet(workers=2, batch=100, poll="300s")
     teach(stage)

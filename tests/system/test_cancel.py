@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.processes import is_running, wait_for_exit
 
 if TYPE_CHECKING:
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
+@pytest.mark.promise("B51", "B52")
 def test_a_running_job_is_interrupted_at_once(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     job = stage.enqueue("t:gate", '{"label": "runs"}')
@@ -62,6 +65,7 @@ def test_a_job_that_is_claimed_and_not_started_never_starts(stage: Stage, gate: 
     stage.wait_state(third, "completed")
 
 
+@pytest.mark.promise("B51", "B52")
 def test_waiting_jobs_are_cancelled_where_they_wait(stage: Stage):
     later = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 hour"}')""")
     ready = stage.enqueue("t:noop")

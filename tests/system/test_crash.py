@@ -7,6 +7,8 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.processes import is_running, wait_for_exit
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
+@pytest.mark.promise("A38", "C38")
 def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, poll="300s")
     deadly = stage.enqueue("c:kill")
@@ -48,6 +51,7 @@ def test_a_killed_childs_job_runs_again_at_once_and_fails_at_the_third_death(sta
     assert stage.completed_twice() == []
 
 
+@pytest.mark.promise("E14")
 def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_attempt(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, batch=5, hold="0s", poll="300s")
     with stage.connection.transaction():
@@ -62,6 +66,7 @@ def test_what_a_dead_child_had_claimed_and_not_started_is_given_back_without_an_
     assert [len(stage.attempts(job)) for job in (first, second, third)] == [2, 1, 1]
 
 
+@pytest.mark.promise("C2")
 def test_a_child_that_dies_idle_is_replaced_and_no_job_is_touched(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     busy = stage.enqueue("t:gate", '{"label": "busy"}')
@@ -84,6 +89,7 @@ def test_a_killed_keeper_is_replaced_and_goes_on_keeping_house(stage: Stage):
     assert fleet.keeper() != keeper
 
 
+@pytest.mark.promise("C6", "C28")
 def test_a_process_that_ends_under_its_handler_is_a_crash_whatever_its_exit_status_says(stage: Stage):
     stage.run_fleet(workers=2)
     jobs = {kind: stage.enqueue(kind) for kind in ("c:abort", "c:segfault", "c:exit")}

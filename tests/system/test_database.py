@@ -43,6 +43,7 @@ def back(fleet: Fleet, *, after: int) -> None:
     fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after, limit=6)
 
 
+@pytest.mark.promise("C26")
 def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(own: tuple[Cluster, Stage], gate: Gate):
     cluster, stage = own
     fleets = [stage.run_fleet(workers=2, db_retry_initial="0.1s") for _ in range(2)]
@@ -101,6 +102,7 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
     assert fleet.stop() == 0
 
 
+@pytest.mark.promise("C26")
 def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage, gate: Gate):
     fleets = [stage.run_fleet(workers=2, batch=3, db_retry_initial="0.1s") for _ in range(2)]
     before = [fleet.workers() for fleet in fleets]
@@ -122,6 +124,7 @@ def test_every_session_of_ours_is_ended_again_and_again_under_load(stage: Stage,
     assert [fleet.stop() for fleet in fleets] == [0, 0]
 
 
+@pytest.mark.promise("C8", "C26")
 def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cluster, Stage]):
     cluster, stage = own
     cluster.stop()
@@ -174,6 +177,7 @@ def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(sta
     assert not fleet.said("gets SIGTERM")
 
 
+@pytest.mark.promise("A11", "C27", "E20")
 def test_a_job_nobody_was_told_of_is_found_at_the_next_poll(stage: Stage):
     stage.run_fleet(workers=1, poll="1s")
     stage.wait_state(stage.enqueue("t:noop"), "completed")

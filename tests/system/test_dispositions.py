@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
     from tests.support.gate import Gate
@@ -35,6 +37,7 @@ ENDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("A5", "A22", "A26", "C3", "C15", "C34", "C35", "C36", "D12", "D18", "D19", "D20", "D21")
 def test_every_disposition_becomes_the_row_that_the_table_says(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2)
     jobs = {kind: stage.enqueue(kind, payload) for kind, (payload, _, _) in ENDS.items()}
@@ -65,6 +68,7 @@ def test_every_disposition_becomes_the_row_that_the_table_says(stage: Stage, gat
     assert len(fleet.said(lambda event: event.get("message", "").endswith("is ready"))) == 3, "nobody was replaced for it"
 
 
+@pytest.mark.promise("D22")
 def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1)
     snoozed = stage.enqueue("d:snooze-short", '{"label": "snoozer"}')
@@ -81,6 +85,7 @@ def test_snooze_and_abandon_do_not_count_an_attempt(stage: Stage, gate: Gate):
     assert [attempt["outcome"] for attempt in row["history"]] == ["abandoned"] * 3 + ["completed"]
 
 
+@pytest.mark.promise("C12", "C13")
 def test_a_job_whose_time_is_over_expires_and_never_starts(stage: Stage, gate: Gate):
     stage.run_fleet(workers=1, batch=2, hold="0s")
     late = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', jsonb_build_object('good_until', now() - interval '1 s'))""")

@@ -7,6 +7,8 @@ import random
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.processes import children_of, is_running
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 
+@pytest.mark.promise("A47", "C25", "D22")
 def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, batch=3, hold="0s")
     with stage.connection.transaction():
@@ -60,6 +63,7 @@ def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stag
     assert stage.count("history") + stage.count("ready") == load, "nothing is lost"
 
 
+@pytest.mark.promise("A48")
 def test_a_drain_that_lasts_too_long_is_cut_off_and_gives_the_attempt_back(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, drain_timeout="0.2s", grace="0.3s")
     polite = stage.enqueue("t:gate", '{"label": "polite"}')

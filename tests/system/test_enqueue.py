@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -14,6 +15,7 @@ NEVER_POLL = {"poll": "300s"}
 """The backstop is so far away that only a wake-up can have done it."""
 
 
+@pytest.mark.promise("A8", "A9", "A10", "A51", "E19", "E24")
 def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_nobody(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, **NEVER_POLL)
     with psycopg.connect(stage.dsn, autocommit=True) as ears, psycopg.connect(stage.dsn) as producer:
@@ -32,6 +34,7 @@ def test_a_commit_wakes_an_idle_child_and_a_rollback_leaves_nothing_and_wakes_no
     assert fleet.stop() == 0
 
 
+@pytest.mark.promise("B15", "C4", "C18", "D15")
 def test_many_jobs_of_one_transaction_wake_several_children_one_claim_at_a_time(stage: Stage, gate: Gate):
     stage.run_fleet(workers=3, **NEVER_POLL)
     jobs = [

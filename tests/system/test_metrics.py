@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def turn(fleet: Fleet) -> None:
         fleet.wait_log("workers wanted, the database is there", after=before)
 
 
+@pytest.mark.promise("A40", "A41", "A42", "A43")
 def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, http="127.0.0.1:0", grace="0.2s", respawn_initial="0.02s")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.support.fleet import Fleet, Stage
     from tests.support.gate import Gate
@@ -46,6 +48,7 @@ def versions(stage: Stage, count: int) -> set[Any]:
     return {stage.job(job)["result"] for job in jobs}
 
 
+@pytest.mark.promise("A21")
 def test_new_children_run_the_new_code_and_a_running_job_finishes_on_the_old(stage: Stage, gate: Gate):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet(workers=2, handlers=folder)

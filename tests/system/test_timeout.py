@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.processes import is_running, wait_for_exit
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(
     assert len(fleet.workers()) == 2
 
 
+@pytest.mark.promise("A48")
 def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, grace="5s")
     job = stage.enqueue("x:cleans-up", '{"label": "cleaning"}')

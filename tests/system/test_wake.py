@@ -145,6 +145,7 @@ def test_a_session_that_is_lost_while_all_sleep_is_made_up_for(stage: Stage):
     stage.wait_state(job, "completed")
 
 
+@pytest.mark.promise("A34")
 def test_whatever_producers_do_every_job_starts(stage: Stage):
     """Many producers with bursts and rests, short and long transactions: the fleet falls asleep and wakes all the time."""
     seed = random.randrange(10**6)

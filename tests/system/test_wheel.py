@@ -86,6 +86,7 @@ def test_every_statement_and_migration_of_the_tree_is_in_the_wheel(wheel: Path):
     assert not [name for name in names if name.startswith(("tests", "deploy", "docs"))]
 
 
+@pytest.mark.promise("A1", "A3", "C1", "C7", "C42", "E2")
 def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(python: Path, empty_database: str, tmp_path: Path):
     command = python.parent / "jobherd"
     folder = tmp_path / "my_handlers"

@@ -51,6 +51,7 @@ def test_an_idle_child_whose_session_ends_works_on(bench: Bench):
     bench.wait(job, "completed")
 
 
+@pytest.mark.promise("E13")
 def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench):
     with Proxy(bench.dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)

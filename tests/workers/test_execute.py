@@ -32,6 +32,7 @@ def run(bench: Bench, kind: str, *states: str, options: dict[str, object] | None
         ("poison", "failed", 1, "poison", "POISON"),
     ],
 )
+@pytest.mark.promise("A26", "D18", "D21")
 def test_what_a_handler_says_becomes_the_job_s_state(
     bench: Bench, what: str, thrown: bool, state: str, attempts: int, label: str, code: str
 ):
@@ -78,6 +79,7 @@ def test_an_abandoned_job_is_ready_again_with_its_attempt_given_back(bench: Benc
         ("deep", "ValueError: 99999"),
     ],
 )
+@pytest.mark.promise("A22", "A28", "C6", "C28", "C35")
 def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, what: str, says: str):
     child, row = run(bench, "act:raises", "retrying", what=what)
     assert says in row["error"]
@@ -98,6 +100,7 @@ def test_an_exception_whose_text_never_ends_is_given_up_after_some_seconds(bench
     assert child.wait() == EXIT_WORN
 
 
+@pytest.mark.promise("A31", "D20")
 def test_the_last_attempt_fails_for_good(bench: Bench):
     _, row = run(bench, "act:raises", "failed", options={"max_attempts": 1}, what="value")
     assert (row["attempts"], row["error_code"]) == (1, "UNHANDLED_ERROR")
@@ -105,6 +108,7 @@ def test_the_last_attempt_fails_for_good(bench: Bench):
 
 
 @pytest.mark.parametrize("kind", ["act:unstorable", "act:large"])
+@pytest.mark.promise("C36")
 def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Bench, kind: str):
     _, row = run(bench, kind, *ALL[:1], "failed")
     assert (row["state"], row["error_code"], row["attempts"]) == ("failed", "WORKER_SERIALIZATION_ERROR", 1)
@@ -124,6 +128,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Be
     ],
     ids=["deep", "digits", "exponent", "surrogate", "list", "number", "null", "unknown key"],
 )
+@pytest.mark.promise("A26", "C15")
 def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(bench: Bench, payload: str):
     job, neighbour = bench.insert("act:returns", payload), bench.enqueue("act:returns", value=1)
     child = bench.start(batch=10)
@@ -141,6 +146,7 @@ def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_ref
     assert child.dismiss() == EXIT_LEFT
 
 
+@pytest.mark.promise("C37")
 def test_a_kind_that_nobody_knows_is_given_back_with_its_attempt(bench: Bench):
     child, row = run(bench, "no:such", "scheduled")
     assert (row["attempts"], row["error_code"]) == (0, "WORKER_RESOLUTION_ERROR")
@@ -148,6 +154,7 @@ def test_a_kind_that_nobody_knows_is_given_back_with_its_attempt(bench: Bench):
     assert bench.ask("SELECT 1 FROM jobherd.attempts") == []
 
 
+@pytest.mark.promise("C37")
 def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
     job = bench.enqueue("no:such")
     bench.ask("UPDATE jobherd.ready SET created_at = now() - interval '25 hours'")
@@ -155,6 +162,7 @@ def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
     assert bench.wait(job, "failed")["error_code"] == "WORKER_RESOLUTION_ERROR"
 
 
+@pytest.mark.promise("C13")
 def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: Bench, gate):
     first = bench.enqueue("act:gated", name="a")
     job = bench.enqueue("act:gated", name="b")

@@ -115,6 +115,7 @@ def test_the_board_keeps_the_tail(root):
     board.close()
 
 
+@pytest.mark.promise("C24")
 def test_a_format_or_level_that_does_not_exist_is_refused(root):
     with pytest.raises(ValueError, match="xml"):
         set_up(who="x", log_format="xml")

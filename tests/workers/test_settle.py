@@ -71,6 +71,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
     assert sum(sum(counts.outcomes) for counts in child.board.kind_counts()) == 500
 
 
+@pytest.mark.promise("D31")
 def test_a_finished_job_does_not_wait_for_a_long_one_behind_it(bench: Bench, gate):
     first, then = bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")
     bench.start(batch=2)

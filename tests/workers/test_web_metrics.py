@@ -36,6 +36,7 @@ def child_facts(slot: int, kind: str = "worker", state: str = "ready", pid: int 
 # -- jobs ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("A40", "A41")
 def test_a_scrape_equals_what_was_put_on_the_boards():
     """Hundreds of runs of several kinds in several slots, whose tables of kinds differ, against plain sums."""
     chance = random.Random(7)
@@ -67,6 +68,7 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
         assert scrape.of(f"{DURATION}_bucket", kind=name, le="+Inf") == len(ran)
 
 
+@pytest.mark.promise("A40")
 def test_every_outcome_is_there_from_the_start():
     """A rate needs the zero before the one."""
     with Web() as child:
@@ -96,6 +98,7 @@ def test_starts_waits_and_claims_are_sums_over_the_slots():
     assert scrape.of("jobherd_worker_start_latency_seconds_bucket", le="0.01") == 5
 
 
+@pytest.mark.promise("A42")
 def test_in_flight_counts_running_handlers_of_living_children():
     with Web() as child:
         number = {}

@@ -34,6 +34,7 @@ def test_a_job_that_was_there_before_the_worker_is_found(bench: Bench):
     assert row["started_at"] <= row["finished_at"]
 
 
+@pytest.mark.promise("C9")
 def test_a_nudge_wakes_an_idle_worker(bench: Bench):
     child = bench.start()
     first = bench.enqueue("act:nothing")
@@ -44,6 +45,7 @@ def test_a_nudge_wakes_an_idle_worker(bench: Bench):
     bench.wait(second, "completed")
 
 
+@pytest.mark.promise("A11", "C9", "C27")
 def test_a_job_is_found_without_a_nudge_after_the_poll(bench: Bench):
     bench.start(poll=0.05)
     bench.wait(bench.enqueue("act:nothing"), "completed")

@@ -108,6 +108,7 @@ def run(import_id: int, **fields: Any) -> Ran:
     return run_payload(discover, {"import_id": import_id}, **fields)
 
 
+@pytest.mark.promise("A14", "A15", "A19")
 def test_every_repository_of_every_page_gets_a_job(forge: Forge, github: GitHubServer) -> None:
     names = [f"repo-{number}" for number in range(250)]
     github.answer = github.pages(names)
@@ -122,6 +123,7 @@ def test_every_repository_of_every_page_gets_a_job(forge: Forge, github: GitHubS
     assert [path.partition("&page=")[2] for path, _ in github.asked] == ["", "2", "3"]
 
 
+@pytest.mark.promise("A14")
 def test_a_discovery_that_is_done_asks_nobody(forge: Forge, github: GitHubServer) -> None:
     github.answer = github.pages(["one"])
     import_id, _ = wanted(forge)

@@ -32,6 +32,7 @@ def write_dsn(remote: Path, dsn: str) -> None:
     write_place(str(remote), Place(dsn, "jobherd"))
 
 
+@pytest.mark.promise("A4")
 def test_each_ref_of_a_push_is_recorded_with_a_job_and_whoever_pushes_is_told(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     sha = commit(source, "refs/heads/main", {"a.py": b"1\n"})
@@ -45,6 +46,7 @@ def test_each_ref_of_a_push_is_recorded_with_a_job_and_whoever_pushes_is_told(fo
     assert [job["kind"] for job in jobs] == ["push:process"] * 2
 
 
+@pytest.mark.promise("A4", "A9")
 def test_a_push_of_many_refs_wakes_once(forge: Forge) -> None:
     source, remote = bare(forge.folder / "source.git"), forge.repository()
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
@@ -171,6 +173,7 @@ def test_a_push_that_is_told_twice_is_recorded_once(forge: Forge) -> None:
     assert len(forge.rows(EVENTS)) == len(forge.waiting()) == 3
 
 
+@pytest.mark.promise("A4")
 def test_event_and_job_are_one_transaction(forge: Forge) -> None:
     remote = forge.repository()
     forge.rows("ALTER TABLE jobherd.ready ADD CONSTRAINT nothing_more CHECK (false) NOT VALID")

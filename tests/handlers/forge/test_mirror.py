@@ -94,6 +94,7 @@ def again(forge: Forge) -> None:
     forge.rows("UPDATE jobherd.forge_github_import_repos SET status = 'discovered', imported_at = NULL")
 
 
+@pytest.mark.promise("A15")
 def test_a_repository_is_mirrored_with_every_ref_and_measured(forge: Forge, hub: Hub) -> None:
     source = hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")
@@ -113,6 +114,7 @@ def test_a_repository_is_mirrored_with_every_ref_and_measured(forge: Forge, hub:
     assert hub.asked == []
 
 
+@pytest.mark.promise("A15")
 def test_a_mirror_that_is_there_is_brought_up_to_date(forge: Forge, hub: Hub) -> None:
     source = hub.publish("project")
     one = row(forge, "project", f"{hub.url}/project.git")

@@ -80,6 +80,7 @@ def test_which_push_a_commit_belongs_to_does_not_depend_on_the_order_of_the_jobs
     assert len(found[0]) == 61
 
 
+@pytest.mark.promise("A12", "A39")
 def test_a_push_that_was_processed_is_not_processed_again(forge: Forge) -> None:
     source = generated(forge.folder / "source.git", 20)
     push(source, forge.repository(), "main")
@@ -91,6 +92,7 @@ def test_a_push_that_was_processed_is_not_processed_again(forge: Forge) -> None:
     assert [job["kind"] for job in forge.waiting()] == ["repo:size_recalc"]
 
 
+@pytest.mark.promise("A12", "A13", "A19")
 def test_two_runs_at_the_same_push_set_off_one_measurement(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     source = generated(forge.folder / "source.git", 20)
     push(source, forge.repository(), "main")

@@ -16,6 +16,7 @@ from tests.support.repositories import generated, git, push
 REPO = "SELECT size_bytes, objects, branches, tags, sized_at FROM jobherd.forge_repos"
 
 
+@pytest.mark.promise("A13")
 def test_the_numbers_are_those_of_git_and_the_last_ones_win(forge: Forge) -> None:
     source, remote = generated(forge.folder / "source.git", 30), forge.repository()
     push(source, remote, "main")

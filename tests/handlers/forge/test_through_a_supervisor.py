@@ -28,6 +28,7 @@ def stage(forge: Forge, gate: Gate) -> Iterator[Stage]:
         yield standing
 
 
+@pytest.mark.promise("A2", "A9")
 def test_two_hundred_commits_are_recorded_while_they_are_pushed(forge: Forge, stage: Stage) -> None:
     fleet = stage.run_fleet(handlers="handlers.forge", workers=2)
     source = generated(forge.folder / "source.git", 200)

@@ -56,6 +56,7 @@ def test_what_lies_before_the_window_does_not_count(forge: Forge) -> None:
     assert [(row["place"], row["name"]) for row in forge.rows(SNAPSHOTS)] == [(0, None)]
 
 
+@pytest.mark.promise("A17", "A19")
 def test_a_run_plans_exactly_one_next_run_with_the_same_arguments(forge: Forge) -> None:
     ran = compute(every=600, days=3)
     (planned,) = forge.rows(PLANNED)
@@ -83,6 +84,7 @@ def test_a_retry_of_a_run_plans_nothing_more_and_appends_nothing_more(forge: For
     assert len(forge.rows(PLANNED)) == 1
 
 
+@pytest.mark.promise("A17")
 def test_snapshots_are_only_added_to(forge: Forge) -> None:
     with_pushes(forge)
     compute(job=100)

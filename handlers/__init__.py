@@ -49,6 +49,8 @@ from handlers._handler import Handler, handler
 from handlers._job import Job
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
+from handlers._records import ExecutionLogEntry
+from handlers._tables import TableStore
 
 __all__ = [
     "Abandon",
@@ -59,6 +61,7 @@ __all__ = [
     "Completed",
     "Disposition",
     "Duration",
+    "ExecutionLogEntry",
     "Failed",
     "Handler",
     "Job",
@@ -75,6 +78,7 @@ __all__ = [
     "ResultError",
     "Retry",
     "Snooze",
+    "TableStore",
     "aenqueue_many_on",
     "aenqueue_on",
     "check_payload",

@@ -82,7 +82,13 @@ class Jobs:
     def __init__(self, stage: Stage, *, timeout: str = "5m", **options: object) -> None:
         self.stage = stage
         stage.run(TABLE)
-        given = {"interval": "1s", "cancel_interval": "200ms", "heartbeat_interval": "200ms", "stalled_max_age": "1s", "reset_interval": "1s"}
+        given = {
+            "interval": "1s",
+            "cancel_interval": "200ms",
+            "heartbeat_interval": "200ms",
+            "stalled_max_age": "1s",
+            "reset_interval": "1s",
+        }
         words = ", ".join(f"{name}={value!r}" for name, value in (given | options).items())
         self.handlers = stage.write("example.py", STORE.format(options=words, timeout=timeout))
 

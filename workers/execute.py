@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handlers._handler import AnyHandler
+    from handlers._hooks import JobHooks
     from workers.alarm import Alarm
     from workers.board import Board, Notice
+    from workers.hooks import Caller
     from workers.seat import ChildSettings
 
 LONG: Final = 0.005
@@ -82,6 +84,7 @@ class _Kind(NamedTuple):
     keep_completed: int
     keep_failed: int
     """Days."""
+    hooks: JobHooks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Unreadable:
 class Executor:
     """Runs jobs, one at a time.
 
-    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines.
+    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
     """
 
     def __init__(
@@ -107,9 +110,11 @@ class Executor:
         alarm: Alarm,
         settings: ChildSettings,
         title: Callable[[str], None],
+        hooks: Caller,
     ) -> None:
         self.running: Claimed | None = None
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0)) for kind, handler in handlers.items()}
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._hooks = hooks
         self._board = board
         self._notice = notice
         self._alarm = alarm
@@ -203,7 +208,7 @@ class Executor:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
             fits = True
-            ending = call(handler, job, arguments)
+            ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
@@ -214,13 +219,17 @@ class Executor:
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        interruption = alarm.raised
+        if kind.hooks is not None:
+            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
+            self._hooks.tell_end(kind.hooks, job, outcome, problem)
         ending = None
         alarm.leave()
         self.running = None
-        if isinstance(alarm.raised, JobLost):
+        if isinstance(interruption, JobLost):
             return None
         ran = ended - started
-        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
+        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -280,6 +289,7 @@ class Executor:
             created=row.created_at,
             run=row.run_at,
             deadline=deadline,
+            resources=self._hooks.child.resources,
             on_progress=self._progress,
             on_cancelled=self._is_cancelled,
         )
@@ -319,15 +329,16 @@ def _cpu() -> tuple[float, float, int]:
     return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
 
 
-def _kind_of(handler: AnyHandler, number: int) -> _Kind:
+def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
     policy = handler.policy
     return _Kind(
         handler,
         number,
         policy.timeout,
         policy.max_attempts,
-        handler.signature.takes_job,
+        handler.signature.takes_job or hooks is not None,
         policy.exclusive,
         policy.keep_completed_days,
         policy.keep_failed_days,
+        hooks,
     )

@@ -7,9 +7,10 @@ Cancelling one of them interrupts nobody. This module writes to no database.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from handlers._job import Job
 
+_log = logging.getLogger("jobherd.worker")
+
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _FULL: Final = 1.0001
 """What the jobs of a full call fill of a claim together: a little more than all of it, or one too many would be claimed for rounding."""
@@ -37,6 +40,12 @@ _FULL: Final = 1.0001
 
 class TogetherExecutor(Executor):
     """Runs jobs one at a time, or several of one kind in one call."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        skipped = [kind for kind in self._sizes if (hooks := self._kinds[kind].hooks) is not None and hooks.around]
+        if skipped:
+            _log.warning("middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped))
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -112,7 +121,7 @@ class TogetherExecutor(Executor):
         jobs = [self._one_of(row, deadline, said) for row in rows]
         alarm.enter(first.id, deadline, timeout, self._notice if kind.exclusive else None)
         alarm.together = len(rows) > 1
-        unreadable: dict[int, Unreadable] = {}
+        refused: dict[int, Raised | Unreadable] = {}
         called: list[Job] = []
         payloads: list[object] = []
         ending: object = None
@@ -122,11 +131,15 @@ class TogetherExecutor(Executor):
             if alarm.told and (not alarm.together or alarm.told.get(first.id) is not Reason.CANCEL):
                 alarm.check()
             for row, job in zip(rows, jobs, strict=True):
+                fits = False
                 try:
                     job.payload = decode_payload(row.payload)
                     payload = handler.binding.bind(job.payload)[WHOLE]
+                    fits = True
+                    for hook in () if kind.hooks is None else kind.hooks.before:
+                        hook.tell(job)
                 except Exception as problem:
-                    unreadable[row.id] = Unreadable(problem)
+                    refused[row.id] = Raised(problem) if fits else Unreadable(problem)
                 else:
                     payloads.append(payload)
                     called.append(job)
@@ -142,24 +155,31 @@ class TogetherExecutor(Executor):
         endings: Mapping[int, object] = (
             {job.id: ending for job in called} if ending is None else self._part(ending, [job.id for job in called])
         )
-        if isinstance(ending, Raised) and isinstance(ending.exception, JobInterrupted) and len(endings) < len(rows) - len(unreadable):
+        if isinstance(ending, Raised) and isinstance(ending.exception, JobInterrupted) and len(endings) < len(rows) - len(refused):
             endings = {row.id: ending for row in rows}  # it came while the payloads were read
+        endings = {**endings, **refused}
         outcomes = []
         for row in rows:
-            one = unreadable.get(row.id) or endings.get(row.id)
+            one = endings.get(row.id)
             outcomes.append(OK if one is None else self._judge(one, handler, row.attempts, self._most(row)))
+        interruption = alarm.raised
+        if kind.hooks is not None:
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                one = endings.get(job.id)
+                told = one.exception if isinstance(one, Raised) else one.problem if isinstance(one, Unreadable) else None
+                self._hooks.tell_end(kind.hooks, job, outcome, told)
         ending = endings = {}
         alarm.leave()
         alarm.together = False
         self.running = None
-        if isinstance(alarm.raised, JobLost):
+        if isinstance(interruption, JobLost):
             return None
         ran = ended - started
         before = self._expected.get(first.kind)
         self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
         usage = self._usage(ended, ran)  # of the call: it is written with its first job
         for row, outcome in zip(rows, outcomes, strict=True):
-            board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
+            board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
         return finished

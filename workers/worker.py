@@ -17,11 +17,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
-from handlers._registry import load
+from handlers._hooks import Child, Hooks
+from handlers._registry import all_hooks, load
+from handlers._sanitize import describe_exception
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
 from workers.execute import LEAST, Claimed
+from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
@@ -41,6 +44,7 @@ HELD: Final = 0.05
 _LOOK: Final = 0.0002
 """Seconds between two looks at the wake pipe while a batch runs: a look costs a microsecond."""
 _EXIT_UNSETTLED: Final = 70
+_EXIT_HOOKS: Final = 71
 _LAPSED: Final = 0.2
 _HELD_BY_OTHERS: Final = 0.25
 """Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
@@ -54,31 +58,56 @@ def run(body: Body) -> int:
     settings = body.seat.settings
     # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
-    handlers = load_handlers(body)
-    if handlers is None:
+    loaded = load_handlers(body)
+    if loaded is None:
         return EXIT_HANDLERS
+    handlers, hooks = loaded
+    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
+    if not begin(body, caller):
+        return _EXIT_HOOKS
     try:
-        return Worker(body, handlers).live()
+        return Worker(body, handlers, caller).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
     except UnsettledError as problem:
         _log.error("leaving it to the supervisor: %s", problem)
         return _EXIT_UNSETTLED
+    finally:
+        caller.leave()
 
 
-def load_handlers(body: Body) -> dict[str, AnyHandler] | None:
-    """Load the handlers; if any module is broken, or none holds a job, say why to the parent and return None."""
+def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
+    """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
     sys.path.insert(0, str(settings.app_dir.resolve()))
-    found = load(settings.handlers)
-    problems = [str(problem) for problem in found.problems]
+    found, more = load(settings.handlers), load(settings.hooks)
+    problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
         problems.append(say_none_found(settings.handlers))
     for problem in problems:
-        if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
-            _log.error("%s", problem)
-    return None if problems else found.kinds
+        _say_problem(body, problem)
+    return None if problems else (found.kinds, Hooks(all_hooks(more, found)))
+
+
+def begin(body: Body, caller: Caller) -> bool:
+    """Run `on_child_start`, for as long as a child may take until it is ready. False if a hook raised: then the parent has been told."""
+    try:
+        caller.hooks.start(caller.child)
+    except BaseException as problem:  # what a hook needs may be away for a while: the child ends and is tried again
+        message, trace = describe_exception(problem)
+        _say_problem(body, f"on_child_start raised {message}\n{trace}")
+        caller.leave()
+        return False
+    if not body.alarm.is_intact():
+        body.alarm.restore()
+        _log.warning("on_child_start has changed signal handlers; they are put back: a job could not be interrupted")
+    return True
+
+
+def _say_problem(body: Body, problem: str) -> None:
+    if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
+        _log.error("%s", problem)
 
 
 def say_none_found(sources: Sequence[str]) -> str:
@@ -91,8 +120,9 @@ def say_none_found(sources: Sequence[str]) -> str:
 class Worker:
     """What a worker holds: its session, the claim it works on, and what it has not written yet."""
 
-    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler]) -> None:
+    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         self._body = body
+        self._hooks = hooks
         self._seat = body.seat
         self._board = body.seat.board
         self._notice = body.seat.notice
@@ -126,6 +156,7 @@ class Worker:
             alarm=self._alarm,
             settings=settings,
             title=body.title,
+            hooks=hooks,
         )
         self._together = self._executor.sizes
         if self._together and settings.hold:

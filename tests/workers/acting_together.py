@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from handlers import Job, JobTimeout, Nack, Poison, handler
+from handlers import Job, JobTimeout, Nack, Poison, after_job, before_job, handler, middleware
 from tests.support.gate import at_gate
 
 
@@ -66,3 +67,24 @@ def lingers_shortly(payloads: list[int]) -> list[int]:
 
 @handler("sms:single")
 def single() -> None: ...
+
+
+@before_job("sms:hooked")
+def refuse(job: Job) -> None:
+    if job.payload == "refused":
+        raise Poison("not with me")
+
+
+@after_job("sms:hooked")
+def note(job: Job, outcome: Any) -> None:
+    print(f"{job.payload} ended {outcome.label}")
+
+
+@middleware("sms:hooked")
+def never(job: Job, call_next: Any) -> object:
+    raise AssertionError("it is for one job at a time")
+
+
+@handler("sms:hooked", batch=5)
+def hooked(payloads: list[str]) -> list[str]:
+    return [f"{len(payloads)} of them: {payload}" for payload in payloads]

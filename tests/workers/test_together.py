@@ -82,12 +82,11 @@ def test_cancelling_one_of_a_call_interrupts_no_neighbour(bench: Bench, gate: Ga
     assert now is not None
     assert (now.phase, now.job) == (Phase.TOGETHER, ids[0])
     assert [one.job for one in child.board.company(now)] == ids[1:]
-    for job in (ids[0], ids[2]):
-        assert bench.ask("SELECT jobherd.cancel(%(id)s) AS answer", id=job)[0]["answer"] == "cancelling"
-        child.interrupt(Reason.CANCEL, job=job)
+    assert bench.ask("SELECT jobherd.cancel(%(id)s) AS answer", id=ids[0])[0]["answer"] == "cancelling"
+    child.interrupt(Reason.CANCEL)
     arrival.open("done")
     assert bench.wait(ids[1], "completed")["progress"] == {"fraction": 0.5, "note": "half"}
-    assert [bench.wait(job, "cancelled", "completed", "retrying")["state"] for job in ids] == ["cancelled", "completed", "cancelled"]
+    assert [bench.wait(job, "cancelled", "completed", "retrying")["state"] for job in ids] == ["cancelled", "completed", "completed"]
     assert child.dismiss() == EXIT_LEFT
 
 
@@ -195,3 +194,14 @@ def test_nothing_joins_a_claim_of_a_paused_queue_or_a_lost_lease(bench: Bench, p
     assert bench.wait(first, "completed")["result"] == 1
     assert bench.job(second)["state"] == "ready"
     os.kill(child.pid, signal.SIGKILL)
+
+
+def test_hooks_are_told_of_each_job_of_a_call(bench: Bench, capfd: pytest.CaptureFixture[str]):
+    ids = put(bench, "sms:hooked", '"one"', '"refused"', '"two"')
+    child = start(bench)
+    assert [bench.wait(job, "completed", "failed")["result"] for job in ids] == ["2 of them: one", None, "2 of them: two"]
+    assert child.dismiss() == EXIT_LEFT
+    said = capfd.readouterr().out
+    for words in ("one ended ok", "refused ended poison", "two ended ok"):
+        assert words in said + child.log()
+    assert "not called around these batch handlers: sms:hooked" in child.log()

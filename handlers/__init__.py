@@ -46,7 +46,9 @@ from handlers._dispositions import (
 )
 from handlers._durations import Duration
 from handlers._handler import Handler, handler
+from handlers._hooks import Child, Hook, after_job, before_job, middleware, on_child_exit, on_child_start, on_failure
 from handlers._job import Job
+from handlers._outcome import Outcome
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
 from handlers._records import ExecutionLogEntry
@@ -57,6 +59,7 @@ __all__ = [
     "AsyncClient",
     "Backoff",
     "BindingError",
+    "Child",
     "Client",
     "Completed",
     "Disposition",
@@ -64,6 +67,7 @@ __all__ = [
     "ExecutionLogEntry",
     "Failed",
     "Handler",
+    "Hook",
     "Job",
     "JobCancelled",
     "JobDrained",
@@ -72,6 +76,7 @@ __all__ = [
     "Json",
     "Nack",
     "NotConfiguredError",
+    "Outcome",
     "PayloadError",
     "Poison",
     "Producer",
@@ -81,10 +86,16 @@ __all__ = [
     "TableStore",
     "aenqueue_many_on",
     "aenqueue_on",
+    "after_job",
+    "before_job",
     "check_payload",
     "configure",
     "default_client",
     "enqueue_many_on",
     "enqueue_on",
     "handler",
+    "middleware",
+    "on_child_exit",
+    "on_child_start",
+    "on_failure",
 ]

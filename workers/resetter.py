@@ -78,11 +78,11 @@ class _Duties:
 def run(body: Body) -> int:
     """Live as a resetter and return the exit code. Signals are unblocked, nothing of the parent's is left."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(body))
-    handlers = load_handlers(body)
-    if handlers is None:
+    loaded = load_handlers(body)
+    if loaded is None:
         return EXIT_HANDLERS
     try:
-        Resetter(body, tables_of(handlers)).live()
+        Resetter(body, tables_of(loaded[0])).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
     body.seat.board.say(Now(Phase.LEAVING))

@@ -54,7 +54,7 @@ class Taken(NamedTuple):
     resets: int
     created_at: float
     run_at: float
-    waited: float
+    now: float
 
 
 def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
@@ -293,9 +293,10 @@ class Tables:
     @staticmethod
     def _claimed(table: TableHandler, taken: Taken) -> Claimed:
         """Return the record in the words of a queue's job: one executor, one ladder, one way to end."""
+        waited = taken.now - taken.run_at
         return Claimed(
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
-            taken.created_at, taken.run_at, None, max(taken.waited, 0.0), False,
+            taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
         )  # fmt: skip
 
     def _keep_job(self) -> None:

@@ -20,4 +20,4 @@ UPDATE {table} AS t
 RETURNING t.{id}, (extract(epoch FROM t.{started_at}) * 1000000)::bigint AS token, coalesce(t.{num_failures}, 0), coalesce(t.{num_resets}, 0),
           coalesce(extract(epoch FROM t.{queued_at}), 0)::double precision,
           coalesce(extract(epoch FROM coalesce(t.{process_after}, t.{queued_at})), 0)::double precision,
-          coalesce(extract(epoch FROM clock_timestamp() - coalesce(t.{process_after}, t.{queued_at})), 0)::double precision
+          extract(epoch FROM clock_timestamp())::double precision

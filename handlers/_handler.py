@@ -18,7 +18,7 @@ from handlers._policy import Policy, check_kind, check_policy
 from handlers._producer import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from handlers._backoff import BackoffLike
     from handlers._durations import Duration
@@ -92,6 +92,8 @@ def handler(
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
+    cost: Mapping[str, float] = ...,
+    flags: Sequence[str] = ...,
 ) -> Decorate: ...
 def handler(  # one parameter for each option
     kind: Any = None,  # the overloads say more
@@ -109,6 +111,8 @@ def handler(  # one parameter for each option
     exclusive: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",
+    cost: Mapping[str, float] | None = None,
+    flags: Sequence[str] = (),
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
 
@@ -127,6 +131,8 @@ def handler(  # one parameter for each option
     exclusive: never two runs at once, not even for a moment after a lost lease, default False.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
         keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
+    cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}; default nothing.
+    flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 
@@ -155,6 +161,8 @@ def handler(  # one parameter for each option
         exclusive=exclusive,
         keep_completed=keep_completed,
         keep_failed=keep_failed,
+        cost={} if cost is None else cost,
+        flags=flags,
     )
 
     def decorate(function: Callable[C, R]) -> Handler[C, C, R]:

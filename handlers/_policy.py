@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
+from handlers._demands import check_amounts, check_names
 from handlers._durations import Duration, at_least_zero, positive
 
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
@@ -86,6 +87,8 @@ class Policy:
     exclusive: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
+    cost: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
     @property
     def keep_completed_days(self) -> int:
@@ -112,6 +115,8 @@ def check_policy(
     exclusive: object,
     keep_completed: Duration,
     keep_failed: Duration,
+    cost: object,
+    flags: object,
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     if not isinstance(exclusive, bool):
@@ -135,6 +140,8 @@ def check_policy(
         exclusive=exclusive,
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
+        cost=check_amounts(cost, field="cost"),
+        flags=check_names(flags, field="flags"),
     )
 
 

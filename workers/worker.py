@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
-from handlers._hooks import Child, Hooks
+from handlers._hooks import Child, Hooks, before_claim
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
 from workers.board import Now, Phase, Reason, fence
@@ -65,7 +65,7 @@ def run(body: Body) -> int:
     if not begin(body, caller):
         return _EXIT_HOOKS
     try:
-        return Worker(body, handlers, caller).live()
+        return worker_of(body, handlers, caller).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
@@ -114,6 +114,15 @@ def say_none_found(sources: Sequence[str]) -> str:
     if not sources:
         return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
     return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"
+
+
+def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
+    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
+    if hooks.hooks.at(before_claim):
+        from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
+
+        return SelectiveWorker(body, handlers, hooks)
+    return Worker(body, handlers, hooks)
 
 
 class Worker:

@@ -19,7 +19,13 @@ WITH RECURSIVE me AS MATERIALIZED (
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place FROM jobherd.ready WHERE queue = (SELECT queue FROM chosen) ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
+    SELECT ctid AS place
+      FROM jobherd.ready
+     WHERE queue = (SELECT queue FROM chosen)
+       -- AND what narrows it
+     ORDER BY priority, id
+     LIMIT 1
+       FOR UPDATE SKIP LOCKED
 ), taken AS (
     DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
 ), batch AS (

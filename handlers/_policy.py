@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
@@ -24,6 +25,9 @@ Wait: TypeAlias = Backoff | tuple[float, ...] | Callable[[int], Duration]
 
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
 _DAY = 86400.0
+_MOST_BATCH: Final = 500
+_LONGEST_LINGER: Final = 60.0
+"""Seconds: jobs that wait in a child's hands wait for nobody else."""
 
 
 def check_kind(value: object) -> str:
@@ -87,6 +91,9 @@ class Policy:
     exclusive: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
+    batch: int | None = None
+    """None: a call is for one job."""
+    linger: float = 0.0
     cost: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 
@@ -115,8 +122,10 @@ def check_policy(
     exclusive: object,
     keep_completed: Duration,
     keep_failed: Duration,
-    cost: object,
-    flags: object,
+    batch: int | None = None,
+    linger: Duration = 0.0,
+    cost: object = MappingProxyType({}),
+    flags: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     if not isinstance(exclusive, bool):
@@ -140,9 +149,33 @@ def check_policy(
         exclusive=exclusive,
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
+        batch=_batch(batch),
+        linger=_linger(linger, batch),
         cost=check_amounts(cost, field="cost"),
         flags=check_names(flags, field="flags"),
     )
+
+
+def _batch(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_BATCH:
+        message = f"batch must be a whole number from 1 to {_MOST_BATCH}, the most jobs of one call, not {_shown(value)}"
+        raise ValueError(message)
+    return value
+
+
+def _linger(value: Duration, batch: int | None) -> float:
+    linger = at_least_zero(value, field="linger")
+    if linger and batch is None:
+        message = "linger says how long a call waits for more jobs, so it needs batch=N, the most that one call takes"
+        raise ValueError(message)
+    if linger > _LONGEST_LINGER:
+        message = (
+            f"linger must be at most {_LONGEST_LINGER:g} s, not {_shown(value)}: the jobs that wait are claimed, and nobody else runs them"
+        )
+        raise ValueError(message)
+    return linger
 
 
 def _errors(value: object, *, field: str) -> Errors:

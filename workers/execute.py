@@ -46,7 +46,7 @@ SHORT: Final = 0.05
 LONG_AFTER: Final = 0.25
 """Seconds: a job of a kind that lately took less than the one gets the process title only when it has run for the other. Nobody can read
 the title of a job of a millisecond, and on an idle machine writing it costs 20 us of the job's start."""
-_MOST_PROGRESS: Final = 2048
+MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
 
@@ -88,7 +88,9 @@ class _Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Unreadable:
+class Unreadable:
+    """A payload could not be read or did not fit."""
+
     problem: BaseException
 
 
@@ -125,6 +127,8 @@ class Executor:
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
+        self._sizes = {kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None}
+        """How many jobs one call takes, of the kinds that take several."""
 
     def seat_child(self, child: int) -> None:
         """The child has got its number from the database."""
@@ -208,7 +212,7 @@ class Executor:
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
-            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else _Unreadable(raised)
+            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else Unreadable(raised)
         if alarm.forked:
             os._exit(
                 0
@@ -217,7 +221,7 @@ class Executor:
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
         interruption = alarm.raised
         if kind.hooks is not None:
-            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, _Unreadable) else None
+            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
             self._hooks.tell_end(kind.hooks, job, outcome, problem)
         ending = None
         alarm.leave()
@@ -257,7 +261,7 @@ class Executor:
         alarm.judge(JUDGING)
         try:
             alarm.open = True
-            if isinstance(ending, _Unreadable):
+            if isinstance(ending, Unreadable):
                 outcome = unreadable(ending.problem)
             else:
                 outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=alarm.raised)
@@ -306,7 +310,7 @@ class Executor:
             text = orjson.dumps(record)
         except (TypeError, ValueError, RecursionError):
             text = b"\\u0000"
-        if len(text) > _MOST_PROGRESS or b"\\u0000" in text:
+        if len(text) > MOST_PROGRESS or b"\\u0000" in text:
             # Cut off it would be no JSON, and one NUL would keep the progress of the whole fleet out of the database.
             text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)})
         self._board.tell_progress(text)

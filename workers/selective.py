@@ -56,8 +56,7 @@ class SelectiveWorker(Worker):
             self._narrowing, self._failing = None, True
             return []
 
-    def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
-        by, claim = super()._statement(avoided, rested=rested)
+    def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim

@@ -11,7 +11,7 @@ from workers.wire import Wire
 CLAIMS = ("claim_jobs", "claim_job")
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", [*CLAIMS, "claim_more"])
 def test_nothing_is_added_unless_asked_for(name):
     text, names = sql.numbered(name)
     assert "narrow" not in text

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handlers._handler import AnyHandler
+    from handlers._hooks import JobHooks
     from workers.alarm import Alarm
     from workers.board import Board, Notice
+    from workers.hooks import Caller
     from workers.seat import ChildSettings
 
 LONG: Final = 0.005
@@ -44,7 +46,7 @@ SHORT: Final = 0.05
 LONG_AFTER: Final = 0.25
 """Seconds: a job of a kind that lately took less than the one gets the process title only when it has run for the other. Nobody can read
 the title of a job of a millisecond, and on an idle machine writing it costs 20 us of the job's start."""
-_MOST_PROGRESS: Final = 2048
+MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
 
@@ -82,17 +84,20 @@ class _Kind(NamedTuple):
     keep_completed: int
     keep_failed: int
     """Days."""
+    hooks: JobHooks | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Unreadable:
+class Unreadable:
+    """A payload could not be read or did not fit."""
+
     problem: BaseException
 
 
 class Executor:
     """Runs jobs, one at a time.
 
-    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines.
+    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
     """
 
     def __init__(
@@ -105,9 +110,11 @@ class Executor:
         alarm: Alarm,
         settings: ChildSettings,
         title: Callable[[str], None],
+        hooks: Caller,
     ) -> None:
         self.running: Claimed | None = None
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0)) for kind, handler in handlers.items()}
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._hooks = hooks
         self._board = board
         self._notice = notice
         self._alarm = alarm
@@ -120,6 +127,8 @@ class Executor:
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
+        self._sizes = {kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None}
+        """How many jobs one call takes, of the kinds that take several."""
 
     def seat_child(self, child: int) -> None:
         """The child has got its number from the database."""
@@ -199,24 +208,28 @@ class Executor:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
             fits = True
-            ending = call(handler, job, arguments)
+            ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
-            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else _Unreadable(raised)
+            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else Unreadable(raised)
         if alarm.forked:
             os._exit(
                 0
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        interruption = alarm.raised
+        if kind.hooks is not None:
+            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
+            self._hooks.tell_end(kind.hooks, job, outcome, problem)
         ending = None
         alarm.leave()
         self.running = None
-        if isinstance(alarm.raised, JobLost):
+        if isinstance(interruption, JobLost):
             return None
         ran = ended - started
-        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
+        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -248,7 +261,7 @@ class Executor:
         alarm.judge(JUDGING)
         try:
             alarm.open = True
-            if isinstance(ending, _Unreadable):
+            if isinstance(ending, Unreadable):
                 outcome = unreadable(ending.problem)
             else:
                 outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=alarm.raised)
@@ -276,6 +289,7 @@ class Executor:
             created=row.created_at,
             run=row.run_at,
             deadline=deadline,
+            resources=self._hooks.child.resources,
             on_progress=self._progress,
             on_cancelled=self._is_cancelled,
         )
@@ -296,7 +310,7 @@ class Executor:
             text = orjson.dumps(record)
         except (TypeError, ValueError, RecursionError):
             text = b"\\u0000"
-        if len(text) > _MOST_PROGRESS or b"\\u0000" in text:
+        if len(text) > MOST_PROGRESS or b"\\u0000" in text:
             # Cut off it would be no JSON, and one NUL would keep the progress of the whole fleet out of the database.
             text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)})
         self._board.tell_progress(text)
@@ -315,15 +329,16 @@ def _cpu() -> tuple[float, float, int]:
     return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
 
 
-def _kind_of(handler: AnyHandler, number: int) -> _Kind:
+def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
     policy = handler.policy
     return _Kind(
         handler,
         number,
         policy.timeout,
         policy.max_attempts,
-        handler.signature.takes_job,
+        handler.signature.takes_job or hooks is not None,
         policy.exclusive,
         policy.keep_completed_days,
         policy.keep_failed_days,
+        hooks,
     )

@@ -115,6 +115,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
     for kind in ("json", "jsonb"):
         connection.adapters.register_loader(kind, _JsonLoader)
+    connection.execute(sql.load("forgo_compiling").encode())
     return connection
 
 

@@ -776,11 +776,11 @@ CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
 CREATE INDEX attempts_default_job_token_idx ON jobherd.attempts_default USING btree (job, token);
 
-CREATE INDEX history_by_end ON ONLY jobherd.history USING btree (finished_at);
+CREATE INDEX history_by_end ON ONLY jobherd.history USING brin (finished_at) WITH (autosummarize='on');
 
 CREATE INDEX history_by_id ON ONLY jobherd.history USING btree (id);
 
-CREATE INDEX history_default_finished_at_idx ON jobherd.history_default USING btree (finished_at);
+CREATE INDEX history_default_finished_at_idx ON jobherd.history_default USING brin (finished_at) WITH (autosummarize='on');
 
 CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 

@@ -253,8 +253,7 @@ def test_asyncio_waits_for_many_at_once(queue, never_looks):
     async def work():
         async with AsyncClient(queue.dsn) as client:
             waiting = [asyncio.create_task(client.wait_many(ids, timeout=60)), asyncio.create_task(client.wait(ids[0], timeout=60))]
-            while await asyncio.to_thread(waiters, queue) < 2:
-                await asyncio.sleep(0)
+            await asyncio.to_thread(until, lambda: waiters(queue) == 2)
             jobs = child.claim(2)
             child.settle(jobs[0].token, ids, "ok")
             many, one = await asyncio.gather(*waiting)

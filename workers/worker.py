@@ -222,6 +222,8 @@ class Worker:
         epoch = 0
         rested = False
         """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
+        tabled = False
+        """A record was worked: now it is the queue's turn."""
         while True:
             if not rested:
                 self._look(time.monotonic())
@@ -237,9 +239,11 @@ class Worker:
                 continue
             if not avoided:
                 epoch = self._notice.epoch
-            if self._tables is not None and not rested and self._tables.is_due():
+            if self._tables is not None and not rested and not tabled and self._tables.is_due():
                 self._settle()
-                self._work_table()
+                if tabled := self._work_table():
+                    continue  # it may have taken long: is there still a claim to be made?
+            tabled = False
             rows = self._claim(avoided, rested=rested)
             rested = False
             batch = self._sort(rows)

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
-from handlers._hooks import Child, Hooks
+from handlers._hooks import Child, Hooks, before_claim
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
 from workers.board import Now, Phase, Reason, fence
@@ -66,7 +66,7 @@ def run(body: Body) -> int:
     if not begin(body, caller):
         return _EXIT_HOOKS
     try:
-        return Worker(body, handlers, caller).live()
+        return worker_of(body, handlers, caller).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
@@ -115,6 +115,15 @@ def say_none_found(sources: Sequence[str]) -> str:
     if not sources:
         return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
     return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"
+
+
+def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
+    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
+    if hooks.hooks.at(before_claim):
+        from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
+
+        return SelectiveWorker(body, handlers, hooks)
+    return Worker(body, handlers, hooks)
 
 
 class Worker:
@@ -286,7 +295,11 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
-        return "claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim
+        return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
+
+    def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
+        """Return a statement that claims, and its parameters, so that it takes only what this child may take: here, everything."""
+        return by, claim
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
         """Return the jobs to run."""
@@ -382,7 +395,7 @@ class Worker:
         more: dict[str, object] = {"supervisor": self._seat.supervisor, "child": session.child, "token": self._token, "kind": kind}
         while True:
             epoch, sessions = self._notice.epoch, session.sessions
-            found = session.run("claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+            found = session.run(*self._narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)}))
             now = time.monotonic()
             since = now - self._claimed_at  # what the database said of them counts from now, and not from our claim
             for row in map(Claimed._make, found):

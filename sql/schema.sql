@@ -734,6 +734,27 @@ ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY
     CACHE 1
 );
 
+CREATE TABLE jobherd.table_ends (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    record bigint NOT NULL,
+    token bigint NOT NULL,
+    outcome text NOT NULL,
+    crashed boolean NOT NULL,
+    delay double precision NOT NULL,
+    error text,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE jobherd.table_ends ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.table_ends_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE SEQUENCE jobherd.tokens
     START WITH 1
     INCREMENT BY 1
@@ -771,6 +792,9 @@ ALTER TABLE ONLY jobherd.scheduled
 
 ALTER TABLE ONLY jobherd.supervisors
     ADD CONSTRAINT supervisors_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.table_ends
+    ADD CONSTRAINT table_ends_pkey PRIMARY KEY (id);
 
 CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 

@@ -20,14 +20,16 @@ from handlers._client import Client, configure
 from handlers._hooks import Child, Hooks, before_claim
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
+from handlers._tables import TableHandler
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
 from workers.execute import LEAST, Claimed
 from workers.hooks import Caller
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
 
@@ -137,7 +139,7 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
-        self._handlers = handlers
+        self._handlers = {kind: handler for kind, handler in handlers.items() if not isinstance(handler, TableHandler)}
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
@@ -180,13 +182,23 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        stores = tables_of(handlers)
+        self._tables = (
+            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            if stores
+            else None
+        )
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
         self._session.run("register_kinds", kinds_of(self._handlers))
+        if self._tables is not None and not self._tables.fit():
+            return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
         self._say(Phase.IDLE)
+        if self._tables is not None:
+            send(self._seat.report, Stores(alone=not self._handlers))  # first: who is READY and idle must not be taken for all there is
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while (batch := self._next()) is not None:
             self._work(batch)
@@ -194,6 +206,8 @@ class Worker:
         self._settle()
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        if self._tables is not None:
+            self._tables.close()
         self._session.close()
         if self._worn:
             _log.info("leaving, to be replaced: %s", self._worn)
@@ -208,6 +222,8 @@ class Worker:
         epoch = 0
         rested = False
         """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
+        tabled = False
+        """A record was worked: now it is the queue's turn."""
         while True:
             if not rested:
                 self._look(time.monotonic())
@@ -223,6 +239,11 @@ class Worker:
                 continue
             if not avoided:
                 epoch = self._notice.epoch
+            if self._tables is not None and not rested and not tabled and self._tables.is_due():
+                self._settle()
+                if tabled := self._work_table():
+                    continue  # it may have taken long: is there still a claim to be made?
+            tabled = False
             rows = self._claim(avoided, rested=rested)
             rested = False
             batch = self._sort(rows)
@@ -234,6 +255,9 @@ class Worker:
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
+                continue
+            if not rows and self._work_table():
+                avoided.clear()
                 continue
             if not rows:
                 # Nobody calls when a lock is let go of, so whoever found one asks again soon.
@@ -265,6 +289,8 @@ class Worker:
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
+        if not self._handlers:
+            return []  # only tables are worked here: the queue's jobs are for others
         by, claim = self._statement(avoided, rested=rested)
         rows = None
         if self._unsettled:
@@ -281,6 +307,18 @@ class Worker:
         if not rested:
             self._executor.look_at_clock()
         return [Claimed._make(row) for row in rows]
+
+    def _work_table(self) -> bool:
+        """Work a record of the application's own tables, if one waits; return whether there was one."""
+        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+            return False
+        self._examine()
+        return True
+
+    def _tell_of_more(self) -> None:
+        if self._woken:
+            send(self._seat.report, More())
+            self._woken = False
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""

@@ -477,6 +477,13 @@ class Fleet:
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
 
+    def database_given_up(self, now: float) -> None:
+        """The database did not answer as often as `db_retry_max_attempts` allows: leave, as after a TERM, but not with 0."""
+        if self.exit_code is None and self.course is Course.SERVING:
+            self.exit_code = 69
+            self.warnings.append("the database was tried db_retry_max_attempts times: leaving")
+            self.steer(Course.DRAINING, now)
+
     def told(self, signum: int, now: float) -> None:
         """The parent got a signal from outside."""
         if signum in (signal.SIGTERM, signal.SIGINT):

@@ -196,6 +196,8 @@ class Supervisor:
             self.fleet.database_down()
         elif not up and self.courier.trouble and self.courier.trouble != self._trouble:
             log.warning("no database: %s", self.courier.trouble)
+        if not up and 0 < self.settings.db_retry_max_attempts < self.courier.failures:
+            self.fleet.database_given_up(now)
         self._trouble = self.courier.trouble
         if up is not self._was_up:
             self.bulletin.hurry()

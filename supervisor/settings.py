@@ -84,9 +84,14 @@ class Settings:
         "How long to wait before the database is tried again after it was lost; doubled each time, with jitter.",
         group="Database", metavar="TIME",
     )  # fmt: skip
-    db_retry_max: float = setting(
-        30.0, values.span(0.5, 300), "The longest such wait. The tries never end.", group="Database", metavar="TIME"
-    )
+    db_retry_max: float = setting(30.0, values.span(0.5, 300), "The longest such wait.", group="Database", metavar="TIME")
+    db_retry_max_attempts: int = setting(
+        0,
+        values.whole(1, 10_000, zero="for ever"),
+        "How often the supervisor tries to reach a database that does not answer before it ends with 69, for those whose service manager "
+        "is to hear of it. What runs then is handed back, or settled by the next supervisor.",
+        group="Database", metavar="N", says="0: for ever",
+    )  # fmt: skip
     lease: float = setting(
         15.0,
         values.span(3, 3600),

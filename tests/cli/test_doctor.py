@@ -15,7 +15,7 @@ HARM = (
     "ALTER TABLE jobherd.ready RESET (autovacuum_vacuum_threshold)",
     "ALTER TABLE jobherd.ready DISABLE TRIGGER wake",
     "ALTER TABLE jobherd.ready ALTER priority DROP DEFAULT",
-    "ALTER TABLE jobherd.queues DROP COLUMN reason CASCADE",
+    "ALTER TABLE jobherd.gates DROP COLUMN reason CASCADE",
     "CREATE OR REPLACE FUNCTION jobherd.cancel(bigint) RETURNS text LANGUAGE sql AS $$ SELECT 'no' $$",
 )
 HURT = {
@@ -25,7 +25,7 @@ HURT = {
     "the setting autovacuum_vacuum_threshold of ready is missing",
     "the trigger wake of ready is not as the migrations make it",
     "the default priority of ready is missing",
-    "the column reason of queues is missing",
+    "the column reason of gates is missing",
 }
 
 
@@ -78,7 +78,7 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     found = findings(database, 1)
     assert f"queue media is served by nobody: job {job} (a:b) is due for 5 minutes, and 1 workers are idle" in found
     assert f"no worker has ever declared the kind a:b; job {job} waits for it, and 0 others" in found
-    send(database, "INSERT INTO jobherd.queues (name, paused_at) VALUES ('media', now())")
+    send(database, "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'media', now())")
     assert not [text for text in findings(database, 1) if "served by nobody" in text], "it was paused on purpose"
 
 

@@ -17,6 +17,7 @@ SELECT h.queue, r.kind, r.id, extract(epoch FROM clock_timestamp() - greatest(r.
        idle.workers AS idle
   FROM head h JOIN jobherd.ready r ON r.id = h.id CROSS JOIN idle
  WHERE greatest(r.run_at, r.created_at) < clock_timestamp() - make_interval(secs => %(late)s)
-   AND NOT EXISTS (SELECT FROM jobherd.queues q WHERE q.name = h.queue AND q.paused_at IS NOT NULL)
+   AND NOT EXISTS (SELECT FROM jobherd.gates g
+                    WHERE g.paused_at IS NOT NULL AND (g.scope, g.name) IN (('queue', h.queue), ('kind', r.kind), ('all', '*')))
    AND NOT EXISTS (SELECT FROM jobherd.running x WHERE x.queue = h.queue)
  ORDER BY waited DESC

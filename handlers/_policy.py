@@ -84,6 +84,7 @@ class Policy:
     poison_on: Errors = ()
     backoff_on: tuple[tuple[type[BaseException], Wait], ...] = field(default=())
     exclusive: bool = False
+    transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
 
@@ -110,13 +111,15 @@ def check_policy(
     poison_on: Errors | type[BaseException],
     backoff_on: object,
     exclusive: object,
+    transactional: object,
     keep_completed: Duration,
     keep_failed: Duration,
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
-    if not isinstance(exclusive, bool):
-        message = f"exclusive must be True or False, not {_shown(exclusive)}"
-        raise TypeError(message)
+    for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
+        if not isinstance(switch, bool):
+            message = f"{name} must be True or False, not {_shown(switch)}"
+            raise TypeError(message)
     if not isinstance(backoff_on, Mapping):
         message = f"backoff_on must be a dict from exception classes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
         raise TypeError(message)
@@ -132,7 +135,8 @@ def check_policy(
         retry_on=None if retry_on is None else _errors(retry_on, field="retry_on"),
         poison_on=_errors(poison_on, field="poison_on"),
         backoff_on=tuple((error, check_backoff(wait, field=f"backoff_on[{error.__name__}]")) for error, wait in backoff_on.items()),
-        exclusive=exclusive,
+        exclusive=bool(exclusive),
+        transactional=bool(transactional),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
     )

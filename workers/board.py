@@ -261,6 +261,11 @@ class Board:
         words[_HELD] = held
         words[_BEGUN] = 0
 
+    def hold_none(self) -> None:
+        """Called in the child: what waited for the job that runs is given back."""
+        self._words[_HELD] = 0
+        fence()
+
     def enter(self, record: bytes) -> bool:
         """Called in the child: what became of a job of the claim, before the next one starts. False if it does not fit."""
         words = self._words

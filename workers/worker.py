@@ -26,6 +26,7 @@ from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Proble
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
 from workers.tidiness import Tidiness
+from workers.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,6 +106,7 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        self._batch: list[Claimed] = []
         self._unsettled: list[Finished] = []
         self._first_at = 0.0
         self._woken = False
@@ -113,13 +115,16 @@ class Worker:
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
         settings = self._seat.settings
-        self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
+        ran_on = f"{settings.host}/{os.getpid()}"
+        self._clerk = Clerk(self._session, ran_on=ran_on)
+        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._executor = Executor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,
+            transactions=self._transactions,
             settings=settings,
             title=body.title,
         )
@@ -131,6 +136,7 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        self._weigh()
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
@@ -145,6 +151,7 @@ class Worker:
         self._settle()
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        self._transactions.close()
         self._session.close()
         if self._worn:
             _log.info("leaving, to be replaced: %s", self._worn)
@@ -257,8 +264,9 @@ class Worker:
 
     # -- running and settling ---------------------------------------------------------------------------------------
 
-    def _work(self, batch: Sequence[Claimed]) -> None:
+    def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board = self._alarm, self._executor, self._board
+        self._batch = batch
         alarm.begin(self._token, {row.id for row in batch})
         among = len(batch) > 1
         board.open_ledger(self._token, len(batch) - 1)
@@ -288,6 +296,10 @@ class Worker:
                 self._lose(len(batch) - place)
                 return
             now = finished.ended
+            if executor.committed:
+                executor.committed = False
+                self._forget()  # it was the only one
+                break
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
@@ -295,15 +307,32 @@ class Worker:
                 return
         self._adapt(batch)
 
+    def _be_alone(self) -> None:
+        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        batch, running = self._batch, self._executor.running
+        place = next(place for place, row in enumerate(batch) if row is running)
+        rest = batch[place + 1 :]
+        del batch[place + 1 :]
+        self._board.hold_none()
+        self._hand_back(rest)
+        self._settle(more=True)
+        self._say(Phase.RUNNING, keep_job=True)
+
     def _adapt(self, batch: Sequence[Claimed]) -> None:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
         self._short = self._executor.short()
+        self._weigh()
         if settings.hold:
-            shares = self._executor.shares(settings.hold)
-            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(1, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+
+    def _weigh(self) -> None:
+        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        executor, hold = self._executor, self._seat.settings.hold
+        if hold or executor.alone:
+            shares = executor.shares(hold) if hold else dict.fromkeys(self._handlers.keys() - executor.alone, 0.0)
+            self._kinds, self._shares = list(shares), list(shares.values())
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

@@ -46,7 +46,9 @@ from handlers._dispositions import (
 )
 from handlers._durations import Duration
 from handlers._handler import Handler, handler
+from handlers._hooks import Child, Hook, after_job, before_job, middleware, on_child_exit, on_child_start, on_failure
 from handlers._job import Job
+from handlers._outcome import Outcome
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
 
@@ -55,12 +57,14 @@ __all__ = [
     "AsyncClient",
     "Backoff",
     "BindingError",
+    "Child",
     "Client",
     "Completed",
     "Disposition",
     "Duration",
     "Failed",
     "Handler",
+    "Hook",
     "Job",
     "JobCancelled",
     "JobDrained",
@@ -69,6 +73,7 @@ __all__ = [
     "Json",
     "Nack",
     "NotConfiguredError",
+    "Outcome",
     "PayloadError",
     "Poison",
     "Producer",
@@ -77,10 +82,16 @@ __all__ = [
     "Snooze",
     "aenqueue_many_on",
     "aenqueue_on",
+    "after_job",
+    "before_job",
     "check_payload",
     "configure",
     "default_client",
     "enqueue_many_on",
     "enqueue_on",
     "handler",
+    "middleware",
+    "on_child_exit",
+    "on_child_start",
+    "on_failure",
 ]

@@ -17,7 +17,7 @@ from handlers._job import Job
 from handlers._payload import PayloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Slot: TypeAlias = "tuple[str, Any, Convert | None, bool]"
 """Of one parameter: its name, the type whose values are taken as they are, what checks others (None: anything goes), whether the payload
@@ -64,6 +64,10 @@ class Signature:
         self.required = frozenset(p.name for p in self.parameters if p.default is inspect.Parameter.empty)
         self.whole = not self.open and [parameter.name for parameter in self.parameters] == [WHOLE]
 
+    def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the resolved annotations of what a payload holds, and the names of those that cannot be resolved."""
+        return resolve_hints(self.function, self.parameters)
+
     @property
     def binding(self) -> Binding:
         """What turns payloads into arguments. Made at the first use, when every name in the annotations exists."""
@@ -105,7 +109,7 @@ class Binding:
 
     def __init__(self, signature: Signature) -> None:
         self.takes_job: Final = signature.takes_job
-        hints, self.unchecked = _hints(signature)
+        hints, self.unchecked = signature.hints()
         self.slots: Final[tuple[Slot, ...]] = tuple(
             (
                 parameter.name,
@@ -172,10 +176,10 @@ def _is_job(parameter: inspect.Parameter) -> bool:
     return annotation is Job
 
 
-def _hints(signature: Signature) -> tuple[dict[str, Any], tuple[str, ...]]:
+def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the resolved annotations, and the names of those that cannot be resolved: their arguments are passed as they are."""
-    function = inspect.unwrap(signature.function)
-    given = {p.name: p.annotation for p in signature.parameters if p.annotation is not inspect.Parameter.empty}
+    function = inspect.unwrap(function)
+    given = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
     with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
         known = get_type_hints(function)
         return {name: known[name] for name in given if name in known}, ()

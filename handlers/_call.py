@@ -39,10 +39,10 @@ _MACHINERY: Final = frozenset({"_weakrefset", "weakref", "selectors", "contextva
 _running: _Loop | None = None
 
 
-def call(handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
+def call(handler: AnyHandler, job: Job | list[Job], arguments: Mapping[str, Any]) -> object:
     """Call the handler and return what it returns, a coroutine's value included. Raises what it raises.
 
-    job: handed over if the handler takes one. arguments: from `handler.binding.bind(payload)`.
+    job: handed over if the handler takes one; to a batch handler the list of them. arguments: from `handler.binding.bind(payload)`.
     """
     if handler.signature.is_async:
         return _in_loop(lambda: _plain_call(handler, job, arguments))
@@ -70,7 +70,7 @@ def interrupt(interruption: JobInterrupted, frame: FrameType | None = None) -> N
     _running.interrupt(interruption, frame)
 
 
-def _plain_call(handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> Any:
+def _plain_call(handler: AnyHandler, job: Job | list[Job], arguments: Mapping[str, Any]) -> Any:
     return handler.function(job, **arguments) if handler.signature.takes_job else handler.function(**arguments)
 
 

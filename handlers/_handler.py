@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from handlers._backoff import DEFAULT
+from handlers._batch import BatchSignature
 from handlers._binding import Signature
 from handlers._enqueue import Options
 from handlers._policy import Policy, check_kind, check_policy
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 C = ParamSpec("C")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 
 FOLDERS = "jobherd_user"
 """The package under which folders of handlers are loaded."""
@@ -43,7 +45,8 @@ class Handler(Producer[P], Generic[P, C, R_co]):
     """
 
     def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
-        super().__init__(kind, Signature(function), Options(queue=policy.queue, priority=policy.priority))
+        signature = Signature(function) if policy.batch is None else BatchSignature(function)
+        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority))
         self.function = function
         self.policy = policy
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -71,6 +74,17 @@ class Decorate(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Handler[P, P, R]: ...
 
 
+class DecorateBatch(Protocol):
+    """What `handler(..., batch=N)` returns: takes the function and gives the Handler, which enqueues one payload a job."""
+
+    @overload
+    def __call__(self, function: Callable[[list[Job]], R], /) -> Handler[[object], [list[Job]], R]: ...
+    @overload
+    def __call__(self, function: Callable[[list[Job], list[T]], R], /) -> Handler[[T], [list[Job], list[T]], R]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], R], /) -> Handler[[T], [list[T]], R]: ...
+
+
 @overload
 def handler(kind: Callable[Concatenate[Job, P], R], /) -> Handler[P, Concatenate[Job, P], R]: ...
 @overload
@@ -94,6 +108,26 @@ def handler(
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
 ) -> Decorate: ...
+@overload
+def handler(
+    kind: str | None = None,
+    /,
+    *,
+    batch: int,
+    linger: Duration = ...,
+    queue: str = ...,
+    priority: int = ...,
+    timeout: Duration = ...,
+    max_attempts: int = ...,
+    max_crashes: int = ...,
+    backoff: BackoffLike = ...,
+    retry_on: Errors | type[BaseException] | None = ...,
+    poison_on: Errors | type[BaseException] = ...,
+    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    exclusive: bool = ...,
+    keep_completed: Duration = ...,
+    keep_failed: Duration = ...,
+) -> DecorateBatch: ...
 def handler(  # one parameter for each option
     kind: Any = None,  # the overloads say more
     /,
@@ -111,6 +145,8 @@ def handler(  # one parameter for each option
     transactional: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",
+    batch: int | None = None,
+    linger: Duration = 0,
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
 
@@ -131,6 +167,9 @@ def handler(  # one parameter for each option
         attempt that fails nothing is left in the database, default False. See `Job.transaction` for a part of a handler.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
         keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
+    batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
+        if all went well, or a list of answers in order, or a dict of answers by job id. Default None: one job a call.
+    linger: how long a batch that is not full waits for more jobs when the queue is empty, default 0, at most 60 s.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 
@@ -160,6 +199,8 @@ def handler(  # one parameter for each option
         transactional=transactional,
         keep_completed=keep_completed,
         keep_failed=keep_failed,
+        batch=batch,
+        linger=linger,
     )
 
     def decorate(function: Callable[C, R]) -> Handler[C, C, R]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from handlers._transaction import NOWHERE, Doors, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import psycopg
 
@@ -66,6 +66,8 @@ class Job:
     """When the job was due, in seconds since 1970 by the database's clock."""
     deadline: float = FOR_EVER
     """When the attempt times out, on `time.monotonic()`."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """What `on_child_start` has given to this child: a loaded model, a client."""
     on_progress: Callable[[float, str, object], None] = field(default=_tell_nobody)
     """Where progress goes. Filled in by whoever runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)

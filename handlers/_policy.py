@@ -23,6 +23,9 @@ Wait: TypeAlias = Backoff | tuple[float, ...] | Callable[[int], Duration]
 
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
 _DAY = 86400.0
+_MOST_BATCH: Final = 500
+_LONGEST_LINGER: Final = 60.0
+"""Seconds: jobs that wait in a child's hands wait for nobody else."""
 
 
 def check_kind(value: object) -> str:
@@ -87,6 +90,9 @@ class Policy:
     transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
+    batch: int | None = None
+    """None: a call is for one job."""
+    linger: float = 0.0
 
     @property
     def keep_completed_days(self) -> int:
@@ -114,12 +120,17 @@ def check_policy(
     transactional: object,
     keep_completed: Duration,
     keep_failed: Duration,
+    batch: int | None = None,
+    linger: Duration = 0.0,
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
         if not isinstance(switch, bool):
             message = f"{name} must be True or False, not {_shown(switch)}"
             raise TypeError(message)
+    if transactional and batch is not None:
+        message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
+        raise ValueError(message)
     if not isinstance(backoff_on, Mapping):
         message = f"backoff_on must be a dict from exception classes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
         raise TypeError(message)
@@ -139,7 +150,31 @@ def check_policy(
         transactional=bool(transactional),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
+        batch=_batch(batch),
+        linger=_linger(linger, batch),
     )
+
+
+def _batch(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_BATCH:
+        message = f"batch must be a whole number from 1 to {_MOST_BATCH}, the most jobs of one call, not {_shown(value)}"
+        raise ValueError(message)
+    return value
+
+
+def _linger(value: Duration, batch: int | None) -> float:
+    linger = at_least_zero(value, field="linger")
+    if linger and batch is None:
+        message = "linger says how long a call waits for more jobs, so it needs batch=N, the most that one call takes"
+        raise ValueError(message)
+    if linger > _LONGEST_LINGER:
+        message = (
+            f"linger must be at most {_LONGEST_LINGER:g} s, not {_shown(value)}: the jobs that wait are claimed, and nobody else runs them"
+        )
+        raise ValueError(message)
+    return linger
 
 
 def _errors(value: object, *, field: str) -> Errors:

@@ -1,4 +1,4 @@
-"""Find the handlers in folders and modules, and say what is wrong with those that do not load.
+"""Find the handlers and hooks in folders and modules, and say what is wrong with those that do not load.
 
 One broken module must not take the others down, and what to do about it is the caller's policy: everything found wrong is returned as
 a `LoadProblem` with file and line. Folders are loaded under names of their own, `jobherd_user.<folder>.<module>`, so that a user's
@@ -25,6 +25,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from handlers._handler import FOLDERS, USUAL, AnyHandler, Handler, handler
+from handlers._hooks import Hook
 from handlers._sanitize import describe_exception, sanitize
 
 if TYPE_CHECKING:
@@ -60,11 +61,12 @@ class LoadProblem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found: handlers by kind, problems, and the names of the modules that were loaded."""
+    """What was found: handlers by kind, problems, the names of the modules that were loaded, and hooks in the order of their declaration."""
 
     kinds: dict[str, AnyHandler]
     problems: tuple[LoadProblem, ...]
     modules: tuple[str, ...]
+    hooks: tuple[Hook, ...] = ()
 
 
 def load(sources: Iterable[str | os.PathLike[str]]) -> Loaded:
@@ -81,12 +83,22 @@ def load(sources: Iterable[str | os.PathLike[str]]) -> Loaded:
     importlib.invalidate_caches()
     for source in sources:
         loading.take(source)
-    return Loaded(kinds=loading.kinds, problems=tuple(loading.problems), modules=tuple(loading.modules))
+    return Loaded(loading.kinds, tuple(loading.problems), tuple(loading.modules), tuple(loading.hooks.values()))
+
+
+def all_hooks(*loaded: Loaded) -> list[Hook]:
+    """Return the hooks of several loadings, in that order, each once: the same lines may be loaded by path and by name."""
+    found: dict[tuple[str, str, int], Hook] = {}
+    for hook in (hook for each in loaded for hook in each.hooks):
+        found.setdefault((hook.event, hook.file, hook.line), hook)
+    return list(found.values())
 
 
 class _Loading:
     def __init__(self) -> None:
         self.kinds: dict[str, AnyHandler] = {}
+        self.hooks: dict[tuple[str, str, int], Hook] = {}
+        """By where they are written: the same lines may be loaded twice, by path and by name."""
         self.problems: list[LoadProblem] = []
         self.modules: list[str] = []
         self._seen: set[str] = set()
@@ -226,12 +238,14 @@ class _Loading:
         self._seen.add(module.__name__)
         self.modules.append(module.__name__)
         try:
-            found = _handlers_of(module)
+            found, hooks = _handlers_of(module), _hooks_of(module)
         except KeyboardInterrupt:
             raise
         except BaseException as problem:
             self._note_broken(module.__name__, file, problem)
             return
+        for hook in hooks:
+            self.hooks.setdefault((hook.event, hook.file, hook.line), hook)
         for one in found:
             other = self.kinds.setdefault(one.kind, one)
             # The same lines may be loaded twice: by path as a handler, by name as somebody's import.
@@ -265,6 +279,18 @@ def _handlers_of(module: ModuleType) -> list[AnyHandler]:
     if not found and isinstance(usual, FunctionType) and usual.__module__ == module.__name__:
         return [handler(usual)]
     return sorted(found.values(), key=lambda one: (one.line, one.kind))
+
+
+def _hooks_of(module: ModuleType) -> list[Hook]:
+    """Return the hooks that the module defines, by line, and those it merely imports and lists in `__all__`."""
+    named = getattr(module, "__all__", ())
+    listed = set(named) if isinstance(named, list | tuple) else set()
+    found = {
+        id(value): value
+        for name, value in list(vars(module).items())
+        if isinstance(value, Hook) and (getattr(value.function, "__module__", None) == module.__name__ or name in listed)
+    }
+    return sorted(found.values(), key=lambda one: one.line)
 
 
 def _where(problem: BaseException, file: str) -> tuple[str, int]:

@@ -84,12 +84,14 @@ class Transaction:
 
 
 class Nowhere:
-    """The doors of a job that nobody runs beside a database."""
+    """The doors of a job that can have no transaction. message: why, and what to do instead."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def begin(self) -> NoReturn:
-        """Say what to do instead."""
-        message = "this job has no database beside it: transactions need a worker, or `handlers.testing.inline` in a test"
-        raise RuntimeError(message)
+        """Say so."""
+        raise RuntimeError(self._message)
 
     abegin = connection = undo = begin
 
@@ -98,4 +100,5 @@ class Nowhere:
         self.begin()
 
 
-NOWHERE = Nowhere()
+NOWHERE = Nowhere("this job has no database beside it: transactions need a worker, or `handlers.testing.inline` in a test")
+TOGETHER = Nowhere("the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N")

@@ -22,6 +22,8 @@ import psycopg
 
 import sql
 from handlers import _client
+from handlers._batch import BatchSignature, endings_of
+from handlers._binding import WHOLE
 from handlers._call import call
 from handlers._client import Client, configure, find_dsn
 from handlers._job import Job
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from handlers._bulk import Chunk
     from handlers._handler import AnyHandler, Handler
 
-__all__ = ["EXPIRED", "Enqueued", "Inline", "Outcome", "Ran", "inline", "run", "run_payload"]
+__all__ = ["EXPIRED", "Enqueued", "Inline", "Outcome", "Ran", "inline", "run", "run_batch", "run_payload"]
 
 P = ParamSpec("P")
 C = ParamSpec("C")
@@ -98,6 +100,8 @@ def run_payload(
     attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
     random: where the jitter of the back-off comes from. fields: for `Job`, like `id`, `crashes` or `on_cancelled`.
     """
+    if handler.policy.batch is not None:
+        return _run_together(handler, [payload], attempt=attempt, max_attempts=max_attempts, random=random, fields=[fields])[0]
     text = check_payload(payload)
     limit = handler.policy.max_attempts if max_attempts is None else max_attempts
     told: list[tuple[float, str, object]] = []
@@ -106,6 +110,68 @@ def run_payload(
         arguments = handler.binding.bind(decoded)
     except PayloadError as problem:
         return Ran(unreadable(problem), exception=problem)
+    job = _job(handler, told, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
+    ending: object
+    try:
+        ending = call(handler, job, arguments)
+    except BaseException as problem:
+        ending = Raised(problem)
+    outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=limit, random=random)
+    return Ran(outcome, tuple(told), ending.exception if isinstance(ending, Raised) else None)
+
+
+def run_batch(handler: AnyHandler, payloads: Iterable[object], *, random: Dice = _random) -> list[Ran]:
+    """Call a batch handler once with all these payloads and return what became of each job, in order. Their ids are 1, 2, 3, ...
+
+    A payload that does not fit is that job's poison, and the handler is called with the others, as a worker does it.
+    random: where the jitter of the back-off comes from. Raises TypeError for a handler of single jobs.
+
+    >>> from handlers import handler
+    >>> @handler("demo:double", batch=10)
+    ... def double(numbers: list[int]) -> list[int]:
+    ...     return [2 * number for number in numbers]
+    >>> [ran.result for ran in run_batch(double, [1, 21])]
+    [2, 42]
+    """
+    if handler.policy.batch is None:
+        message = f"{handler.kind!r} takes one job a call: use run(), or declare it with batch=N"
+        raise TypeError(message)
+    taken = list(payloads)
+    return _run_together(handler, taken, attempt=1, max_attempts=None, random=random, fields=[{"id": n + 1} for n in range(len(taken))])
+
+
+def _run_together(
+    handler: AnyHandler, payloads: list[object], *, attempt: int, max_attempts: int | None, random: Dice, fields: list[dict[str, Any]]
+) -> list[Ran]:
+    signature = handler.signature
+    assert isinstance(signature, BatchSignature)
+    limit = handler.policy.max_attempts if max_attempts is None else max_attempts
+    told: list[list[tuple[float, str, object]]] = [[] for _ in payloads]
+    ran: list[Ran | None] = [None] * len(payloads)
+    jobs, arguments, places = [], [], []
+    for place, payload in enumerate(payloads):
+        text = check_payload(payload)
+        try:
+            decoded = decode_payload(text)
+            arguments.append(handler.binding.bind(decoded)[WHOLE])
+        except PayloadError as problem:
+            ran[place] = Ran(unreadable(problem), exception=problem)
+            continue
+        jobs.append(_job(handler, told[place], {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields[place]))
+        places.append(place)
+    ending: object = None
+    try:
+        if jobs:
+            ending = call(handler, jobs, signature.arguments(arguments))
+    except BaseException as problem:
+        ending = Raised(problem)
+    for place, one in zip(places, endings_of(ending, [job.id for job in jobs]), strict=True):
+        outcome = outcome_of(one, handler=handler, attempt=attempt, max_attempts=limit, random=random)
+        ran[place] = Ran(outcome, tuple(told[place]), one.exception if isinstance(one, Raised) else None)
+    return [one for one in ran if one is not None]
+
+
+def _job(handler: AnyHandler, told: list[tuple[float, str, object]], fields: dict[str, Any]) -> Job:
     given: dict[str, Any] = {
         "id": 1,
         "kind": handler.kind,
@@ -116,14 +182,7 @@ def run_payload(
         "deadline": time.monotonic() + handler.policy.timeout,
         "on_progress": lambda fraction, note, data: told.append((fraction, note, data)),
     }
-    job = Job(**given | {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
-    ending: object
-    try:
-        ending = call(handler, job, arguments)
-    except BaseException as problem:
-        ending = Raised(problem)
-    outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=limit, random=random)
-    return Ran(outcome, tuple(told), ending.exception if isinstance(ending, Raised) else None)
+    return Job(**given | fields)
 
 
 class _Watching(Client):

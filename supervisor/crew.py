@@ -127,14 +127,15 @@ class Crew:
             os.close(ends.wake)
         board = self.boards[slot.number]
         record = board.now() or Now(Phase.BOOTING)
-        if record.phase is Phase.RUNNING and board.begun != record.job:
+        if record.runs and board.begun != record.job:
             record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
         policy = board.policy(record.kind)
         slot.now = record
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
         report = examine(death, board, record, policy.name, oom=self._oom.grown())
-        self._bury(Case(death, record, policy, report, finished_of(board, record.token)))
+        others = board.company(record) if record.job else []
+        self._bury(Case(death, record, policy, report, finished_of(board, record.token), others))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
@@ -204,7 +205,7 @@ class Crew:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if board.held and (record := board.now()) is not None:
                     self._fleet.saw_held(slot, record, now)
-                    if record.phase is Phase.RUNNING and record.started + patience > now:
+                    if record.runs and record.started + patience > now:
                         again = min(again, record.started + patience)
         self.look_for_late_at = again
 
@@ -277,7 +278,8 @@ class Crew:
         if finished := [one for one in finished_of(board, token) if one.job != record.job]:
             ran_on = f"{self.settings.host}/{slot.pid}"
             self._courier.ask("settle_jobs", settlement(record.child, token, finished, ran_on=ran_on, now=now), _leave_it_to_the_child)
-        self._courier.ask("release_rest", {"child": record.child, "token": token, "job": record.job}, _leave_it_to_the_child)
+        rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
+        self._courier.ask("release_rest", rest, _leave_it_to_the_child)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.

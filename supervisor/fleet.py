@@ -348,7 +348,7 @@ class Fleet:
         if ladder is not None and ladder.why in (Why.TIMEOUT, Why.CANCEL, Why.DRAIN):
             # Its job has ended; or it only waits for a database to write that it has, for which nobody is killed but by a drain.
             over = (record.token, record.job) != (ladder.token, ladder.job)
-            if over or (record.phase is not Phase.RUNNING and ladder.why is not Why.DRAIN):
+            if over or (not record.runs and ladder.why is not Why.DRAIN):
                 slot.ladder = None
         slot.cancels = {(token, job) for token, job in slot.cancels if token == record.token or not record.token}
         if slot.ladder is None and record.phase is Phase.RUNNING and (record.token, record.job) in slot.cancels:
@@ -368,7 +368,7 @@ class Fleet:
 
     def saw_held(self, slot: Slot, record: Now, now: float) -> None:
         """It holds jobs beside the one that runs; they were looked at."""
-        late = record.phase is Phase.RUNNING and record.token != slot.relieved and now - record.started >= self.limits.patience
+        late = record.runs and record.token != slot.relieved and now - record.started >= self.limits.patience
         slot.late = (record.token, record.job) if late else None
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
@@ -388,12 +388,15 @@ class Fleet:
         slot.nudged_claims, slot.idle = slot.claims, False
 
     def cancel(self, *, incarnation: int, token: int, job: int, now: float) -> None:
-        """Somebody asked to cancel a job one of our children holds: one that has not started is only told, one that runs climbs."""
+        """Somebody asked to cancel a job one of our children holds: one that has not started is only told, one that runs climbs.
+
+        One that runs together with others is only told too: its neighbours must not be torn out for it.
+        """
         slot = self.by_incarnation(incarnation)
         if slot is None or (token, job) in slot.cancels:
             return
         slot.cancels.add((token, job))
-        if (slot.now.token, slot.now.job) == (token, job):
+        if (slot.now.token, slot.now.job) == (token, job) and slot.now.phase is not Phase.TOGETHER:
             if slot.ladder is None and slot.now.phase is Phase.RUNNING:
                 slot.ladder = Ladder(Why.CANCEL, now, token, job, grace=self.limits.grace)
         else:

@@ -12,7 +12,7 @@ from typing import Final
 
 from supervisor.fleet import ORDERS, Course, Fleet, Ladder, Rung, Slot, State, Why
 from supervisor.kinds import KINDS, WORKER, Kind
-from workers.board import Order, Phase, Reason
+from workers.board import Order, Reason
 
 NEVER: Final = float("inf")
 BUSY: Final = 0.2
@@ -176,7 +176,7 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
     limits = fleet.limits
     for slot in fleet.alive():
         ladder = slot.ladder
-        running = slot.now.job and slot.now.phase is Phase.RUNNING
+        running = slot.now.job and slot.now.runs
         if running and slot.now.deadline < NEVER and (ladder is None or (ladder.why is Why.CANCEL and ladder.rung is Rung.TOLD)):
             # Its own timer rings at the deadline; the parent's part of the ladder counts from there, unless it is on its way already.
             if now >= slot.now.deadline:

@@ -101,6 +101,12 @@ class Settings:
         "Where the jobs are. The flag may be repeated; a variable has colons between.",
         group="Work", metavar="PATH", says="none",
     )  # fmt: skip
+    hooks: tuple[str, ...] = setting(
+        (),
+        values.words("folders, files or dotted modules", ":"),
+        "Where hooks are, beside those in the modules of `handlers`; jobs in these are not served. Their middleware is the outermost.",
+        group="Work", metavar="PATH", says="none",
+    )  # fmt: skip
     app_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
         values.path(),
@@ -288,6 +294,7 @@ class Settings:
             dsn=database,
             schema=self.schema,
             handlers=self.handlers,
+            hooks=self.hooks,
             app_dir=self.app_dir,
             queues=self.queues,
             batch=self.batch,

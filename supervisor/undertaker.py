@@ -93,6 +93,8 @@ class Case:
     post_mortem: PostMortem
     finished: list[Finished] = field(default_factory=list)
     """What its board says it had finished and not written yet."""
+    others: list[Now] = field(default_factory=list)
+    """What ran in the same call as the job it died with."""
     step: Step = Step.BACKEND
     verdict: Verdict | None = None
     """What becomes of the job it died with."""
@@ -208,29 +210,35 @@ class Undertaker:
 
     def _write_up(self, case: Case) -> None:
         """Collect what there is to settle: what the child had finished, and what it died with."""
-        record, report = case.now, case.post_mortem
         entries = list(case.finished)
-        if record.job and record.job not in {one.job for one in entries}:
-            case.verdict = judge(record, case.policy, case.death, random.uniform(-1, 1))
-        if case.verdict is not None:
-            verdict = case.verdict
-            entries.append(
-                Finished(
-                    record.job,
-                    Outcome(
-                        verdict.outcome,
-                        STATE_OF[verdict.outcome],
-                        delay=verdict.delay,
-                        code=verdict.code,
-                        error=report.sentence,
-                        traceback=report.stack or None,
-                    ),
-                    ran=max(case.death.at - record.started, 0.0),
-                    ended=case.death.at,
-                    keep=case.policy.keep_failed,
-                    usage=json.dumps({"max_rss": report.max_rss}),
-                    post_mortem=json.dumps(report.as_dict()),
-                    crashed=verdict.crash,
-                )
-            )
+        entered = {one.job for one in entries}
+        for record in (case.now, *case.others):
+            if not record.job or record.job in entered:
+                continue
+            verdict = judge(record, case.policy, case.death, random.uniform(-1, 1))
+            if record is case.now:
+                case.verdict = verdict
+            if verdict is not None:
+                entries.append(_died_with(case, record, verdict))
         case.parts = [entries] if entries else []
+
+
+def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:
+    report = case.post_mortem
+    return Finished(
+        record.job,
+        Outcome(
+            verdict.outcome,
+            STATE_OF[verdict.outcome],
+            delay=verdict.delay,
+            code=verdict.code,
+            error=report.sentence,
+            traceback=report.stack or None,
+        ),
+        ran=max(case.death.at - record.started, 0.0),
+        ended=case.death.at,
+        keep=case.policy.keep_failed,
+        usage=json.dumps({"max_rss": report.max_rss}),
+        post_mortem=json.dumps(report.as_dict()),
+        crashed=verdict.crash,
+    )

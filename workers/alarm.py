@@ -43,6 +43,7 @@ class Alarm:
     """What can end a running job from outside.
 
     open: a job runs and may be interrupted. Set by whoever runs it, as a plain store.
+    together: several run in one call: who cancels one of them interrupts none. Set as `open` is.
     raised: what was last raised in the current job, or None.
     told: orders about jobs of the current claim that do not run yet, by id.
     unheard: an order came while another one was raised: `hear` it before the next job.
@@ -53,6 +54,7 @@ class Alarm:
 
     def __init__(self, board: Board, wake: Wake, *, lease: float = 15.0) -> None:
         self.open = False
+        self.together = False
         self.raised: JobInterrupted | None = None
         self.told: dict[int, Reason] = {}
         self.unheard = False
@@ -160,7 +162,7 @@ class Alarm:
         order = self._board.ordered()
         if order.reason is Reason.NONE or order.token != self._token or not self._token:
             return
-        if order.job == self._job and self.open:
+        if order.job == self._job and self.open and not (self.together and order.reason is Reason.CANCEL):
             self._raise(_by_order(order.reason), frame)
         elif order.job in self._batch:
             self.told[order.job] = order.reason

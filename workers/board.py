@@ -36,6 +36,8 @@ class Phase(IntEnum):
     RUNNING = 3
     SETTLING = 4
     LEAVING = 5
+    TOGETHER = 6
+    """It runs several jobs in one call; `job` is the first of them."""
 
 
 class Reason(IntEnum):
@@ -62,6 +64,11 @@ class Now(NamedTuple):
     started: float = 0.0
     deadline: float = float("inf")
 
+    @property
+    def runs(self) -> bool:
+        """Whether a handler runs."""
+        return self.phase is Phase.RUNNING or self.phase is Phase.TOGETHER
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -74,6 +81,8 @@ class Order:
 
 _NOW = struct.Struct("<BqqqHhhhdd")
 _ORDER = struct.Struct("<Bqq")
+_COMPANY = struct.Struct("<qq")
+_MATE = struct.Struct("<qhhh")
 _HEAD = struct.Struct("<QII")
 _ENTRY_HEAD = struct.Struct("<II")
 _SEQUENCE = struct.Struct("<Q")
@@ -187,7 +196,9 @@ _AT_KINDS: Final = _AT_WAITS + 8 * 32
 _AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
 _AT_TRACE: Final = _AT_LOG + _LOG
 _AT_LEDGER: Final = _AT_TRACE + _TRACE
-_SIZE: Final = (_AT_LEDGER + _LEDGER + 4095) // 4096 * 4096
+_AT_COMPANY: Final = _AT_LEDGER + _LEDGER
+_MATES: Final = _COMPANY.size + 500 * _MATE.size
+_SIZE: Final = (_AT_COMPANY + Cell.size(_MATES) + 4095) // 4096 * 4096
 
 _IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED, _IDLED, _BEGUN = range(14)
 
@@ -207,6 +218,7 @@ class Board:
         self._now = Cell(self._view, _AT_NOW, 128)
         self._order = Cell(self._view, _AT_ORDER, 64)
         self._progress = Cell(self._view, _AT_PROGRESS, _PROGRESS)
+        self._company = Cell(self._view, _AT_COMPANY, _MATES)
         self._waits = self._view[_AT_WAITS : _AT_WAITS + 8 * 31].cast("Q")
         self._waited = self._view[_AT_WAITS + 8 * 31 : _AT_WAITS + 8 * 32].cast("d")
         self._counts: list[memoryview] = []
@@ -233,6 +245,12 @@ class Board:
     ) -> None:
         """Called in the child for each job, and so by position: it runs this job. The order is that of `Now`."""
         self._now.write(_NOW.pack(Phase.RUNNING, child, token, job, kind, attempts, most, crashes, started, deadline))
+
+    def say_together(self, now: Now, others: list[tuple[int, int, int, int]]) -> None:
+        """Called in the child: it runs the job of `now` and these others in one call: id, attempts, the most of them, crashes."""
+        # Before `now`: whoever believes that one finds these.
+        self._company.write(_COMPANY.pack(now.token, now.job) + b"".join(_MATE.pack(*other) for other in others))
+        self.say(now)
 
     def set_idle(self, *, idle: bool) -> None:
         """Called in the child: it waits for a nudge, or it does not."""
@@ -261,11 +279,6 @@ class Board:
         words[_HELD] = held
         words[_BEGUN] = 0
 
-    def hold_none(self) -> None:
-        """Called in the child: what waited for the job that runs is given back."""
-        self._words[_HELD] = 0
-        fence()
-
     def enter(self, record: bytes) -> bool:
         """Called in the child: what became of a job of the claim, before the next one starts. False if it does not fit."""
         words = self._words
@@ -276,6 +289,10 @@ class Board:
         self._view[_AT_LEDGER + at : _AT_LEDGER + end] = _ENTRY_HEAD.pack(len(record), crc32(record)) + record
         words[_ENTERED] = end  # last of all: an entry that was cut off by death is none
         return True
+
+    def set_held(self, held: int) -> None:
+        """Called in the child: so many jobs of the claim wait for those that run."""
+        self._words[_HELD] = held
 
     def clear_ledger(self) -> None:
         """Called in the child: what was entered stands in the database."""
@@ -358,6 +375,7 @@ class Board:
         self.order(Order(Reason.NONE))
         self._progress.write(b"")
         self._progress._sequence = 0  # noqa: SLF001 - as above
+        self._company._sequence = 0  # noqa: SLF001 - as above
 
     # -- written by the parent --------------------------------------------------------------------------------------
 
@@ -383,6 +401,16 @@ class Board:
             return None
         phase, *rest = _NOW.unpack(record)
         return Now(Phase(phase), *rest)
+
+    def company(self, now: Now) -> list[Now]:
+        """Return what `now` says for each of the other jobs that run in the same call."""
+        record = self._company.read()
+        if record is None or len(record) < _COMPANY.size or _COMPANY.unpack_from(record) != (now.token, now.job):
+            return []
+        return [
+            now._replace(job=job, attempts=attempts, max_attempts=most, crashes=crashes)
+            for job, attempts, most, crashes in _MATE.iter_unpack(record[_COMPANY.size :])
+        ]
 
     @property
     def order_number(self) -> int:

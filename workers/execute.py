@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handlers._handler import AnyHandler
+    from handlers._hooks import JobHooks
     from workers.alarm import Alarm
     from workers.board import Board, Notice
+    from workers.hooks import Caller
     from workers.seat import ChildSettings
     from workers.transactions import Transactions
 
@@ -49,7 +51,7 @@ SHORT: Final = 0.05
 LONG_AFTER: Final = 0.25
 """Seconds: a job of a kind that lately took less than the one gets the process title only when it has run for the other. Nobody can read
 the title of a job of a millisecond, and on an idle machine writing it costs 20 us of the job's start."""
-_MOST_PROGRESS: Final = 2048
+MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
 
@@ -88,18 +90,22 @@ class _Kind(NamedTuple):
     keep_completed: int
     keep_failed: int
     """Days."""
+    hooks: JobHooks | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Unreadable:
+class Unreadable:
+    """A payload could not be read or did not fit."""
+
     problem: BaseException
 
 
 class Executor:
     """Runs jobs, one at a time.
 
-    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines.
+    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
     alone: the kinds that are claimed alone, since their jobs have transactions of their own.
+    among: the claim of the job that runs holds others.
     committed: the job that ran last is settled already, by its transaction. Whoever has read it resets it.
     """
 
@@ -114,12 +120,17 @@ class Executor:
         transactions: Transactions,
         settings: ChildSettings,
         title: Callable[[str], None],
+        hooks: Caller,
     ) -> None:
         self.running: Claimed | None = None
         self.committed = False
         self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
+        self.among = False
+        self._started = 0.0
         self._transactions = transactions
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0)) for kind, handler in handlers.items()}
+        transactions.executor = self
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._hooks = hooks
         self._board = board
         self._notice = notice
         self._alarm = alarm
@@ -132,6 +143,8 @@ class Executor:
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
+        self._sizes = {kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None}
+        """How many jobs one call takes, of the kinds that take several."""
 
     def seat_child(self, child: int) -> None:
         """The child has got its number from the database."""
@@ -201,8 +214,7 @@ class Executor:
             self._show_job()
         job = self._job(row, most, deadline) if kind.takes_job else _NO_JOB
         transactions = self._transactions
-        if kind.takes_job or kind.transactional:
-            transactions.expect(row.id, row.token, among=among, describe=lambda outcome: self._describe(row, kind, outcome, started))
+        self.among, self._started = among, started
         alarm.enter(row.id, deadline, timeout, self._notice if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
         ending: object
@@ -216,26 +228,34 @@ class Executor:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
             fits = True
-            ending = transactions.call(handler, job, arguments) if kind.transactional else call(handler, job, arguments)
+            if kind.transactional:
+                ending = transactions.call(call if kind.hooks is None else kind.hooks.call, handler, job, arguments)
+            else:
+                ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
-            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else _Unreadable(raised)
+            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else Unreadable(raised)
         if alarm.forked:
             os._exit(
                 0
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        if transactions.used:
+            alarm.leave()  # or a deadline that passes meanwhile rings for nobody, a thousand times a second
+            outcome = self._conclude(row, kind, outcome, most)
+        interruption = alarm.raised
+        if kind.hooks is not None:
+            problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
+            self._hooks.tell_end(kind.hooks, job, outcome, problem)
         ending = None
         alarm.leave()
-        if transactions.used:
-            outcome = self._conclude(row, kind, outcome, most)
         self.running = None
-        if isinstance(alarm.raised, JobLost):
+        if isinstance(interruption, JobLost):
             return None
         ran = ended - started
-        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(alarm.raised, JobTimeout))
+        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -252,9 +272,11 @@ class Executor:
             self._board.progress().decode(errors="replace") or None if self._said else None,
         )
 
-    def _describe(self, row: Claimed, kind: _Kind, outcome: Outcome, started: float) -> Finished:
+    def describe(self, outcome: Outcome) -> Finished:
+        """Return what there is to write of the job that runs, should this become of it now."""
+        assert self.running is not None
         ended = time.monotonic()
-        return self._finish(row, kind, outcome, ended - started, ended)
+        return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended)
 
     def _conclude(self, row: Claimed, kind: _Kind, outcome: Outcome, most: int) -> Outcome:
         """The job has used a transaction of its own: end it, and return what became of the job."""
@@ -291,7 +313,7 @@ class Executor:
         alarm.judge(JUDGING)
         try:
             alarm.open = True
-            if isinstance(ending, _Unreadable):
+            if isinstance(ending, Unreadable):
                 outcome = unreadable(ending.problem)
             else:
                 outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=alarm.raised)
@@ -319,6 +341,7 @@ class Executor:
             created=row.created_at,
             run=row.run_at,
             deadline=deadline,
+            resources=self._hooks.child.resources,
             on_progress=self._progress,
             on_cancelled=self._is_cancelled,
             doors=self._transactions,
@@ -340,7 +363,7 @@ class Executor:
             text = orjson.dumps(record)
         except (TypeError, ValueError, RecursionError):
             text = b"\\u0000"
-        if len(text) > _MOST_PROGRESS or b"\\u0000" in text:
+        if len(text) > MOST_PROGRESS or b"\\u0000" in text:
             # Cut off it would be no JSON, and one NUL would keep the progress of the whole fleet out of the database.
             text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)})
         self._board.tell_progress(text)
@@ -359,16 +382,17 @@ def _cpu() -> tuple[float, float, int]:
     return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
 
 
-def _kind_of(handler: AnyHandler, number: int) -> _Kind:
+def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
     policy = handler.policy
     return _Kind(
         handler,
         number,
         policy.timeout,
         policy.max_attempts,
-        handler.signature.takes_job,
+        handler.signature.takes_job or hooks is not None,
         policy.exclusive,
         policy.transactional,
         policy.keep_completed_days,
         policy.keep_failed_days,
+        hooks,
     )

@@ -22,6 +22,8 @@ class ChildSettings:
     schema: str = "jobherd"
     handlers: tuple[str, ...] = ()
     """Folders, files or dotted modules that hold jobs."""
+    hooks: tuple[str, ...] = ()
+    """Further folders, files or dotted modules, of which only hooks are taken."""
     app_dir: Path = field(default_factory=Path)
     """Put first on the import path of children."""
     queues: tuple[str, ...] = ()

@@ -25,7 +25,6 @@ from psycopg.pq import TransactionStatus
 
 import sql
 from handlers import _client
-from handlers._call import call
 from handlers._outcome import Outcome
 from handlers._payload import encode_result
 from handlers._transaction import TransactionEndedError
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from handlers._job import Job
     from workers.alarm import Alarm
     from workers.connection import Row, Session
+    from workers.execute import Executor
     from workers.seat import Seat
-    from workers.settle import Finished
 
 _log = logging.getLogger("jobherd.transaction")
 
@@ -101,30 +100,23 @@ class Transactions:
         self._alarm = alarm
         self._ran_on = ran_on
         self._be_alone = be_alone
-        self._job = self._token = 0
-        self._among = False
-        self._describe: Callable[[Outcome], Finished] = _nobody
+        self.executor: Executor
         self._holder: psycopg.Connection[Row] | None = None
         self._own: _Own | _AsyncOwn | None = None
         self._xact = ""
         self._began = 0.0
         self._nothing: PGconn | None = None
 
-    def expect(self, job: int, token: int, *, among: bool, describe: Callable[[Outcome], Finished]) -> None:
-        """A job is about to run that may ask for a transaction.
-
-        among: others are in its claim. describe: fills in what is known of the job beside its outcome.
-        """
-        self._job, self._token, self._among, self._describe = job, token, among, describe
-
     # -- for handlers -----------------------------------------------------------------------------------------------
 
-    def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
-        """Call a handler in a transaction, which is left open, and return what it returns. Raises what it raises."""
+    def call(
+        self, run: Callable[[AnyHandler, Job, Mapping[str, Any]], object], handler: AnyHandler, job: Job, arguments: Mapping[str, Any]
+    ) -> object:
+        """Call a handler by `run`, in a transaction, which is left open, and return what it returns. Raises what it raises."""
         own = self.abegin() if handler.signature.is_async else self.begin()
         before = _client.join(own)
         try:
-            return call(handler, job, arguments)
+            return run(handler, job, arguments)
         finally:
             _client.part(before)
 
@@ -200,10 +192,10 @@ class Transactions:
             message = f"the job is {state}"
             raise RuntimeError(message)
         self.used = True
-        if self._among:
+        if self.executor.among:
             with self._undisturbed():  # it speaks on the session that must not be torn out of a statement
                 self._be_alone()
-                self._among = False
+                self.executor.among = False
         known = self._holder is not None
         try:
             return self._lock()
@@ -213,11 +205,12 @@ class Transactions:
         return self._lock()  # the session had ended while nobody needed it
 
     def _lock(self) -> PGconn:
-        holder = self._ready()
+        holder, running = self._ready(), self.executor.running
+        assert running is not None
         self._xact = ""
         holder.autocommit = False
         self.active = True
-        rows = self._ask("lock_claim", {"child": self._session.child, "token": self._token, "job": self._job})
+        rows = self._ask("lock_claim", {"child": self._session.child, "token": running.token, "job": running.id})
         if not rows:
             self._lose()
         self._xact = rows[0][0]
@@ -240,11 +233,13 @@ class Transactions:
         return holder
 
     def _commit(self, outcome: Outcome) -> None:
-        holder = self._holder
+        holder, running = self._holder, self.executor.running
         assert holder is not None
+        assert running is not None
         try:
             self._check(holder)
-            parameters = settlement(self._session.child, self._token, [self._describe(outcome)], ran_on=self._ran_on, now=time.monotonic())
+            finished = [self.executor.describe(outcome)]
+            parameters = settlement(self._session.child, running.token, finished, ran_on=self._ran_on, now=time.monotonic())
             with holder.pipeline():
                 xact, settled = (
                     holder.execute(self._text(name), values)
@@ -356,8 +351,3 @@ class Transactions:
 
     def _text(self, statement: str) -> bytes:
         return sql.load(statement, self._seat.settings.schema).encode()
-
-
-def _nobody(_outcome: Outcome) -> NoReturn:
-    message = "no job runs"
-    raise RuntimeError(message)

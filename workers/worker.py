@@ -17,15 +17,19 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
-from handlers._registry import load
+from handlers._hooks import Child, Hooks
+from handlers._registry import all_hooks, load
+from handlers._sanitize import describe_exception
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
-from workers.execute import LEAST, Claimed, Executor
+from workers.execute import LEAST, Claimed
+from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
 from workers.tidiness import Tidiness
+from workers.together import TogetherExecutor
 from workers.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ HELD: Final = 0.05
 _LOOK: Final = 0.0002
 """Seconds between two looks at the wake pipe while a batch runs: a look costs a microsecond."""
 _EXIT_UNSETTLED: Final = 70
+_EXIT_HOOKS: Final = 71
 _LAPSED: Final = 0.2
 _HELD_BY_OTHERS: Final = 0.25
 """Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
@@ -54,31 +59,56 @@ def run(body: Body) -> int:
     settings = body.seat.settings
     # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
-    handlers = load_handlers(body)
-    if handlers is None:
+    loaded = load_handlers(body)
+    if loaded is None:
         return EXIT_HANDLERS
+    handlers, hooks = loaded
+    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
+    if not begin(body, caller):
+        return _EXIT_HOOKS
     try:
-        return Worker(body, handlers).live()
+        return Worker(body, handlers, caller).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
     except UnsettledError as problem:
         _log.error("leaving it to the supervisor: %s", problem)
         return _EXIT_UNSETTLED
+    finally:
+        caller.leave()
 
 
-def load_handlers(body: Body) -> dict[str, AnyHandler] | None:
-    """Load the handlers; if any module is broken, or none holds a job, say why to the parent and return None."""
+def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
+    """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
     sys.path.insert(0, str(settings.app_dir.resolve()))
-    found = load(settings.handlers)
-    problems = [str(problem) for problem in found.problems]
+    found, more = load(settings.handlers), load(settings.hooks)
+    problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
         problems.append(say_none_found(settings.handlers))
     for problem in problems:
-        if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
-            _log.error("%s", problem)
-    return None if problems else found.kinds
+        _say_problem(body, problem)
+    return None if problems else (found.kinds, Hooks(all_hooks(more, found)))
+
+
+def begin(body: Body, caller: Caller) -> bool:
+    """Run `on_child_start`, for as long as a child may take until it is ready. False if a hook raised: then the parent has been told."""
+    try:
+        caller.hooks.start(caller.child)
+    except BaseException as problem:  # what a hook needs may be away for a while: the child ends and is tried again
+        message, trace = describe_exception(problem)
+        _say_problem(body, f"on_child_start raised {message}\n{trace}")
+        caller.leave()
+        return False
+    if not body.alarm.is_intact():
+        body.alarm.restore()
+        _log.warning("on_child_start has changed signal handlers; they are put back: a job could not be interrupted")
+    return True
+
+
+def _say_problem(body: Body, problem: str) -> None:
+    if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
+        _log.error("%s", problem)
 
 
 def say_none_found(sources: Sequence[str]) -> str:
@@ -91,8 +121,9 @@ def say_none_found(sources: Sequence[str]) -> str:
 class Worker:
     """What a worker holds: its session, the claim it works on, and what it has not written yet."""
 
-    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler]) -> None:
+    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         self._body = body
+        self._hooks = hooks
         self._seat = body.seat
         self._board = body.seat.board
         self._notice = body.seat.notice
@@ -102,11 +133,14 @@ class Worker:
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
+        self._fewest = 1
         self._kinds: list[str] | None = [] if body.seat.settings.hold else None
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
         self._batch: list[Claimed] = []
+        self._held: set[int] = set()
+        """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
         self._first_at = 0.0
         self._woken = False
@@ -118,7 +152,7 @@ class Worker:
         ran_on = f"{settings.host}/{os.getpid()}"
         self._clerk = Clerk(self._session, ran_on=ran_on)
         self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
-        self._executor = Executor(
+        self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
@@ -127,7 +161,12 @@ class Worker:
             transactions=self._transactions,
             settings=settings,
             title=body.title,
+            hooks=hooks,
         )
+        self._together = self._executor.sizes
+        if self._together and settings.hold:
+            # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
+            self._wanted = self._fewest = min(settings.batch, max(self._together.values()))
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -176,7 +215,7 @@ class Worker:
                 # Whoever cannot renew the lease claims nothing: others may be about to take the jobs. And where an exclusive job would
                 # be ended, none is begun: it would be claimed and torn out, child after child, until the lease is renewed.
                 self._settle()
-                self._sleep(_LAPSED, idle=False)
+                self._sleep(_LAPSED)
                 rested = False
                 continue
             if not avoided:
@@ -200,6 +239,12 @@ class Worker:
             avoided.clear()
 
     def _idle(self, epoch: int, longest: float) -> None:
+        self._rest(epoch, longest * random.uniform(0.9, 1.1))
+        self._woken = True
+
+    def _rest(self, epoch: int, longest: float) -> bool:
+        """Sleep as one who can be called, unless somebody was called since `epoch`; return whether we were."""
+        called = False
         self._board.set_idle(idle=True)
         fence()
         if self._notice.epoch == epoch and not self._wake.dismissed:  # who was dismissed during the claim hears nothing more
@@ -207,12 +252,12 @@ class Worker:
                 send(self._seat.report, Idle())  # or nobody would notify of a job: the parent took us for busy
             self._say(Phase.IDLE)
             self._executor.show("idle")
-            self._sleep(longest * random.uniform(0.9, 1.1), idle=True)
-            self._woken = True
+            called = self._wake.wait(longest)
         self._board.set_idle(idle=False)
+        return called
 
-    def _sleep(self, seconds: float, *, idle: bool) -> None:
-        if self._wake.wait(seconds) and not idle:
+    def _sleep(self, seconds: float) -> None:
+        if self._wake.wait(seconds):
             self._woken = True  # a nudge that came while this child was not idle after all
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
@@ -247,7 +292,7 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
-        return "claim_job" if rested and settings.hold else "claim_jobs", claim
+        return "claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
         """Return the jobs to run."""
@@ -265,9 +310,10 @@ class Worker:
     # -- running and settling ---------------------------------------------------------------------------------------
 
     def _work(self, batch: list[Claimed]) -> None:
-        alarm, executor, board = self._alarm, self._executor, self._board
+        alarm, executor, board, together = self._alarm, self._executor, self._board, self._together
         self._batch = batch
-        alarm.begin(self._token, {row.id for row in batch})
+        self._held = {row.id for row in batch}
+        alarm.begin(self._token, self._held)
         among = len(batch) > 1
         board.open_ledger(self._token, len(batch) - 1)
         now = self._claimed_at  # between two jobs it is the end of the first: a job reads the clock twice
@@ -290,6 +336,11 @@ class Worker:
                 # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
                 self._hand_back(batch[place:])
                 return
+            if together and row.kind in together:
+                if not self._work_together(batch, place):
+                    return
+                now = time.monotonic()
+                continue
             finished = executor.execute(row, claimed_at=self._claimed_at, among=among)
             self._examine()
             if finished is None:
@@ -313,10 +364,67 @@ class Worker:
         place = next(place for place, row in enumerate(batch) if row is running)
         rest = batch[place + 1 :]
         del batch[place + 1 :]
-        self._board.hold_none()
+        self._board.set_held(0)
         self._hand_back(rest)
         self._settle(more=True)
         self._say(Phase.RUNNING, keep_job=True)
+
+    def _work_together(self, batch: list[Claimed], place: int) -> bool:
+        """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
+        rows = self._executor.gather(batch, place)
+        among = place + 1 < len(batch)
+        linger = self._handlers[rows[0].kind].policy.linger
+        lingers = linger and not among and not rows[-1].more and not self._executor.is_called_alone(rows[0])
+        if lingers and not self._linger(rows, time.monotonic() + linger):
+            self._hand_back(rows)
+            return False
+        self._board.set_held(len(batch) - place - 1)
+        finished = self._executor.execute_together(rows, claimed_at=self._claimed_at, among=among)
+        self._examine()
+        if finished is None:
+            self._lose(len(rows) + len(batch) - place - 1)
+            return False
+        stands = True
+        for one in finished:
+            stands = stands and self._enter(one, more=among)
+        if not stands or (among and self._board.revoked == self._token):
+            self._hand_back(batch[place + 1 :])
+            return False
+        return True
+
+    def _linger(self, rows: list[Claimed], until: float) -> bool:
+        """Wait for more jobs to call with these, until then, or until the call is full, somebody else has to be served, or we leave.
+
+        Each is claimed when it comes. While it waits this child counts as idle, so it is called for new jobs as its siblings are.
+        Return whether the jobs may be run.
+        """
+        if not self._settle(more=True):
+            return False
+        session, kind, called = self._session, rows[0].kind, False
+        more: dict[str, object] = {"supervisor": self._seat.supervisor, "child": session.child, "token": self._token, "kind": kind}
+        while True:
+            epoch, sessions = self._notice.epoch, session.sessions
+            found = session.run("claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+            now = time.monotonic()
+            since = now - self._claimed_at  # what the database said of them counts from now, and not from our claim
+            for row in map(Claimed._make, found):
+                good_for = None if row.good_for is None else row.good_for + since
+                rows.append(row._replace(good_for=good_for, waited=row.waited - since))
+                self._held.add(row.id)
+            self._board.count_claim(empty=not found)
+            self._alarm.hear()  # who cancelled one of them before we knew of it was not listened to
+            if session.sessions != sessions:
+                self._worn = "a claim's answer was lost"  # what it took stands in our claim, and only our end gives it back
+            if called and not found:
+                send(self._seat.report, More())  # it was for somebody else: an idle sibling, or us as soon as these are through
+                return True
+            expires = min((self._claimed_at + row.good_for for row in rows if row.good_for is not None), default=until)
+            left = min(until, expires, self._notice.lease_deadline - self._seat.settings.lease / 5) - now
+            if self._wake.dismissed or self._notice.draining:
+                return False
+            if len(rows) >= self._together[kind] or left <= 0 or self._worn:
+                return True
+            called = self._rest(epoch, left)
 
     def _adapt(self, batch: Sequence[Claimed]) -> None:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
@@ -325,7 +433,7 @@ class Worker:
         self._weigh()
         if settings.hold:
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
-            self._wanted = max(1, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+            self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
 
     def _weigh(self) -> None:
         """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""

@@ -1,10 +1,12 @@
 -- Give back the jobs of a claim behind the one that runs, which takes longer than it was expected to. Run by the parent, which has
--- told the child on its board to start none of them. What is to be cancelled stays, for the child to say.
+-- told the child on its board to start none of them. What is to be cancelled stays, for the child to say, and so does what runs in the
+-- same call: %(called)s.
 WITH held AS MATERIALIZED (
     SELECT jobs, coalesce(cancelled, '{}') AS cancelled
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), job AS MATERIALIZED (
-    SELECT j.*, j.id = ANY (h.cancelled) OR (j.priority, j.id) <= (one.priority, one.id) AS stays
+    SELECT j.*, j.id = ANY (h.cancelled) OR (j.priority, j.id) <= (one.priority, one.id)
+                OR j.id = ANY (coalesce(%(called)s::bigint[], '{}')) AS stays
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
            CROSS JOIN LATERAL (SELECT c.priority, c.id FROM unnest(h.jobs) AS c WHERE c.id = %(job)s) AS one
 ), kept AS (

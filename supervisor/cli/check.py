@@ -26,7 +26,7 @@ from supervisor.settings_sources import SettingsError
 if TYPE_CHECKING:
     import argparse
 
-LOOKED_AT: Final = ("handlers", "app_dir")
+LOOKED_AT: Final = ("handlers", "hooks", "app_dir")
 _COLUMNS: Final = (
     Column("KIND", least=16), Column("QUEUE", least=8), Column("TIMEOUT", right=True), Column("ATTEMPTS", right=True),
     Column("WHERE", least=16),
@@ -49,14 +49,15 @@ def _check(arguments: argparse.Namespace) -> int:
         except SettingsError:
             settings = None
     kinds: list[dict[str, Any]] = []
+    hooks: list[dict[str, Any]] = []
     if settings is not None:
         found = _import_elsewhere(settings, arguments.timeout)
-        kinds = found["kinds"]
+        kinds, hooks = found["kinds"], found["hooks"]
         problems += found["problems"]
     if arguments.json:
-        console.print_json({"ok": not problems, "kinds": kinds, "problems": problems})
+        console.print_json({"ok": not problems, "kinds": kinds, "hooks": hooks, "problems": problems})
     else:
-        _print(kinds, problems)
+        _print(kinds, hooks, problems)
     return ExitCode.WRONG if problems else ExitCode.DONE
 
 
@@ -67,7 +68,8 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
         answer = Path(folder) / "answer"
-        words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), *settings.handlers]
+        sources = orjson.dumps([settings.handlers, settings.hooks]).decode()
+        words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:
             try:
@@ -83,7 +85,7 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
         try:
             found: dict[str, Any] = orjson.loads(answer.read_bytes())
         except (OSError, orjson.JSONDecodeError):
-            return {"kinds": [], "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}]}
+            return {"kinds": [], "hooks": [], "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}]}
         return found
 
 
@@ -95,7 +97,7 @@ def _no_answer(code: int | None, limit: float) -> str:
     return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
 
 
-def _print(kinds: list[dict[str, Any]], problems: list[dict[str, Any]]) -> None:
+def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: list[dict[str, Any]]) -> None:
     rows = [
         (kind["kind"], kind["queue"], console.show_span(kind["timeout"]), kind["max_attempts"], f"{_near(kind['file'])}:{kind['line']}")
         for kind in kinds
@@ -109,7 +111,8 @@ def _print(kinds: list[dict[str, Any]], problems: list[dict[str, Any]]) -> None:
     if problems:
         console.complain(f"{len(problems)} found wrong")
     else:
-        print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}, nothing wrong")
+        beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
+        print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
 
 
 def _near(file: str) -> str:

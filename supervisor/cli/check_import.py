@@ -1,6 +1,6 @@
-"""The throw-away process of `check`: imports the handlers and writes down what it found. Never imported by anything.
+"""The throw-away process of `check`: imports handlers and hooks and writes down what it found. Never imported by anything.
 
-python -m supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCE...
+python -m supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCES, those of handlers and those of hooks: two lists, as JSON
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 import orjson
 
-from handlers._registry import load
+from handlers._registry import all_hooks, load
 from workers.worker import say_none_found
 
 
-def main(answer: str, app_dir: str, *sources: str) -> None:
-    """Import `sources` with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
+def main(answer: str, app_dir: str, sources: str) -> None:
+    """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
     sys.path.insert(0, os.path.abspath(app_dir))
-    found = load(sources)
+    handlers, hooks = orjson.loads(sources)
+    found, more = load(handlers), load(hooks)
     kinds: list[dict[str, Any]] = [
         {
             "kind": kind,
@@ -31,10 +32,13 @@ def main(answer: str, app_dir: str, *sources: str) -> None:
         }
         for kind, handler in sorted(found.kinds.items())
     ]
-    problems = [{"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems]
+    declared = [{"event": hook.event, "kinds": sorted(hook.kinds), "file": hook.file, "line": hook.line} for hook in all_hooks(more, found)]
+    problems = [
+        {"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems + more.problems
+    ]
     if not kinds and not problems:
-        problems.append({"file": "", "line": 0, "module": "", "message": say_none_found(sources)})
-    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "problems": problems}))
+        problems.append({"file": "", "line": 0, "module": "", "message": say_none_found(handlers)})
+    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems}))
 
 
 if __name__ == "__main__":

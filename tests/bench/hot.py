@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from handlers._hooks import Child as Process
+from handlers._hooks import Hooks
 from handlers._outcome import OK
 from handlers._registry import load as load_handlers
 from tests.bench.jobs import load
@@ -27,6 +29,7 @@ from workers import worker
 from workers.alarm import Alarm
 from workers.board import Board, Notice
 from workers.execute import Claimed
+from workers.hooks import Caller
 from workers.main import Body
 from workers.seat import ChildSettings, Seat
 from workers.settle import Finished, settlement
@@ -73,7 +76,7 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     alarm = Alarm(board, wake)
     alarm.install()
     worker.Session = ThinAir  # type: ignore[assignment, misc]
-    life = worker.Worker(Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds)
+    life = worker.Worker(Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds, Caller(Hooks(), Process(), alarm))
     for _ in range(rounds + 20):
         start = time.process_time()
         jobs = life._next()

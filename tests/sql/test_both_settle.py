@@ -49,7 +49,7 @@ def test_a_settlement_that_has_waited_for_the_relief_of_its_claim(queue):
     ids = queue.enqueue_many("a:b", 4)
     child = queue.child()
     token = child.claim(10)[0].token
-    relief = {"child": child.id, "token": token, "job": ids[0]}
+    relief = {"child": child.id, "token": token, "job": ids[0], "called": None}
     settled = one_after_the_other(
         queue,
         lambda connection: connection.execute(queue.text("release_rest"), relief).fetchall(),
@@ -70,7 +70,9 @@ def test_a_relief_that_has_waited_for_a_settlement(queue, through):
     back = one_after_the_other(
         queue,
         lambda connection: connection.execute(queue.text("settle_jobs"), settlement).fetchall(),
-        lambda: child.connection.execute(queue.text("release_rest"), {"child": child.id, "token": token, "job": ids[through]}).fetchall(),
+        lambda: child.connection.execute(
+            queue.text("release_rest"), {"child": child.id, "token": token, "job": ids[through], "called": None}
+        ).fetchall(),
     )
     assert [row[0] for row in back] == ids[through + 1 :]
     assert held(queue) == [(ids[through],)]

@@ -29,7 +29,7 @@ def test_priority_then_first_in_first_out(queue):
     assert [job.id for job in child.claim(10)] == [urgent, first, second, low]
 
 
-@pytest.mark.promise("A33")
+@pytest.mark.promise("A33", "E9")
 def test_no_more_than_asked_under_any_plan(queue):
     queue.enqueue_many("a:b", 50)
     child = queue.child()

@@ -274,3 +274,12 @@ def swallows() -> None:
 @handler("x:patient", timeout=0.5, max_attempts=1)
 def patient(label: str) -> str:
     return at_gate(label)
+
+
+@handler("b:together", batch=10, max_crashes=2, timeout="5m", backoff="1h")
+def together(jobs: list[Job], labels: list[str]) -> list[object]:
+    """One call for several; dies of the label "deadly" once the test lets it."""
+    word = at_gate(f"{len(jobs)} together")
+    if "deadly" in labels:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [f"{word} {label}" for label in labels]

@@ -33,6 +33,8 @@ CAUSES: Final = 64
 """Causes of death that are shown by name; more of them count as "(other)"."""
 
 _STATE: Final = re.compile(r"[a-z_]{1,20}")
+_PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.TOGETHER)
+"""For people one job that runs, or several, are the same."""
 _LE: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 _READY: Final = "ready"
 
@@ -155,11 +157,11 @@ class JobherdCollector(Collector):
         seated = {child.slot for child in facts.children if child.pid}
         for slot, board in enumerate(self._boards):
             now = _now(board)
-            if now is None or now.phase is not Phase.RUNNING or not now.job:
+            if now is None or not now.runs or not now.job:
                 continue
             if slot in seated or now.started > facts.at or not facts.told:
                 kind = self._label(board.policy(now.kind).name)
-                running[kind] = running.get(kind, 0) + 1
+                running[kind] = running.get(kind, 0) + 1 + len(board.company(now))
         return running
 
     def _sums(self) -> Iterator[Metric]:
@@ -188,7 +190,7 @@ class JobherdCollector(Collector):
         connected: dict[str, int] = {}
         for child in facts.children:
             connected.setdefault(child.kind, 0)
-            for phase in Phase:
+            for phase in _PHASES:
                 states.setdefault((child.kind, phase.name.lower()), 0)
             if not child.pid:
                 continue
@@ -213,6 +215,8 @@ class JobherdCollector(Collector):
         if child.state != _READY:
             return child.state if _STATE.fullmatch(child.state) else "idle"
         now = _now(self._boards[child.slot]) if child.slot < len(self._boards) else None
+        if now is not None and now.runs:
+            return "running"
         return "idle" if now is None or now.phase is Phase.BOOTING else now.phase.name.lower()
 
     # -- the parent -------------------------------------------------------------------------------------------------

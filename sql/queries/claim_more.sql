@@ -1,0 +1,40 @@
+-- Add to a claim what has come since of its kind and queue, up to %(wanted)s jobs, and count the attempt. Run by a child whose batch
+-- handler waits for a call that is worth it; it found the queue empty when it claimed, so the jobs are looked for among the first 500.
+-- me and picked are as in claim_jobs.sql, and so is the fence. What is to run alone is left, and joined by nobody. A job is claimed
+-- under the token of the claim it joins: its row is locked first, so whoever takes that claim back takes this job too, or it is not taken.
+WITH me AS MATERIALIZED (
+    SELECT
+      FROM jobherd.supervisors
+     WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
+), held AS MATERIALIZED (
+    SELECT token, queue, jobs
+      FROM jobherd.running r
+     WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM me)
+       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.alone)
+       AND (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = r.queue) IS NULL
+       FOR UPDATE
+), picked AS MATERIALIZED (
+    SELECT r.ctid AS place
+      FROM jobherd.ready r
+     WHERE r.queue = (SELECT queue FROM held) AND r.kind = %(kind)s AND NOT r.alone
+       AND r.id = ANY (ARRAY(SELECT f.id FROM jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
+     ORDER BY r.priority, r.id
+     LIMIT %(wanted)s
+       FOR UPDATE SKIP LOCKED
+), taken AS (
+    DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+), joined AS (
+    UPDATE jobherd.running
+       SET jobs = running.jobs || (SELECT array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority,
+                                                     t.attempts + 1::smallint, t.max_attempts, t.crashes, t.alone, t.queue, t.kind,
+                                                     t.payload)::jobherd.ready ORDER BY t.priority, t.id) FROM taken t)
+     WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM taken)
+)
+SELECT h.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
+       t.timeout, date_part('epoch', t.created_at) AS created_at,
+       date_part('epoch', t.run_at) AS run_at,
+       date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
+       false AS more
+  FROM held h CROSS JOIN taken t
+ ORDER BY t.priority, t.id

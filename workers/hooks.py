@@ -1,0 +1,95 @@
+"""The calls of hooks: under the alarm, one by one, each with a limit of its own; what one does wrong is logged and ends nothing else.
+
+Hooks are user code, so they run like jobs: only while the alarm is open, and an exception never gets further than here. A hook that was
+torn out leaves the process as unfit as a job that was. Hooks that run inside a job's own time, `before_job` and the middleware, are part
+of that job and belong to `execute.py`. This module writes to no database.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from handlers._dispositions import JobInterrupted
+from handlers._outcome import Raised
+from handlers._sanitize import describe_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from handlers._hooks import Child, Hooks, JobHooks
+    from handlers._job import Job
+    from handlers._outcome import Outcome
+    from workers.alarm import Alarm
+
+_log = logging.getLogger("jobherd.hooks")
+
+LIMIT: Final = 5.0
+"""Seconds that a hook outside of a job's time may take."""
+FAILURES: Final = frozenset({"retry", "failed", "poison"})
+"""Labels of outcomes that `on_failure` hears of."""
+
+
+class Caller:
+    """Calls hooks.
+
+    child: what the hooks of its life see. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
+    """
+
+    def __init__(self, hooks: Hooks, child: Child, alarm: Alarm) -> None:
+        self.hooks = hooks
+        self.child = child
+        self.torn = ""
+        self._alarm = alarm
+
+    def call(self, name: object, step: Callable[[], object]) -> object:
+        """Call `step` and return what it returns, or `Raised`, which has been logged then. `name`: who it is, for the log."""
+        ending = self._attempt(step)
+        if isinstance(ending, Raised):
+            problem = ending.exception
+            if isinstance(problem, JobInterrupted):
+                _log.error("%r did not end within %g s and was interrupted", name, LIMIT)
+                return ending
+            said = self._attempt(lambda: describe_exception(problem))  # an exception's own __str__ is user code too
+            message, trace = said if isinstance(said, tuple) else (type(problem).__name__, "")
+            _log.error("%r raised: %s\n%s", name, message, trace)
+        return ending
+
+    def _attempt(self, step: Callable[[], object]) -> object:
+        alarm = self._alarm
+        before = self._take_raised()
+        alarm.judge(LIMIT)
+        ending: object
+        # As in execute.py: between these two stores anything may be raised, and nothing anywhere else.
+        try:
+            alarm.open = True
+            ending = step()
+            alarm.open = False
+        except BaseException as problem:
+            alarm.open = False
+            ending = Raised(problem)
+        if alarm.forked:
+            os._exit(0)  # a copy that the hook has forked and that came back
+        if (torn := self._take_raised()) is not None:
+            self.torn = f"a hook was torn out by {type(torn).__name__}"
+        alarm.raised = torn or before  # after a job whoever examines the process sees it there
+        alarm.leave()
+        return ending
+
+    def _take_raised(self) -> JobInterrupted | None:
+        raised, self._alarm.raised = self._alarm.raised, None
+        return raised
+
+    def tell_end(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
+        """Tell the hooks of a kind what became of an attempt."""
+        if outcome.label in FAILURES:
+            for hook in hooks.failed:
+                self.call(hook, lambda hook=hook: hook.tell(job, outcome, exception))  # type: ignore[misc]
+        for hook in hooks.after:
+            self.call(hook, lambda hook=hook: hook.tell(job, outcome))  # type: ignore[misc]
+
+    def leave(self) -> None:
+        """The child leaves: run what was declared for that."""
+        for hook, end in self.hooks.ends(self.child):
+            self.call(hook, end)

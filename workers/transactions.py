@@ -191,6 +191,9 @@ class Transactions:
             state = "in a transaction already: use its connection" if self.active else "completed already, by its transaction"
             message = f"the job is {state}"
             raise RuntimeError(message)
+        if self.executor.running is None or not self.executor.running.queue:
+            message = "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+            raise RuntimeError(message)
         self.used = True
         if self.executor.among:
             with self._undisturbed():  # it speaks on the session that must not be torn out of a statement

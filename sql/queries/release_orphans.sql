@@ -29,5 +29,7 @@ WITH free AS MATERIALIZED (
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'
+), told AS (
+    SELECT jobherd.tell_waiters(array_agg(id || '=' || fate)) FROM job WHERE fate <> 'ready'
 )
-SELECT id FROM job
+SELECT id FROM job LEFT JOIN told ON true

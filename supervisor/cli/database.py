@@ -54,6 +54,10 @@ class Session:
         with self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.load(name, self.schema).encode(), parameters or {}).fetchall()
 
+    def send(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Send a statement whose answer says nothing."""
+        self.connection.execute(sql.load(name, self.schema).encode(), parameters or {})
+
     def row(self, name: str, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send a statement that gives one row."""
         return self.rows(name, parameters)[0]
@@ -115,6 +119,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
     for kind in ("json", "jsonb"):
         connection.adapters.register_loader(kind, _JsonLoader)
+    connection.execute(sql.load("forgo_compiling").encode())
     return connection
 
 

@@ -755,7 +755,9 @@ CREATE TABLE jobherd.children (
     pid_started bigint NOT NULL,
     backend_pid integer DEFAULT pg_backend_pid() NOT NULL,
     backend_started timestamp with time zone NOT NULL,
-    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    transaction_pid integer,
+    transaction_started timestamp with time zone
 );
 
 ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (

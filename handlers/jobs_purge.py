@@ -7,17 +7,16 @@ be cut off anywhere, run twice, or run beside another of its kind.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from handlers import Job, Poison, default_client, handler
 from handlers._durations import at_least_zero
 from handlers._enqueue import Statement
 
 if TYPE_CHECKING:
-    from handlers._enqueue import Row
+    from datetime import datetime
 
-BEGINNING: Final = datetime(1900, 1, 1, tzinfo=UTC)
+    from handlers._enqueue import Row
 
 
 @handler("jobs:purge_completed", timeout="1h")
@@ -25,7 +24,7 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
     """Delete completed jobs, with their attempts, and return how many.
 
     older_than: how long ago they must have completed, a span of time, default "7d"; "0s" means all that are there now.
-    kind: only jobs of this kind, default None: of every kind. batch: how many in one transaction, 1 to 100,000, default 1,000.
+    kind: only jobs of this kind, default None: of every kind. batch: how many jobs are looked at in one transaction, 1 to 100,000, default 1,000.
     Raises Poison for a span or a batch that cannot be.
 
     >>> purge_completed.enqueue(older_than="12h")  # doctest: +SKIP
@@ -40,16 +39,17 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
     wanted: dict[str, Any] = {"states": ["completed"], "kind": kind}
     client = default_client()
     cutoff, total = client.run(Statement("count_purgeable", wanted | {"older": older}, _read_count))
-    deleted, since = 0, BEGINNING
+    deleted, after = 0, 0
     while True:
-        # The cutoff stands still and the beginning moves on: what completes meanwhile is not ours, and no batch looks at a row twice.
-        most = {"cutoff": cutoff, "since": since, "most": batch}
+        # The cutoff stands still and the ids move on: what completes meanwhile is not ours, and no batch looks at a row twice.
+        most = {"cutoff": cutoff, "after": after, "most": batch}
         gone, reached = client.run(Statement("purge_history", wanted | most, _read_batch))
         deleted += gone
-        job.progress(deleted / total if total else 1.0, f"{deleted} of {total} jobs")
-        if reached is None or gone < batch:
+        if gone:
+            job.progress(deleted / total if total else 1.0, f"{deleted} of {total} jobs")
+        if reached is None:
             return {"deleted": deleted}
-        since = reached
+        after = reached
 
 
 def _read_count(rows: list[Row], names: tuple[str, ...]) -> tuple[datetime, int]:
@@ -57,6 +57,6 @@ def _read_count(rows: list[Row], names: tuple[str, ...]) -> tuple[datetime, int]
     return found[0]["cutoff"], sum(row["jobs"] for row in found)
 
 
-def _read_batch(rows: list[Row], names: tuple[str, ...]) -> tuple[int, datetime | None]:
+def _read_batch(rows: list[Row], names: tuple[str, ...]) -> tuple[int, int | None]:
     found = dict(zip(names, rows[0], strict=True))
     return found["jobs"], found["reached"]

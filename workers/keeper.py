@@ -1,7 +1,8 @@
 """The keeper: what must be done in time, but not by the parent, who must never wait for the database.
 
-It makes due jobs ready, gives back running jobs that nobody holds, keeps the partitions of the past, and copies what running jobs say of
-their progress from the boards. Its main work has a time to the millisecond, so nothing that may take long is begun shortly before it.
+It makes due jobs ready, gives back running jobs that nobody holds, keeps the partitions of the past, clears dead rows away, and copies
+what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so nothing that may take long is
+begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
 When the parent is dead it has a last duty. The workers have been told by the kernel and hand back what they hold; what is left of their
@@ -22,6 +23,7 @@ import orjson
 import psycopg
 
 from workers.board import Now, Phase
+from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_LEFT, Ready, send
 from workers.seat import MARKER
@@ -46,6 +48,10 @@ _AGAIN: Final = 300.0
 _FEW: Final = 2
 """Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
 _COPY: Final = 1.0
+_GLANCE: Final = 2.0
+"""Seconds between two looks at what has died, while something dies."""
+_SELDOM: Final = 10.0
+"""Seconds between two such looks when next to nothing does: an idle fleet asks the database for less than three statements a second."""
 _FORGET: Final = 30.0
 _LAST: Final = 1.5
 _FOR_EVER: Final = float("inf")
@@ -77,6 +83,8 @@ class Keeper:
         self._partitions_at = 0.0
         self._copy_at = 0.0
         self._forget_at = 0.0
+        self._glance_at = 0.0
+        self._clearing = Clearing()
         self._told: dict[int, tuple[int, int, bytes]] = {}
 
     def live(self) -> None:
@@ -88,7 +96,7 @@ class Keeper:
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while not self._wake.dismissed:
             self._do_what_is_due()
-            at = min(self._due_at, self._sweep_at, self._copy_at, self._forget_at)
+            at = min(self._due_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at)
             if self._wake.wait(at - time.monotonic()):
                 self._due_at = 0.0  # something was scheduled before all others, or the database is back
         self._session.close()
@@ -106,6 +114,8 @@ class Keeper:
         if now >= self._forget_at:
             self._session.run("drop_progress")
             self._forget_at = now + _FORGET
+        if now >= self._glance_at:
+            self._clear_away()
         quiet = self._due_at - time.monotonic() > _QUIET
         if now >= self._partitions_at and (quiet or now >= self._partitions_at + _OVERDUE):
             self._keep_partitions(now)
@@ -150,6 +160,18 @@ class Keeper:
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
 
+    def _clear_away(self) -> None:
+        """Vacuum the tables that turn over, where it pays and no due job is made to wait for it."""
+        rows = self._session.run("measure_dead")
+        for table, dead, live in rows:
+            begun = time.monotonic()
+            if self._clearing.pays(table, dead=dead, live=live, now=begun) and begun + 2 * self._clearing.took < self._due_at:
+                self._session.run(VACUUMS[table])
+                left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
+                self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
+        busy = any(dead > DEAD / 10 for _, dead, _ in rows)
+        self._glance_at = time.monotonic() + (_GLANCE if busy else _SELDOM)
+
     def _copy_progress(self) -> None:
         jobs: list[int] = []
         tokens: list[int] = []
@@ -169,8 +191,8 @@ class Keeper:
 def _progress_on(board: Board) -> tuple[int, int, bytes] | None:
     """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
     before = board.now()
-    if before is None or before.phase is not Phase.RUNNING or not before.job:
-        return None
+    if before is None or before.phase is not Phase.RUNNING or not before.job or board.policy(before.kind).table:
+        return None  # a record's number may be a job's as well, who would be shown its progress
     text = board.progress()
     after = board.now()
     if not text or after is None or (after.job, after.token) != (before.job, before.token):

@@ -400,7 +400,9 @@ BEGIN
                g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
-        IF answer IS NULL THEN
+        IF answer IS NOT NULL THEN
+            PERFORM pg_notify('jobherd_done', job_id || '=' || answer);
+        ELSE
             -- The whole batch is found through its jobs: running is as small as the fleet.
             UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
              WHERE EXISTS (SELECT FROM unnest(jobs) AS j WHERE j.id = job_id);

@@ -12,14 +12,17 @@ WITH RECURSIVE me AS MATERIALIZED (
            SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ), chosen AS MATERIALIZED (
-    SELECT h.queue
+    SELECT h.queue, h.priority, h.id
       FROM head h
      WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me)
      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
      LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place FROM jobherd.ready WHERE queue = (SELECT queue FROM chosen) ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
+    SELECT ctid AS place FROM jobherd.ready
+     WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
+       -- AND what narrows it
+     ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), taken AS (
     DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
 ), batch AS (

@@ -1,8 +1,8 @@
 -- Take up to %(wanted)s jobs of one queue, in the order of priority and id, and count the attempt. Run by a child.
 --
 -- head walks from queue to queue by index, so it costs one probe for each queue that holds jobs, whatever their number.
--- picked locks rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than
--- asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
+-- picked starts at the row that head has found, with nothing before it in this snapshot: the way past dead rows is walked once. It locks
+-- rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
 -- of each of %(kinds)s is expected to fill: behind those that fill it nothing more is taken, and nothing long behind anything. A kind
 -- that is not among them, and a job that is to run alone, is taken for long. Without them the number alone counts.
 -- counted adds up in the order in which picked took them: a materialized CTE is read as it was written.
@@ -24,7 +24,7 @@ WITH RECURSIVE me AS MATERIALIZED (
            SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ), chosen AS MATERIALIZED (
-    SELECT h.queue
+    SELECT h.queue, h.priority, h.id
       FROM head h
      WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me)
@@ -35,7 +35,8 @@ WITH RECURSIVE me AS MATERIALIZED (
            CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
                 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
       FROM jobherd.ready
-     WHERE queue = (SELECT queue FROM chosen)
+     WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
+       -- AND what narrows it
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED

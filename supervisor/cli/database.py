@@ -7,7 +7,7 @@ the database end as a sentence with an exit code; what PostgreSQL says in detail
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from supervisor.settings_sources import SettingsError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 CONNECT_TIMEOUT = 10
 """Seconds; what the DSN or PGCONNECT_TIMEOUT say goes before it."""
@@ -53,6 +54,10 @@ class Session:
         with self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.load(name, self.schema).encode(), parameters or {}).fetchall()
 
+    def send(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Send a statement whose answer says nothing."""
+        self.connection.execute(sql.load(name, self.schema).encode(), parameters or {})
+
     def row(self, name: str, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send a statement that gives one row."""
         return self.rows(name, parameters)[0]
@@ -67,10 +72,11 @@ def load_settings(flags: Mapping[str, object], *, only: tuple[str, ...] | None =
 
 
 @contextmanager
-def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None) -> Iterator[str]:
+def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None, guarded: bool = False) -> Iterator[str]:
     """Give the DSN of the database to work on. The embedded one is started where needed, and left at the end.
 
     tell: is told which one it is when none was named; default: people are told if this command had to start it.
+    guarded: the embedded one is started again should it die; for a command that stays.
     """
     if settings.dsn is not None:
         yield settings.dsn
@@ -89,12 +95,19 @@ def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None) -> 
             "(name one with --dsn, JOBHERD_DSN or DATABASE_URL)"
         )
     try:
-        yield server.dsn
+        with _guarded(settings) if guarded else nullcontext():
+            yield server.dsn
     finally:
         try:
             server.leave()
         except embedded.EmbeddedUnavailable as problem:
             complain(str(problem))  # what was asked for is done
+
+
+def _guarded(settings: Settings) -> AbstractContextManager[None]:
+    from supervisor.embedded_guard import guarded  # noqa: PLC0415
+
+    return guarded(settings.embedded_dir, log_format=settings.log_format, log_level=settings.log_level)
 
 
 def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
@@ -106,6 +119,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
     for kind in ("json", "jsonb"):
         connection.adapters.register_loader(kind, _JsonLoader)
+    connection.execute(sql.load("forgo_compiling").encode())
     return connection
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from supervisor.cli.database import Session
 
 BATCH: Final = 1000
-"""Jobs deleted by one statement: more would hold locks and bloat the log for longer than others like to wait."""
-BEGINNING: Final = "-infinity"
+"""Jobs looked at by one statement: more would hold locks and bloat the log for longer than others like to wait."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,17 +71,17 @@ def _ask(arguments: argparse.Namespace, counts: dict[str, int]) -> None:
 
 def _delete(at: Session, wanted: dict[str, object], total: int) -> int:
     deleted = 0
-    since: object = BEGINNING
+    after: object = 0
     while True:
-        row = at.row("purge_history", wanted | {"since": since})
+        row = at.row("purge_history", wanted | {"after": after})
         deleted += int(row["jobs"])
         if sys.stderr.isatty():
             print(f"\r{deleted:,} of {total:,}", end="", file=sys.stderr, flush=True)
-        if row["jobs"] < BATCH:
+        if row["reached"] is None:
             if sys.stderr.isatty():
                 print(file=sys.stderr)
             return deleted
-        since = row["reached"]
+        after = row["reached"]
 
 
 def _jobs(number: int) -> str:

@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        with chosen(settings, tell=lambda text: log.info("%s", text)) as dsn:
+        with chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
             _make_schema(settings, dsn)
             from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it
 

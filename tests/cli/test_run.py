@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.cli.shell import LIMIT, jobherd, start
 
@@ -18,7 +19,7 @@ HANDLERS = ("--handlers", "handlers.jobs_purge")
 
 
 @contextlib.contextmanager
-def running(*words: object, dsn: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(*words: object, dsn: str | None, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A supervisor that is told to leave at the end, and leaves well."""
     process = start("run", *words, "--log-format", "text", dsn=dsn, **more)
     try:
@@ -79,3 +80,17 @@ def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(databas
         (supervisor,) = jobherd("status", "--json", dsn=database).json["supervisors"]
         assert sorted(child["kind"] for child in supervisor["children"]) == ["keeper", "worker", "worker"]
     assert "metrics" in jobherd("status", "--help").out
+
+
+def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_path):
+    number = tmp_path / ".jobherd" / "postgres" / "postmaster.pid"
+    with running(*HANDLERS, "--workers", 1, dsn=None, cwd=tmp_path, JOBHERD_HTTP="off") as process:
+        read_until(process, r"worker 0 is ready")
+        died = int(number.read_text().split()[0])
+        os.kill(died, signal.SIGKILL)
+        again, _ = read_until(process, r"had ended and was started again  postmaster=(\d+)", r"database is back")
+        assert int(again[1]) == int(number.read_text().split()[0]) != died
+        added = jobherd("enqueue", "jobs:purge_completed", "{}", cwd=tmp_path)
+        assert added.code == 0, added
+        assert jobherd("wait", added.out.strip(), cwd=tmp_path).code == 0
+    assert not number.exists(), "the guard has left with its supervisor, which was the last user"

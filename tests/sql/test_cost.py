@@ -32,7 +32,7 @@ WHEN_SET = {
     # Settlement and claim are two transactions since one of both would hold the claim's locks for as long as the settlement waits for its
     # fsync, and 256 claimers got a third of what they get now; only the settlement waits.
     1: {"buffers": 29.0, "wal": 818.0, "read": 12.0, "written": 4.0, "commits": 2.0, "exchanges": 1.0},
-    100: {"buffers": 10.3, "wal": 516.0, "read": 4.24, "written": 2.12, "commits": 0.02, "exchanges": 0.01},
+    100: {"buffers": 10.3, "wal": 455.0, "read": 3.5, "written": 2.12, "commits": 0.02, "exchanges": 0.01},
 }
 COUNTED = {
     "buffers": "blks_hit + blks_read",

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.support.gate import Gate
 from tests.support.processes import is_running, wait_for_exit
 from tests.support.seats import Bench
+from workers.clearing import DEAD, Clearing
 from workers.keeper import end_groups
 from workers.link import EXIT_LEFT
 
@@ -172,3 +175,35 @@ def test_nothing_left_is_not_waited_for():
     before = time.monotonic()
     assert end_groups(set(), marks="no such:", seconds=30.0) == []
     assert time.monotonic() - before < 5
+
+
+def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
+    bench.ask(f"INSERT INTO jobherd.ready (kind) SELECT 'act:nothing' FROM generate_series(1, {DEAD + 1000})")
+    bench.ask("DELETE FROM jobherd.ready")
+    bench.ask("SELECT pg_stat_force_next_flush()")
+    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # not those of the server's own accord
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] == 1, "a vacuum")
+
+
+@pytest.mark.parametrize(
+    ("dead", "live", "now", "pays"),
+    [
+        (DEAD - 1, 0, 1.0, False),
+        (DEAD, 0, 1.0, True),
+        (DEAD, 1_000_000, 1.0, False),  # it would read the indexes of a million rows for that
+        (DEAD + 50_000, 1_000_000, 1.0, True),
+    ],
+)
+def test_a_vacuum_must_pay(dead, live, now, pays):
+    assert Clearing().pays("ready", dead=dead, live=live, now=now) is pays
+
+
+def test_a_vacuum_in_vain_is_not_repeated_until_twice_as_much_died_or_a_minute_passed():
+    clearing = Clearing()
+    clearing.done("ready", left=100_000, begun=10.0, ended=10.5)
+    assert clearing.took == 0.5
+    assert not clearing.pays("ready", dead=150_000, live=0, now=20.0)
+    assert clearing.pays("ready", dead=200_000, live=0, now=20.0)
+    assert clearing.pays("ready", dead=150_000, live=0, now=70.5)
+    assert clearing.pays("scheduled", dead=150_000, live=0, now=20.0)

@@ -1,0 +1,129 @@
+"""No statement's cost grows with the past: each is asked beside a short history and beside a long one, and must touch as many buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+import sql
+from supervisor.cli.database import connect
+from tests.support.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LITTLE, MUCH = 20_000, 200_000
+DAYS = 7
+DEEPER = 3 * (DAYS + 2)
+"""A level or two more in the indexes of each partition that is asked; nothing else may grow."""
+FILL = """
+    INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, crashes, state, queue, kind, payload,
+                                 error)
+    SELECT n, now() - make_interval(secs => %(jobs)s - n), now(), now() - make_interval(secs => %(jobs)s - n), now() - make_interval(secs => %(jobs)s - n), current_date + 1 + (n %% %(days)s)::integer,
+           n, 0, 1, 0, CASE WHEN n %% 100 = 0 THEN 'failed' ELSE 'completed' END, 'default', 'a:b', '{}', CASE WHEN n %% 100 = 0 THEN 'broken' END
+      FROM generate_series(1, %(jobs)s) AS n
+"""
+
+
+@pytest.fixture(scope="module")
+def pasts(cluster, template):
+    """A queue with little behind it and one with much, their jobs of the same numbers from the last thousand on."""
+    with (
+        cluster.database(template=template) as short,
+        cluster.database(template=template) as long,
+        Queue(short) as little,
+        Queue(long) as much,
+    ):
+        for queue, jobs in ((little, LITTLE), (much, MUCH)):
+            queue.connection.execute(sql.load("keep_partitions"), {"ahead": DAYS + 1, "most": None})
+            queue.connection.execute(FILL, {"jobs": jobs, "days": DAYS})
+            queue.run("SELECT setval('jobherd.job_ids', %s)", jobs)
+            queue.run("VACUUM ANALYZE jobherd.history")
+        yield little, much
+
+
+def touched(connection: psycopg.Connection, text: str, parameters: dict[str, object]) -> int:
+    """The buffers that a statement touches, once all is in memory and known; it is rolled back."""
+    buffers = 0
+    for _ in range(2):
+        with connection.transaction(force_rollback=True):
+            row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text, parameters).fetchone()
+            assert row is not None
+            plan = row[0][0]["Plan"]
+            scanned = {node.get("CTE Name") for node in nodes(plan)}
+            # What nothing reads from runs after the rest, and is not counted at the top.
+            unread = [
+                node
+                for node in plan.get("Plans", ())
+                if node.get("Subplan Name", "").removeprefix("CTE ") not in scanned and "Operation" in node
+            ]
+            buffers = sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in [plan, *unread])
+    return buffers
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+PAGE = {"before": 2**62, "states": None, "kind": None, "queue": None, "scan": 50, "limit": 20}
+PURGE = {"after": 0, "most": 100, "cutoff": "infinity", "states": ["completed"], "kind": None}
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [
+        ("show_job", {"id": 1000}),
+        ("show_jobs", {"ids": [1000, 1001]}),
+        ("list_states", {"ids": [1000, 10**9]}),
+        ("list_jobs", PAGE),
+        ("list_jobs", PAGE | {"states": ["failed"]}),
+        ("cancel_job", {"id": 1000}),
+        ("cancel_job", {"id": 10**9}),
+        ("retry_job", {"id": 1000}),
+        ("purge_history", PURGE),
+        ("purge_history", PURGE | {"kind": "no:such"}),
+        ("purge_history", PURGE | {"after": 10**9}),
+    ],
+)
+def test_what_is_asked_of_the_past_costs_the_same_however_long_it_is(pasts, statement, parameters):
+    little, much = (touched(queue.connection, queue.text(statement), parameters) for queue in pasts)
+    print(f"{statement}: {little} and {much} buffers")
+    assert much <= little * 1.15 + DEEPER
+
+
+def test_a_claim_and_its_settlement_cost_the_same_however_long_the_past_is(pasts):
+    found = []
+    for queue in pasts:
+        child = queue.child()
+        queue.enqueue_many("a:b", 40)
+        claim = touched(child.connection, queue.text("claim_jobs"), child.parameters(20))
+        batch = child.claim(20)
+        settle = child.settlement(batch[0].token, [job.id for job in batch], "ok")
+        found.append((claim, touched(child.connection, queue.text("settle_jobs"), settle)))
+        child.settle(batch[0].token, [job.id for job in batch], "ok")
+    (claim, settle), (claim_later, settle_later) = found
+    print(f"claim {claim} and {claim_later} buffers, settlement {settle} and {settle_later}")
+    assert claim_later <= claim * 1.15
+    assert settle > 40
+    assert settle_later <= settle * 1.15 + 20  # an index is a level deeper
+
+
+def test_a_look_at_the_past_is_not_compiled(database):
+    """The view over all partitions is reckoned so dear that PostgreSQL 15 compiled it, for hundreds of times what it takes to run."""
+    with connect(database, name="test") as connection:
+        assert connection.execute("SHOW jit").fetchone() == ("off",)
+
+
+def test_a_purge_goes_along_the_ids_and_ends(database):
+    with Queue(database) as queue:
+        queue.connection.execute(FILL, {"jobs": 250, "days": DAYS})
+        after, gone = 0, []
+        while after is not None:
+            jobs, after = queue.connection.execute(queue.text("purge_history"), PURGE | {"after": after}).fetchone()
+            gone.append(jobs)
+        assert gone == [99, 99, 50, 0]
+        assert queue.run("SELECT state, count(*) FROM jobherd.history GROUP BY state") == [("failed", 2)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from handlers._backoff import BackoffLike
     from handlers._durations import Duration
     from handlers._job import Job
-    from handlers._policy import Errors
+    from handlers._policy import ErrorsLike
 
 P = ParamSpec("P")
 C = ParamSpec("C")
@@ -100,9 +100,9 @@ def handler(
     max_attempts: int = ...,
     max_crashes: int = ...,
     backoff: BackoffLike = ...,
-    retry_on: Errors | type[BaseException] | None = ...,
-    poison_on: Errors | type[BaseException] = ...,
-    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    retry_on: ErrorsLike | None = ...,
+    poison_on: ErrorsLike = ...,
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
@@ -122,9 +122,9 @@ def handler(
     max_attempts: int = ...,
     max_crashes: int = ...,
     backoff: BackoffLike = ...,
-    retry_on: Errors | type[BaseException] | None = ...,
-    poison_on: Errors | type[BaseException] = ...,
-    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    retry_on: ErrorsLike | None = ...,
+    poison_on: ErrorsLike = ...,
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
@@ -141,9 +141,9 @@ def handler(  # one parameter for each option
     max_attempts: int = 5,
     max_crashes: int = 3,
     backoff: BackoffLike = DEFAULT,
-    retry_on: Errors | type[BaseException] | None = None,
-    poison_on: Errors | type[BaseException] = (),
-    backoff_on: Mapping[type[BaseException], BackoffLike] | None = None,
+    retry_on: ErrorsLike | None = None,
+    poison_on: ErrorsLike = (),
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] | None = None,
     exclusive: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",

@@ -236,6 +236,8 @@ class Executor:
             return None
         ran = ended - started
         board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+        if outcome.code is not None:
+            board.count_error(number, outcome.code)
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -258,7 +260,10 @@ class Executor:
         return self._unrun(row, CANCELLED_BEFORE if cancelled else HANDED_BACK, self._kinds.get(row.kind), ended=0.0)
 
     def _unrun(self, row: Claimed, outcome: Outcome, kind: _Kind | None, *, ended: float) -> Finished:
-        self._board.count_unrun(0 if kind is None else kind.number, _NUMBER[outcome.label])
+        number = 0 if kind is None else kind.number
+        self._board.count_unrun(number, _NUMBER[outcome.label])
+        if outcome.code is not None:
+            self._board.count_error(number, outcome.code)
         finished = Finished(row.id, outcome, ended=ended)
         return finished if kind is None else finished._replace(keep=kind.keep_failed)
 

@@ -27,7 +27,9 @@ class ChildSettings:
     app_dir: Path = field(default_factory=Path)
     """Put first on the import path of children."""
     queues: tuple[str, ...] = ()
-    """The queues to serve, the most urgent first; none: all, the most urgent job first."""
+    """The queues to serve, or prefixes of them (`batch*`), the most urgent first; none: all, the most urgent job first."""
+    limits: tuple[tuple[str, int], ...] = ()
+    """Queues, or prefixes, of which this supervisor runs at most so many jobs at a time."""
     batch: int = 1
     """How many jobs a child claims at a time, at the most."""
     hold: float = 0.0

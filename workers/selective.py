@@ -32,8 +32,6 @@ _log = logging.getLogger("jobherd.hooks")
 class SelectiveWorker(Worker):
     """A worker whose claims are narrowed."""
 
-    _may_linger = False  # what joins a claim would not be narrowed
-
     def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         super().__init__(body, handlers, hooks)
         self._admission = Admission(hooks, handlers)
@@ -62,7 +60,7 @@ class SelectiveWorker(Worker):
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim
-        return sql.narrow(by, *narrowing.conditions), claim | narrowing.parameters
+        return sql.narrow(by, *narrowing.conditions), claim | {"narrowed": True} | narrowing.parameters
 
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:

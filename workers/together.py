@@ -183,6 +183,8 @@ class TogetherExecutor(Executor):
         usage = self._usage(ended, ran)  # of the call: it is written with its first job
         for row, outcome in zip(rows, outcomes, strict=True):
             board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+            if outcome.code is not None:
+                board.count_error(number, outcome.code)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
         return finished

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
 from handlers._hooks import Child, Hooks, before_claim
@@ -131,8 +131,6 @@ def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> 
 class Worker:
     """What a worker holds: its session, the claim it works on, and what it has not written yet."""
 
-    _may_linger: ClassVar[bool] = True
-
     def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         self._body = body
         self._hooks = hooks
@@ -150,6 +148,11 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        settings = body.seat.settings
+        self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
+        """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._last = ("", "")
+        """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
         """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
@@ -159,7 +162,6 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
-        settings = self._seat.settings
         self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
         self._executor = TogetherExecutor(
             handlers=handlers,
@@ -206,6 +208,8 @@ class Worker:
             self._work(batch)
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
+        if self._last[0]:
+            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
         if self._tables is not None:
@@ -254,6 +258,9 @@ class Worker:
                     send(self._seat.report, More())
                 self._woken = False
                 return batch
+            if rows and not rows[-1].id and not rows[-1].queue:
+                self._gated, self._last = not self._gated, ("", "")  # gates have appeared, or the last one has gone
+                continue
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
@@ -335,6 +342,11 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
+        if self._gated:
+            claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
+            claim["narrowed"] = False
+            return self._narrow("claim_gated", claim)
         return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
@@ -346,6 +358,8 @@ class Worker:
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._token = batch[0].token
+            if self._gated:
+                self._last = (batch[0].queue, batch[0].kind)
             surplus = batch[self._wanted :]
             if surplus:
                 # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
@@ -405,7 +419,7 @@ class Worker:
         rows = self._executor.gather(batch, place)
         among = place + 1 < len(batch)
         linger = self._handlers[rows[0].kind].policy.linger
-        lingers = linger and self._may_linger and not among and not rows[-1].more and not self._executor.is_called_alone(rows[0])
+        lingers = linger and not among and not rows[-1].more and not self._executor.is_called_alone(rows[0])
         if lingers and not self._linger(rows, time.monotonic() + linger):
             self._hand_back(rows)
             return False

@@ -107,6 +107,8 @@ def test_a_good_kind_is_taken(kind):
         ({"retry_on": int}, TypeError, "retry_on"),
         ({"backoff_on": [ValueError]}, TypeError, "backoff_on must be a dict"),
         ({"backoff_on": {"x": 1}}, TypeError, "backoff_on takes exception classes"),
+        ({"backoff_on": {"BUSY": "x"}}, ValueError, r"backoff_on\[BUSY\]"),
+        ({"retry_on": ("BUSY", "busy")}, TypeError, "retry_on takes exception classes and error codes.*'busy'"),
         ({"backoff_on": {ValueError: "x"}}, ValueError, r"backoff_on\[ValueError\]"),
         ({"exclusive": 1}, TypeError, "exclusive must be True or False"),
         ({"keep_completed": "x"}, ValueError, "keep_completed"),

@@ -119,6 +119,7 @@ class Policy:
     poison_on: Errors = ()
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = field(default=())
     exclusive: bool = False
+    transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
     batch: int | None = None
@@ -152,15 +153,20 @@ def check_policy(
     exclusive: object,
     keep_completed: Duration,
     keep_failed: Duration,
+    transactional: object = False,
     batch: int | None = None,
     linger: Duration = 0.0,
     cost: object = MappingProxyType({}),
     flags: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
-    if not isinstance(exclusive, bool):
-        message = f"exclusive must be True or False, not {_shown(exclusive)}"
-        raise TypeError(message)
+    for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
+        if not isinstance(switch, bool):
+            message = f"{name} must be True or False, not {_shown(switch)}"
+            raise TypeError(message)
+    if transactional and batch is not None:
+        message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
+        raise ValueError(message)
     if not isinstance(backoff_on, Mapping):
         message = (
             f"backoff_on must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
@@ -181,7 +187,8 @@ def check_policy(
             (error, check_backoff(wait, field=f"backoff_on[{error if isinstance(error, str) else error.__name__}]"))
             for error, wait in backoff_on.items()
         ),
-        exclusive=exclusive,
+        exclusive=bool(exclusive),
+        transactional=bool(transactional),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),

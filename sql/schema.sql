@@ -664,8 +664,7 @@ BEGIN
             DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
         )
         INSERT INTO jobherd.ready
-        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload,
-               extras
+        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras
           FROM later
         RETURNING 'ready' INTO answer;
         IF answer IS NULL THEN
@@ -887,7 +886,9 @@ CREATE TABLE jobherd.children (
     pid_started bigint NOT NULL,
     backend_pid integer DEFAULT pg_backend_pid() NOT NULL,
     backend_started timestamp with time zone NOT NULL,
-    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    transaction_pid integer,
+    transaction_started timestamp with time zone
 );
 
 ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (

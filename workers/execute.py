@@ -2,12 +2,14 @@
 
 User code runs here and nowhere else in a child, and only while the alarm is open: the handler, the reading of its payload, and the
 describing of what it raised (an exception's own `__str__` is user code too). Nothing that a handler does may end this process but a
-signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database.
+signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database; a job that wants a transaction of
+its own has it from `transactions.py`, and is then settled by it.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import resource
 import time
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from workers.board import Board, Notice
     from workers.hooks import Caller
     from workers.seat import ChildSettings
+    from workers.transactions import Transactions
+
+_log = logging.getLogger("jobherd.execute")
 
 LONG: Final = 0.005
 """A run of so many seconds is worth a look at what it used."""
@@ -84,6 +89,7 @@ class _Kind(NamedTuple):
     max_attempts: int
     takes_job: bool
     exclusive: bool
+    transactional: bool
     keep_completed: int
     keep_failed: int
     """Days."""
@@ -102,6 +108,9 @@ class Executor:
     """Runs jobs, one at a time.
 
     handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
+    alone: the kinds that are claimed alone, since their jobs have transactions of their own.
+    among: the claim of the job that runs holds others.
+    committed: the job that ran last is settled already, by its transaction. Whoever has read it resets it.
     """
 
     def __init__(
@@ -112,11 +121,18 @@ class Executor:
         board: Board,
         notice: Notice,
         alarm: Alarm,
+        transactions: Transactions,
         settings: ChildSettings,
         title: Callable[[str], None],
         hooks: Caller,
     ) -> None:
         self.running: Claimed | None = None
+        self.committed = False
+        self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
+        self.among = False
+        self._started = 0.0
+        self._transactions = transactions
+        transactions.executor = self
         self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
         self._hooks = hooks
         self._board = board
@@ -151,7 +167,9 @@ class Executor:
 
     def shares(self, longest: float) -> dict[str, float]:
         """Return how much of a batch of `longest` seconds a job of each kind is expected to fill, of those that leave room for more."""
-        return {kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest}
+        return {
+            kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest and kind not in self.alone
+        }
 
     def short(self) -> list[str]:
         """Return the kinds whose jobs have lately been short here."""
@@ -199,6 +217,8 @@ class Executor:
         if not short:
             self._show_job()
         job = self._job(row, most, deadline) if kind.takes_job else _NO_JOB
+        transactions = self._transactions
+        self.among, self._started = among, started
         alarm.enter(row.id, deadline, timeout, self._notice if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
         ending: object
@@ -214,7 +234,10 @@ class Executor:
             if row.extras is not None or kind.takes_bytes:
                 handler.signature.take_bytes(arguments, hand_over(row.extras, job).payload_bytes)
             fits = True
-            ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
+            if kind.transactional:
+                ending = transactions.call(call if kind.hooks is None else kind.hooks.call, handler, job, arguments)
+            else:
+                ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
@@ -225,6 +248,9 @@ class Executor:
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        if transactions.used:
+            alarm.leave()  # or a deadline that passes meanwhile rings for nobody, a thousand times a second
+            outcome = self._conclude(row, kind, outcome, most)
         interruption = alarm.raised
         if kind.hooks is not None:
             problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
@@ -241,6 +267,9 @@ class Executor:
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
+        return self._finish(row, kind, outcome, ran, ended)
+
+    def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float) -> Finished:
         return Finished(
             row.id,
             outcome,
@@ -248,8 +277,31 @@ class Executor:
             ended,
             kind.keep_completed if outcome.label == "ok" else kind.keep_failed,
             self._usage(ended, ran) if ended - self._cpu_at >= LONG else None,
-            board.progress().decode(errors="replace") or None if self._said else None,
+            self._board.progress().decode(errors="replace") or None if self._said else None,
         )
+
+    def describe(self, outcome: Outcome) -> Finished:
+        """Return what there is to write of the job that runs, should this become of it now."""
+        assert self.running is not None
+        ended = time.monotonic()
+        return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended)
+
+    def _conclude(self, row: Claimed, kind: _Kind, outcome: Outcome, most: int) -> Outcome:
+        """The job has used a transaction of its own: end it, and return what became of the job."""
+        transactions = self._transactions
+        self.alone.add(row.kind)
+        said = transactions.conclude(
+            outcome, lambda problem: outcome_of(Raised(problem), handler=kind.handler, attempt=row.attempts, max_attempts=most)
+        )
+        self.committed, transactions.committed = transactions.committed, False
+        if not self.committed:
+            return said
+        if not kind.transactional and said is not OK:
+            _log.warning(
+                "the job was completed by its transaction, and what came after it is not kept: %s",
+                said.error or "it returned a value; set `result` of the transaction",
+            )
+        return OK
 
     def _show_job(self) -> None:
         if (row := self.running) is not None:
@@ -303,6 +355,7 @@ class Executor:
             resources=self._hooks.child.resources,
             on_progress=self._progress,
             on_cancelled=self._is_cancelled,
+            doors=self._transactions,
         )
 
     def _is_cancelled(self) -> bool:
@@ -360,6 +413,7 @@ def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
         policy.max_attempts,
         handler.signature.takes_job or hooks is not None,
         policy.exclusive,
+        policy.transactional,
         policy.keep_completed_days,
         policy.keep_failed_days,
         hooks,

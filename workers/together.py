@@ -21,6 +21,7 @@ from handlers._dispositions import JobInterrupted, JobTimeout
 from handlers._outcome import EXPIRED, OK, Raised
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
+from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import OUTCOMES, Now, Phase, Reason, fence
 from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable, hand_over
@@ -208,6 +209,7 @@ class TogetherExecutor(Executor):
     def _one_of(self, row: Claimed, deadline: float, said: dict[int, str]) -> Job:
         """Return a job of a call. Its progress is written with its outcome: the board holds that of one job."""
         job = self._job(row, self._most(row), deadline)
+        job.doors = TOGETHER
         told = self._alarm.told
         job.on_progress = _into(said, row.id)
         job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._is_cancelled()

@@ -431,8 +431,7 @@ BEGIN
             DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
         )
         INSERT INTO jobherd.ready
-        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload,
-               extras
+        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras
           FROM later
         RETURNING 'ready' INTO answer;
         IF answer IS NULL THEN

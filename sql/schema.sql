@@ -590,10 +590,10 @@ CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OU
     AS $$
 BEGIN
     IF held < rank THEN
-        PERFORM pg_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        PERFORM pg_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
         had := true;
     ELSE
-        had := pg_try_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        had := pg_try_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
     END IF;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;

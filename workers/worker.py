@@ -28,6 +28,7 @@ from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.stride import LONG, Stride
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
 
@@ -147,6 +148,7 @@ class Worker:
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
         settings = self._seat.settings
+        self._stride = Stride()
         self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
         self._executor = TogetherExecutor(
             handlers=handlers,
@@ -233,7 +235,10 @@ class Worker:
             avoided.clear()
 
     def _idle(self, epoch: int, longest: float) -> None:
-        self._rest(epoch, longest * random.uniform(0.9, 1.1))
+        longest *= random.uniform(0.9, 1.1)
+        if self._stride.place:  # the next claim that walks may find what this one did not look for
+            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
+        self._rest(epoch, longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -256,9 +261,14 @@ class Worker:
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
+        stride = self._stride
+        if stride.doubt:
+            dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
+            stride.note_dead(dead["ready"], named=bool(self._seat.settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)
         rows = None
-        if self._unsettled:
+        begun, together = time.monotonic(), bool(self._unsettled)
+        if together:
             self._say(Phase.SETTLING, keep_job=True)
             relieved = self._board.revoked == self._token
             rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
@@ -271,7 +281,11 @@ class Worker:
         self._board.count_claim(empty=not rows)
         if not rested:
             self._executor.look_at_clock()
-        return [Claimed._make(row) for row in rows]
+        found = [Claimed._make(row) for row in rows]
+        took = self._claimed_at - begun
+        if stride.until or took > LONG:
+            stride.note_claim(found, sought=by == "claim_sought", took=took, together=together, now=self._claimed_at)
+        return found
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
@@ -286,7 +300,12 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
-        return "claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim
+        alone = rested and settings.hold and not self._together
+        if self._stride.until and self._stride.until > time.monotonic():
+            place = self._stride.place or (None, None, None)
+            claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
+            return "claim_sought", claim
+        return "claim_job" if alone else "claim_jobs", claim
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
         """Return the jobs to run."""

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PYTEST ?= $(BIN)/python -m pytest
+SUITE  := $(BIN)/python -m tests
 
 .PHONY: help run test check format unit test-pg15 promises schema bench bench-peers bench-page faults model clean
 
@@ -31,27 +31,22 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-# The tests of workers fork children from the test process itself, so they have one to themselves: what other tests have left there, a
-# child would inherit.
 unit: $(VENV)/.ready  ## the suite against the embedded PostgreSQL
-	$(PYTEST) tests/workers
-	$(PYTEST) --ignore tests/workers
+	$(SUITE)
 
 test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
-	JOBHERD_TEST_PG=15 $(PYTEST) tests/workers
-	JOBHERD_TEST_PG=15 $(PYTEST) --ignore tests/workers
+	JOBHERD_TEST_PG=15 $(SUITE)
 
 promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
 	@mkdir -p .bench && rm -f .bench/promises
-	-$(PYTEST) -q -p tests.promises.report --promises .bench/promises tests/workers
-	-$(PYTEST) -q -p tests.promises.report --promises .bench/promises --ignore tests/workers
+	-$(SUITE) -p tests.promises.report --promises .bench/promises
 	@$(BIN)/python -m tests.promises .bench/promises
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
-bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two)
+bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .bench/ (about 15 minutes)

@@ -46,11 +46,14 @@ from handlers._dispositions import (
 )
 from handlers._durations import Duration
 from handlers._handler import Handler, handler
-from handlers._hooks import Child, Hook, after_job, before_job, middleware, on_child_exit, on_child_start, on_failure
+from handlers._hooks import Child, Hook, after_job, before_claim, before_job, middleware, on_child_exit, on_child_start, on_failure
 from handlers._job import Job
+from handlers._only import Only
 from handlers._outcome import Outcome
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
+from handlers._records import ExecutionLogEntry
+from handlers._tables import TableStore
 
 __all__ = [
     "Abandon",
@@ -62,6 +65,7 @@ __all__ = [
     "Completed",
     "Disposition",
     "Duration",
+    "ExecutionLogEntry",
     "Failed",
     "Handler",
     "Hook",
@@ -73,6 +77,7 @@ __all__ = [
     "Json",
     "Nack",
     "NotConfiguredError",
+    "Only",
     "Outcome",
     "PayloadError",
     "Poison",
@@ -80,9 +85,11 @@ __all__ = [
     "ResultError",
     "Retry",
     "Snooze",
+    "TableStore",
     "aenqueue_many_on",
     "aenqueue_on",
     "after_job",
+    "before_claim",
     "before_job",
     "check_payload",
     "configure",

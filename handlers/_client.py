@@ -24,6 +24,7 @@ from psycopg.types.string import TextLoader
 import sql
 from handlers import _bulk, _enqueue
 from handlers._durations import Duration, at_least_zero
+from handlers._waiting import Vigil
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
 
 _JSON_TYPES: Final = ("json", "jsonb")
-_SESSION: Final = {"autocommit": True, "application_name": "jobherd client"}
+_SESSION: Final[dict[str, Any]] = {"autocommit": True, "application_name": "jobherd client"}
 
 _left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
@@ -59,6 +60,17 @@ def find_dsn(dsn: str | None = None) -> str:
     return found
 
 
+def find_listen_dsn(dsn: str | None = None) -> str:
+    """Return where one can listen: `dsn`, or of the environment JOBHERD_LISTEN_DSN before the others."""
+    return find_dsn(dsn or os.environ.get("JOBHERD_LISTEN_DSN"))
+
+
+def ready_to_hear(vigil: Vigil) -> list[Statement[None]]:
+    """Return what a session has to send before it looks: in this order, or the end of a job may be missed."""
+    waited_for = list(vigil.left)
+    return [_enqueue.listen_ended(), _enqueue.announce_wait(waited_for), _enqueue.meet_settlements(waited_for)]
+
+
 def run_on(connection: Connection, statement: Statement[T], *, schema: str | None = None) -> T:
     """Run a statement on the caller's own connection, in the caller's transaction if there is one."""
     # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
@@ -69,7 +81,7 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str | Non
                 copy.write(statement.lines)
             return statement.read([], ())
         cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(cursor.fetchall(), _names(cursor))
+        return statement.read(cursor.fetchall() if cursor.description else [], _names(cursor))
 
 
 async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str | None = None) -> T:
@@ -81,7 +93,7 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
                 await copy.write(statement.lines)
             return statement.read([], ())
         await cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(await cursor.fetchall(), _names(cursor))
+        return statement.read(await cursor.fetchall() if cursor.description else [], _names(cursor))
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str | None = None) -> list[int]:
@@ -262,15 +274,50 @@ class Client:
         return self.run(_enqueue.show_job(job_id))
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
-        """Return the job's row once it is completed, failed, cancelled or expired.
+        """Return the job's row once it is completed, failed, cancelled or expired. See `wait_many`.
 
-        It looks after 20 ms first, then ever more seldom, at last once a second.
         timeout: a span of time, default None: for ever. Raises TimeoutError past it, and LookupError if there is no such job.
+
+        >>> client.wait(client.enqueue("mail:receipt", {"order_id": 7}), timeout="1m")["result"]  # doctest: +SKIP
+        'sent the receipt of order 7'
         """
-        patience = _Patience(job_id, timeout)
-        while (pause := patience.look(row := self.job(job_id))) is not None:
-            time.sleep(pause)
-        return row or {}
+        return self.wait_many([job_id], timeout)[job_id]
+
+    def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:
+        """Return the rows of these jobs by id, in the order given, once all are completed, failed, cancelled or expired.
+
+        It is told by the database and does not poll; while it waits it holds a connection of its own (JOBHERD_LISTEN_DSN, where the
+        database of the environment is behind a pooler). On a connection of the caller's it looks now and then, at last once a second.
+        Of a job of which nothing is kept, the row is what it was before its end, with its last state.
+
+        timeout: a span of time for all of them, default None: for ever. Raises TimeoutError past it, which names who is left, and
+        LookupError if one of them does not exist.
+
+        >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
+        ['completed', 'failed']
+        """
+        vigil = Vigil(job_ids, timeout, deaf=self._connection is not None)
+        first = vigil.due()
+        vigil.found(first, self.run(_enqueue.show_jobs(first)))
+        while vigil.left and self._connection is not None:
+            time.sleep(vigil.patience())
+            due = vigil.due()
+            vigil.found(due, self.run(_enqueue.show_jobs(due)))
+        if vigil.left:
+            vigil.patience()
+            with psycopg.connect(find_listen_dsn(self._dsn), **_SESSION) as ears:
+                for statement in ready_to_hear(vigil):
+                    run_on(ears, statement, schema=self.schema)
+                due = list(vigil.left)
+                while True:
+                    if due:
+                        vigil.found(due, run_on(ears, _enqueue.show_jobs(due), schema=self.schema))
+                    if not vigil.left:
+                        break
+                    for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
+                        vigil.heard(note.payload)
+                    due = vigil.due()
+        return vigil.rows()
 
     def cancel(self, job_id: int) -> str | None:
         """Cancel a job. Returns "cancelled", "cancelling" (it runs and is told), the state it ended in before, or None."""
@@ -394,10 +441,32 @@ class AsyncClient:
 
     async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109  # as in Client
         """Return the job's row once it is over. See `Client.wait`."""
-        patience = _Patience(job_id, timeout)
-        while (pause := patience.look(row := await self.job(job_id))) is not None:  # noqa: ASYNC110  # the event is in the database
-            await asyncio.sleep(pause)
-        return row or {}
+        return (await self.wait_many([job_id], timeout))[job_id]
+
+    async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
+        """Return the rows of these jobs by id once all are over. See `Client.wait_many`."""
+        vigil = Vigil(job_ids, timeout, deaf=self._connection is not None)
+        first = vigil.due()
+        vigil.found(first, await self.run(_enqueue.show_jobs(first)))
+        while vigil.left and self._connection is not None:
+            await asyncio.sleep(vigil.patience())
+            due = vigil.due()
+            vigil.found(due, await self.run(_enqueue.show_jobs(due)))
+        if vigil.left:
+            vigil.patience()
+            async with await psycopg.AsyncConnection.connect(find_listen_dsn(self._dsn), **_SESSION) as ears:
+                for statement in ready_to_hear(vigil):
+                    await arun_on(ears, statement, schema=self.schema)
+                due = list(vigil.left)
+                while True:
+                    if due:
+                        vigil.found(due, await arun_on(ears, _enqueue.show_jobs(due), schema=self.schema))
+                    if not vigil.left:
+                        break
+                    async for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
+                        vigil.heard(note.payload)
+                    due = vigil.due()
+        return vigil.rows()
 
     async def cancel(self, job_id: int) -> str | None:
         """Cancel a job. See `Client.cancel`."""
@@ -463,29 +532,6 @@ class AsyncClient:
         self._pool, self._home = pool, home
         await pool.open()
         return pool
-
-
-class _Patience:
-    """How long `wait` goes on, and how long it pauses between two looks. The caller does the waiting."""
-
-    def __init__(self, job_id: int, timeout: Duration | None) -> None:
-        self._id = job_id
-        self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
-        self._pause = _enqueue.FIRST_LOOK
-
-    def look(self, row: dict[str, Any] | None) -> float | None:
-        """Return the seconds until the next look, or None if the job is over."""
-        if row is None:
-            message = f"there is no job {self._id}"
-            raise LookupError(message)
-        if row["state"] in _enqueue.OVER:
-            return None
-        left = float("inf") if self._until is None else self._until - time.monotonic()
-        if left <= 0:
-            message = f"job {self._id} is still {row['state']}"
-            raise TimeoutError(message)
-        pause, self._pause = self._pause, min(_enqueue.LONGEST_LOOK, self._pause * _enqueue.LOOK_FACTOR)
-        return min(pause, left)
 
 
 _default: Client | None = None

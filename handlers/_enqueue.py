@@ -24,9 +24,6 @@ Row: TypeAlias = tuple[Any, ...]
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 """The states that a job does not leave by itself."""
 
-FIRST_LOOK, LONGEST_LOOK, LOOK_FACTOR = 0.02, 1.0, 1.5
-"""How often `wait` looks: after 20 ms first, then ever more seldom, at last once a second."""
-
 _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
 
 
@@ -118,17 +115,37 @@ def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved)
 
 def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
     """Look one job up; the answer is its row of the view, or None."""
-    return Statement("show_job", {"id": _check_id(job_id)}, _read_job)
+    return Statement("show_job", {"id": check_id(job_id)}, _read_job)
+
+
+def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
+    """Look jobs up; the answer is their rows of the view by id, of those that exist."""
+    return Statement("show_jobs", {"ids": job_ids}, _read_jobs)
+
+
+def listen_ended() -> Statement[None]:
+    """Hear of jobs that end."""
+    return Statement("listen_ended", {}, _read_nothing)
+
+
+def announce_wait(job_ids: list[int]) -> Statement[None]:
+    """Say that somebody waits for these jobs, for as long as the session lasts."""
+    return Statement("announce_wait", {"ids": job_ids}, _read_nothing)
+
+
+def meet_settlements(job_ids: list[int]) -> Statement[None]:
+    """Wait until settlements of these jobs that are under way are committed."""
+    return Statement("meet_settlements", {"ids": job_ids}, _read_nothing)
 
 
 def cancel_job(job_id: int) -> Statement[str | None]:
     """Cancel one job; the answer is what became of that, or None if there is no such job."""
-    return Statement("cancel_job", {"id": _check_id(job_id)}, _read_answer)
+    return Statement("cancel_job", {"id": check_id(job_id)}, _read_answer)
 
 
 def retry_job(job_id: int) -> Statement[str | None]:
     """Run one job again; the answer is the state it is in, or None if there is no such job."""
-    return Statement("retry_job", {"id": _check_id(job_id)}, _read_answer)
+    return Statement("retry_job", {"id": check_id(job_id)}, _read_answer)
 
 
 def _moment(value: object, *, field: str) -> datetime:
@@ -144,7 +161,8 @@ def _moment(value: object, *, field: str) -> datetime:
     return value
 
 
-def _check_id(value: object) -> int:
+def check_id(value: object) -> int:
+    """Return the id of a job. Raises TypeError or ValueError for what cannot be one."""
     if isinstance(value, bool) or not isinstance(value, int):
         message = f"a job's id is a whole number, not a {type(value).__name__}"
         raise TypeError(message)
@@ -174,6 +192,11 @@ def _read_job(rows: list[Row], names: tuple[str, ...]) -> dict[str, Any] | None:
     if not rows:
         return None
     return {name: _readable(value) if name in _JSON_COLUMNS else value for name, value in zip(names, rows[0], strict=True)}
+
+
+def _read_jobs(rows: list[Row], names: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+    found = (_read_job([row], names) for row in rows)
+    return {row["id"]: {name: value for name, value in row.items() if name != "asked_at"} for row in found if row is not None}
 
 
 def _readable(value: object) -> object:

@@ -19,7 +19,7 @@ from handlers._policy import Policy, check_kind, check_policy
 from handlers._producer import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from handlers._backoff import BackoffLike
     from handlers._durations import Duration
@@ -106,6 +106,8 @@ def handler(
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
+    cost: Mapping[str, float] = ...,
+    flags: Sequence[str] = ...,
 ) -> Decorate: ...
 @overload
 def handler(
@@ -126,6 +128,8 @@ def handler(
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
+    cost: Mapping[str, float] = ...,
+    flags: Sequence[str] = ...,
 ) -> DecorateBatch: ...
 def handler(  # one parameter for each option
     kind: Any = None,  # the overloads say more
@@ -145,6 +149,8 @@ def handler(  # one parameter for each option
     keep_failed: Duration = "30d",
     batch: int | None = None,
     linger: Duration = 0,
+    cost: Mapping[str, float] | None = None,
+    flags: Sequence[str] = (),
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
 
@@ -166,6 +172,8 @@ def handler(  # one parameter for each option
     batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
         if all went well, or a list of answers in order, or a dict of answers by job id. Default None: one job a call.
     linger: how long a batch that is not full waits for more jobs when the queue is empty, default 0, at most 60 s.
+    cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}; default nothing.
+    flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 
@@ -196,6 +204,8 @@ def handler(  # one parameter for each option
         keep_failed=keep_failed,
         batch=batch,
         linger=linger,
+        cost={} if cost is None else cost,
+        flags=flags,
     )
 
     def decorate(function: Callable[C, R]) -> Handler[C, C, R]:

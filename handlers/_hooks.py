@@ -149,6 +149,19 @@ on_child_start: Final = Event(
     ...     yield {"model": "loaded"}
     """,
 )
+before_claim: Final = Event(
+    "before_claim",
+    "child",
+    about="""Called before a child claims: False, and it claims nothing for now; an `Only`, and it claims nothing else; None, and it does.
+
+    It is asked again a second later, or when there is news. Of several hooks, what all of them let through is claimed. One that
+    raises lets nothing through.
+
+    >>> @before_claim
+    ... def by_day(child):
+    ...     return Only(forbidden_flags=["nightly"])
+    """,
+)
 before_job: Final = Event(
     "before_job",
     "job",

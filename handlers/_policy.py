@@ -10,9 +10,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
+from handlers._demands import check_amounts, check_names
 from handlers._durations import Duration, at_least_zero, positive
 
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
@@ -92,6 +94,8 @@ class Policy:
     batch: int | None = None
     """None: a call is for one job."""
     linger: float = 0.0
+    cost: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
     @property
     def keep_completed_days(self) -> int:
@@ -120,6 +124,8 @@ def check_policy(
     keep_failed: Duration,
     batch: int | None = None,
     linger: Duration = 0.0,
+    cost: object = MappingProxyType({}),
+    flags: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     if not isinstance(exclusive, bool):
@@ -145,6 +151,8 @@ def check_policy(
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),
         linger=_linger(linger, batch),
+        cost=check_amounts(cost, field="cost"),
+        flags=check_names(flags, field="flags"),
     )
 
 

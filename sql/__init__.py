@@ -12,12 +12,20 @@ index, by id, 175,000 to 220,000. The readable form costs a fifth of a ceiling t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 SCHEMA = "jobherd"
 CHANNEL = "jobherd_jobs"
+
+NARROWED = "-- AND what narrows it"
+"""The line of a statement that takes conditions on the jobs it picks: each stands there, behind an AND. Without any it is a comment."""
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -37,16 +45,64 @@ def check_schema(name: str) -> str:
     return name
 
 
+_own: dict[str, str] = {}
+_MOST_OWN = 50
+
+
+def narrow(statement: str, *conditions: str) -> str:
+    """Return the name of a statement that picks only jobs for which the conditions hold, for `load` and `numbered`.
+
+    conditions: names of files in `queries/conditions/`, or what `own_condition` has returned.
+
+    >>> narrow("claim_jobs", "of_kinds")
+    'claim_jobs+of_kinds'
+    """
+    return "+".join((statement, *conditions))
+
+
+def own_condition(text: str, prefix: str, given: Container[str]) -> str:
+    """Return a name for a condition that a user of ours has written, with `prefix` before the names of its parameters.
+
+    given: the names of the parameters there are. Raises ValueError if it asks for others, or if there have been too many different
+    conditions: each is prepared and kept by every session.
+    """
+    if missing := [name for name in _PARAMETER.findall(text) if name not in given]:
+        message = f"the condition asks for %({missing[0]})s, which is not among its parameters"
+        raise ValueError(message)
+    text = _PARAMETER.sub(rf"%({prefix}\1)s", text).replace("%%", "%")
+    name = f"own_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+    if name not in _own and len(_own) >= _MOST_OWN:
+        message = f"more than {_MOST_OWN} different conditions: put what changes into their parameters, not into their text"
+        raise ValueError(message)
+    _own[name] = text
+    return name
+
+
+def _read(folder: str, name: str) -> str:
+    return (files(__name__) / folder / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _narrowed(text: str, conditions: list[str]) -> str:
+    if NARROWED not in text:
+        message = f"the statement has no place for conditions: no line {NARROWED!r}"
+        raise ValueError(message)
+    # Each on lines of its own: what it ends with may be a comment.
+    added = "".join(f"AND (\n{_own[name] if name in _own else _read('queries/conditions', name)}\n)\n" for name in conditions)
+    return text.replace(NARROWED, "\n" + added)
+
+
 @cache
 def load(name: str, schema: str = SCHEMA) -> str:
-    """Return the statement `name` (a path below `queries/` without the ending), for the given schema.
+    """Return the statement `name` (a path below `queries/` without the ending, or what `narrow` returned), for the given schema.
 
     Raises FileNotFoundError if there is no such statement. The text is sent as written; only another schema's name is put in.
 
     >>> load("list_migrations").splitlines()[-1]
     'SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
     """
-    return in_schema((files(__name__) / "queries" / f"{name}.sql").read_text(encoding="utf-8"), schema)
+    statement, *conditions = name.split("+")
+    text = _read("queries", statement)
+    return in_schema(_narrowed(text, conditions) if conditions else text, schema)
 
 
 @cache

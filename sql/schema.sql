@@ -22,7 +22,9 @@ BEGIN
                g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
-        IF answer IS NULL THEN
+        IF answer IS NOT NULL THEN
+            PERFORM pg_notify('jobherd_done', job_id || '=' || answer);
+        ELSE
             -- The whole batch is found through its jobs: running is as small as the fleet.
             UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
              WHERE EXISTS (SELECT FROM unnest(jobs) AS j WHERE j.id = job_id);
@@ -37,6 +39,19 @@ BEGIN
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
     RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.delete_job() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF OLD.finished_at IS NULL THEN
+        PERFORM jobherd.cancel(OLD.id);
+    ELSE
+        DELETE FROM jobherd.history WHERE id = OLD.id;
+        DELETE FROM jobherd.attempts WHERE job = OLD.id;
+    END IF;
+    RETURN OLD;
 END $$;
 
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
@@ -289,6 +304,20 @@ BEGIN
     END LOOP;
     RETURN answer;
 END $$;
+
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+    -- Two hundred to a message: the longest ids and states fit.
+    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+              FROM unnest(ended) AS word
+             WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+     GROUP BY part
+$$;
 
 CREATE FUNCTION jobherd.wake_paused() RETURNS trigger
     LANGUAGE plpgsql
@@ -705,6 +734,27 @@ ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY
     CACHE 1
 );
 
+CREATE TABLE jobherd.table_ends (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    record bigint NOT NULL,
+    token bigint NOT NULL,
+    outcome text NOT NULL,
+    crashed boolean NOT NULL,
+    delay double precision NOT NULL,
+    error text,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE jobherd.table_ends ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.table_ends_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE SEQUENCE jobherd.tokens
     START WITH 1
     INCREMENT BY 1
@@ -743,6 +793,9 @@ ALTER TABLE ONLY jobherd.scheduled
 ALTER TABLE ONLY jobherd.supervisors
     ADD CONSTRAINT supervisors_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY jobherd.table_ends
+    ADD CONSTRAINT table_ends_pkey PRIMARY KEY (id);
+
 CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
 CREATE INDEX attempts_default_job_token_idx ON jobherd.attempts_default USING btree (job, token);
@@ -772,6 +825,8 @@ ALTER INDEX jobherd.history_by_end ATTACH PARTITION jobherd.history_default_fini
 ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_idx;
 
 ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id_idx1;
+
+CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
 CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
 

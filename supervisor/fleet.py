@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from supervisor.kinds import KINDS, WEB, WORKER, Kind
+from supervisor.kinds import KINDS, RESETTER, WEB, WORKER, Kind
 from workers.board import Now, Phase, Reason
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report, Stop, Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -231,6 +231,11 @@ class Fleet:
         self.calls = 0
         """How many idle children should be nudged."""
         self.keeper_called = False
+        self.resetter_called = False
+        self.stores = False
+        """Some worker works a table of the application's own."""
+        self.stores_alone = False
+        """The workers claim nothing from the queue."""
         self.all_called = False
         self.busy_since: float | None = None
         """Since when no worker has been idle, as far as we have looked; None: one may be."""
@@ -265,6 +270,8 @@ class Fleet:
         """How many children of a kind there should be."""
         if kind is WEB:
             return int(self.limits.web)
+        if kind is RESETTER:
+            return int(self.stores)
         return self.wanted if kind.count is None else kind.count
 
     # -- noting -----------------------------------------------------------------------------------------------------
@@ -333,6 +340,11 @@ class Fleet:
                 self.called()
             case Idle():
                 self.rested()
+            case Stores(alone):
+                self.stores, self.stores_alone = True, alone
+            case Stop(number, token, job):
+                if number < len(self.slots):
+                    self.cancel(incarnation=self.slots[number].incarnation, token=token, job=job, now=now)
             case Problem(text):
                 if text not in self._problems:  # every worker finds the same broken module
                     self._problems.add(text)
@@ -485,7 +497,7 @@ class Fleet:
         elif self.reloading:
             # Half a `git pull` must not stop a fleet: the old children count as current again.
             self.reloading = False
-            for other in self.workers():
+            for other in self.slots:
                 other.generation = self.generation
             self.warnings.append("the new code does not load: the old children stay in place")
         else:

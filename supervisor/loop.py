@@ -22,6 +22,7 @@ from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.fleet import Course, Fleet, Limits, State
 from supervisor.hearing import Hearing
+from supervisor.kinds import RESETTER
 from supervisor.manager import ServiceManager
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
@@ -158,7 +159,7 @@ class Supervisor:
     """When the next full turn is due; 0: not reckoned since the last one."""
 
     def _wake_at(self, now: float) -> float:
-        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called:
+        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
             return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
         asks = self.fleet.limits.until_empty and self.fleet.course is Course.SERVING
         empty = self._ask_empty_at if asks else NEVER
@@ -257,6 +258,10 @@ class Supervisor:
         notes, self.courier.notifications = self.courier.notifications, []
         for note in notes:
             self.bulletin.counts["notifications"] += 1
+            if note[:7] == "@table:":
+                self.fleet.called()  # a record of an application's own table; which, whoever is woken finds out
+                self.notice.bump()
+                continue
             if note[:1] != "@":
                 if not self.settings.queues or note in self.settings.queues:
                     self.bulletin.counts["wakes"] += 1
@@ -324,6 +329,8 @@ class Supervisor:
         if verdict is not None:
             ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
             log.info("job %d %s", case.now.job, BECAME[verdict.outcome], extra=ids)
+        if case.policy.table:
+            self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
             self.fleet.called(len(released))
@@ -348,9 +355,29 @@ class Supervisor:
             or not all(slot.state is State.READY and self.crew.boards[slot.number].idle for slot in workers)
         ):
             return
+        if fleet.stores and not self._stores_are_empty(sum(self.crew.boards[slot.number].times_idle for slot in workers)):
+            return
+        if fleet.stores_alone:
+            self._heard_empty([("f",)])
+            return
         self._ask_empty_at = now + 1.0
         served = list(self.settings.queues) or None
         self.courier.ask("find_work", {"served": served}, self._heard_empty)
+
+    def _stores_are_empty(self, idled: int) -> bool:
+        """Whether the resetter has found every table empty by a look that began after all workers had gone idle, `idled` times in all."""
+        slot = next(slot for slot in self.fleet.slots if slot.kind is RESETTER)
+        board = self.crew.boards[slot.number]
+        looks = board.claims[0]
+        if slot.state is not State.READY or self._idled != idled:
+            self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
+        if looks >= self._looks + 2:  # one may have been on its way
+            return slot.state is State.READY and board.idle
+        self.fleet.resetter_called = True
+        return False
+
+    _idled = -1
+    _looks = 0
 
     def _heard_empty(self, answer: Answer) -> None:
         now = time.monotonic()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from supervisor.fleet import ORDERS, Course, Fleet, Ladder, Rung, Slot, State, Why
-from supervisor.kinds import KINDS, WORKER, Kind
+from supervisor.kinds import KEEPER, KINDS, RESETTER, WORKER, Kind
 from workers.board import Order, Reason
 
 NEVER: Final = float("inf")
@@ -123,9 +123,9 @@ def nudges(fleet: Fleet) -> list[Action]:
             fleet.calls -= 1
             actions.append(Nudge(slot))
             fleet.nudged(slot)
-        elif slot.kind.name == "keeper" and fleet.keeper_called:
+        elif (slot.kind is KEEPER and fleet.keeper_called) or (slot.kind is RESETTER and fleet.resetter_called):
             actions.append(Nudge(slot))
-    fleet.calls, fleet.all_called, fleet.keeper_called = 0, False, False
+    fleet.calls, fleet.all_called, fleet.keeper_called, fleet.resetter_called = 0, False, False, False
     return actions
 
 
@@ -260,7 +260,8 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
 
 
 def _outdated(slot: Slot, fleet: Fleet) -> bool:
-    return slot.worn or (slot.kind.works and slot.generation < fleet.generation)
+    # Of those that load the handlers the workers go first: should the new code be broken, the others keep the old one.
+    return slot.worn or (slot.generation < fleet.generation and (slot.kind.works or (slot.kind.loads and not fleet.reloading)))
 
 
 def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 MARK: Final = b"JOBHERD_CHILD="
+_SILENT: Final = -1
+"""Nothing can be read yet of a process that begins a program this instant: who it is shows at the next look."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,7 +37,7 @@ class Strays:
         self._strangers &= children  # a number whose process is gone may be given to anybody
         for pid in children - known - self._strangers:
             mark = _mark(pid)
-            if mark is not None and mark in living:
+            if mark == _SILENT or (mark is not None and mark in living):
                 continue  # a neighbour's death is none of its business
             if mark is not None:
                 with suppress(ProcessLookupError, PermissionError):
@@ -64,7 +66,8 @@ def _mark(pid: int) -> int | None:
     """Return the incarnation of the child that has started a process, 0 if that cannot be told, or None for one that is none of ours."""
     with suppress(OSError):
         with open(f"/proc/{pid}/environ", "rb") as file:
-            marks = [entry for entry in file.read().split(b"\0") if entry.startswith(MARK)]
+            environment = file.read()
+        marks = [entry for entry in environment.split(b"\0") if entry.startswith(MARK)]
         if marks:
             number = marks[0].rpartition(b":")[2]
             return int(number) if number.isdigit() else 0
@@ -72,4 +75,6 @@ def _mark(pid: int) -> int | None:
             title = file.read()
         if title.startswith(b"jobherd:") and not title.startswith(b"jobherd: supervisor"):  # a look-up of ours has our title
             return 0
+        if not title and not environment:
+            return _SILENT
     return None

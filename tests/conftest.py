@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from sql.migrate import migrate
 from tests.support.gate import VARIABLE, Gate
+from tests.support.lending import Lending
 from tests.support.postgres import Cluster
 
 if TYPE_CHECKING:
@@ -38,10 +39,15 @@ def template(cluster: Cluster) -> Iterator[str]:
         yield str(conninfo_to_dict(dsn)["dbname"])
 
 
+@pytest.fixture(scope="session")
+def migrated(cluster: Cluster, template: str) -> Lending:
+    return Lending(cluster, template)
+
+
 @pytest.fixture
-def database(cluster: Cluster, template: str) -> Iterator[str]:
-    """The DSN of a fresh database with the schema."""
-    with cluster.database(template=template) as dsn:
+def database(migrated: Lending) -> Iterator[str]:
+    """The DSN of a fresh database with the schema: its name may have been another test's."""
+    with migrated.database() as dsn:
         yield dsn
 
 

@@ -164,6 +164,8 @@ class Policy:
     backoff: tuple[float, float, float, float] = (30.0, 2.0, 0.2, 3600.0)
     """Base in seconds, factor, jitter as a fraction, cap in seconds."""
     exclusive: bool = False
+    table: bool = False
+    """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,15 @@ class Board:
             known[policy.name] = number
             at = _AT_KINDS + number * _ENTRY
             body = json.dumps(
-                [policy.max_attempts, policy.max_crashes, policy.keep_completed, policy.keep_failed, policy.backoff, policy.exclusive]
+                [
+                    policy.max_attempts,
+                    policy.max_crashes,
+                    policy.keep_completed,
+                    policy.keep_failed,
+                    policy.backoff,
+                    policy.exclusive,
+                    policy.table,
+                ]
             ).encode()
             self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
             self._view[at + _NAME : at + _NAME + _POLICY] = body.ljust(_POLICY)
@@ -499,8 +509,10 @@ class Board:
         at = _AT_KINDS + kind * _ENTRY
         name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
         try:
-            attempts, crashes, completed, failed, backoff, exclusive = json.loads(bytes(self._view[at + _NAME : at + _NAME + _POLICY]))
-            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive)
+            attempts, crashes, completed, failed, backoff, exclusive, table = json.loads(
+                bytes(self._view[at + _NAME : at + _NAME + _POLICY])
+            )
+            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table)
         except ValueError:
             return Policy(name)
 

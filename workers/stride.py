@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from workers.execute import Claimed
 
+WALKS: Final = frozenset({"claim_jobs", "claim_job"})
+"""The claims that walk. One that is narrowed leaves jobs behind that live: what it finds says nothing of what is before."""
 LONG: Final = 0.005
 """Seconds: what takes longer may have walked far."""
 LONG_TOGETHER: Final = 0.02
 """The same where a settlement went before the claim and waited for its fsync."""
 ROW: Final = 0.00005
 """Seconds that each job of a claim may take beside."""
-DEAD: Final = 50_000
+DEAD: Final = 20_000
 """Dead rows that make a walk long."""
 LAG: Final = 0.25
 """Seconds between the look that found nothing before a place and the first claim that starts there: so long transactions may lag."""

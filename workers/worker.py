@@ -17,18 +17,20 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
-from handlers._hooks import Child, Hooks
+from handlers._hooks import Child, Hooks, before_claim
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
+from handlers._tables import TableHandler
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
 from workers.execute import LEAST, Claimed
 from workers.hooks import Caller
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
-from workers.stride import LONG, Stride
+from workers.stride import LONG, WALKS, Stride
+from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
 
@@ -67,7 +69,7 @@ def run(body: Body) -> int:
     if not begin(body, caller):
         return _EXIT_HOOKS
     try:
-        return Worker(body, handlers, caller).live()
+        return worker_of(body, handlers, caller).live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
@@ -118,6 +120,15 @@ def say_none_found(sources: Sequence[str]) -> str:
     return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"
 
 
+def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
+    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
+    if hooks.hooks.at(before_claim):
+        from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
+
+        return SelectiveWorker(body, handlers, hooks)
+    return Worker(body, handlers, hooks)
+
+
 class Worker:
     """What a worker holds: its session, the claim it works on, and what it has not written yet."""
 
@@ -129,7 +140,7 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
-        self._handlers = handlers
+        self._handlers = {kind: handler for kind, handler in handlers.items() if not isinstance(handler, TableHandler)}
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
@@ -173,13 +184,23 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        stores = tables_of(handlers)
+        self._tables = (
+            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            if stores
+            else None
+        )
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
         self._session.run("register_kinds", kinds_of(self._handlers))
+        if self._tables is not None and not self._tables.fit():
+            return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
         self._say(Phase.IDLE)
+        if self._tables is not None:
+            send(self._seat.report, Stores(alone=not self._handlers))  # first: who is READY and idle must not be taken for all there is
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while (batch := self._next()) is not None:
             self._work(batch)
@@ -187,6 +208,8 @@ class Worker:
         self._settle()
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        if self._tables is not None:
+            self._tables.close()
         self._session.close()
         if self._worn:
             _log.info("leaving, to be replaced: %s", self._worn)
@@ -201,6 +224,8 @@ class Worker:
         epoch = 0
         rested = False
         """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
+        tabled = False
+        """A record was worked: now it is the queue's turn."""
         while True:
             if not rested:
                 self._look(time.monotonic())
@@ -216,6 +241,11 @@ class Worker:
                 continue
             if not avoided:
                 epoch = self._notice.epoch
+            if self._tables is not None and not rested and not tabled and self._tables.is_due():
+                self._settle()
+                if tabled := self._work_table():
+                    continue  # it may have taken long: is there still a claim to be made?
+            tabled = False
             rows = self._claim(avoided, rested=rested)
             rested = False
             batch = self._sort(rows)
@@ -227,6 +257,9 @@ class Worker:
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
+                continue
+            if not rows and self._work_table():
+                avoided.clear()
                 continue
             if not rows:
                 # Nobody calls when a lock is let go of, so whoever found one asks again soon.
@@ -261,6 +294,8 @@ class Worker:
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
+        if not self._handlers:
+            return []  # only tables are worked here: the queue's jobs are for others
         stride = self._stride
         if stride.doubt:
             dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
@@ -283,9 +318,21 @@ class Worker:
             self._executor.look_at_clock()
         found = [Claimed._make(row) for row in rows]
         took = self._claimed_at - begun
-        if stride.until or took > LONG:
+        if (stride.until or took > LONG) and (by == "claim_sought" or by in WALKS):
             stride.note_claim(found, sought=by == "claim_sought", took=took, together=together, now=self._claimed_at)
         return found
+
+    def _work_table(self) -> bool:
+        """Work a record of the application's own tables, if one waits; return whether there was one."""
+        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+            return False
+        self._examine()
+        return True
+
+    def _tell_of_more(self) -> None:
+        if self._woken:
+            send(self._seat.report, More())
+            self._woken = False
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
@@ -301,11 +348,16 @@ class Worker:
             "short": self._short,
         }
         alone = rested and settings.hold and not self._together
-        if self._stride.until and self._stride.until > time.monotonic():
+        by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
+        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
             return "claim_sought", claim
-        return "claim_job" if alone else "claim_jobs", claim
+        return by, claim
+
+    def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
+        """Return a statement that claims, and its parameters, so that it takes only what this child may take: here, everything."""
+        return by, claim
 
     def _sort(self, rows: Sequence[Claimed]) -> list[Claimed]:
         """Return the jobs to run."""
@@ -401,7 +453,7 @@ class Worker:
         more: dict[str, object] = {"supervisor": self._seat.supervisor, "child": session.child, "token": self._token, "kind": kind}
         while True:
             epoch, sessions = self._notice.epoch, session.sessions
-            found = session.run("claim_more", {**more, "wanted": self._together[kind] - len(rows)})
+            found = session.run(*self._narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)}))
             now = time.monotonic()
             since = now - self._claimed_at  # what the database said of them counts from now, and not from our claim
             for row in map(Claimed._make, found):

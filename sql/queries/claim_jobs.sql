@@ -36,6 +36,7 @@ WITH RECURSIVE me AS MATERIALIZED (
                 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
       FROM jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
+       -- AND what narrows it
      ORDER BY priority, id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED

@@ -23,5 +23,7 @@ WITH me AS (
            'cancelled', queue, kind, payload, 'JOB_CANCELLED', 'cancelled; its supervisor has left'
       FROM job
      WHERE cancelled
+), told AS (
+    SELECT jobherd.tell_waiters(array_agg(id || '=cancelled')) FROM job WHERE cancelled
 )
-SELECT (SELECT count(*) FROM back) AS jobs
+SELECT (SELECT count(*) FROM back) AS jobs FROM told

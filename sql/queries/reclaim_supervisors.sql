@@ -43,5 +43,7 @@ WITH lapsed AS (
            'its supervisor was lost: the lease lapsed or the process died', ran_on
       FROM job
      WHERE fate = 'ready'
+), told AS (
+    SELECT jobherd.tell_waiters(array_agg(id || '=' || fate)) FROM job WHERE fate <> 'ready'
 )
-SELECT (SELECT count(*) FROM lapsed) AS supervisors, (SELECT count(*) FROM job) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts
+SELECT (SELECT count(*) FROM lapsed) AS supervisors, (SELECT count(*) FROM job) AS jobs, (SELECT string_agg(host, ', ') FROM lapsed) AS hosts FROM told

@@ -23,5 +23,7 @@ WITH gone AS (
            queue, kind, payload, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job
      WHERE cancelled
+), told AS (
+    SELECT jobherd.tell_waiters(array_agg(id || '=cancelled')) FROM job WHERE cancelled
 )
-SELECT id FROM job
+SELECT id FROM job LEFT JOIN told ON true

@@ -24,5 +24,7 @@ WITH held AS (
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'
+), told AS (
+    SELECT jobherd.tell_waiters(array_agg(id || '=' || fate)) FROM job WHERE fate <> 'ready'
 )
-SELECT id FROM job
+SELECT id FROM job LEFT JOIN told ON true

@@ -21,5 +21,11 @@ WITH gone AS MATERIALIZED (
            ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
                    payload, job, ran, ago, keep, result, usage, progress)
      WHERE keep > 0
+), told AS MATERIALIZED (
+    -- After the row is gone, and not before: see migrations/0013.
+    SELECT jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(g.jobs) AS j))
+      FROM gone g
+     WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
+                THEN NOT pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3)) ELSE true END
 )
-SELECT cardinality(jobs) FROM gone
+SELECT cardinality(jobs) FROM gone LEFT JOIN told ON true

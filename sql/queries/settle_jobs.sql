@@ -65,5 +65,13 @@ WITH said AS MATERIALIZED (
            current_date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND started_at IS NOT NULL
+), told AS MATERIALIZED (
+    -- After the row is locked, and not before: see migrations/0013.
+    SELECT jobherd.tell_waiters(ARRAY(
+               SELECT id || '=' || CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END
+                 FROM done WHERE outcome IN ('ok', 'failed', 'poison', 'cancelled', 'expired')))
+      FROM held
+     WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
+                THEN NOT pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3)) ELSE true END
 )
-SELECT id FROM done
+SELECT id FROM done LEFT JOIN told ON true

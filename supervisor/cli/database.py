@@ -54,6 +54,10 @@ class Session:
         with self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.load(name, self.schema).encode(), parameters or {}).fetchall()
 
+    def send(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Send a statement whose answer says nothing."""
+        self.connection.execute(sql.load(name, self.schema).encode(), parameters or {})
+
     def row(self, name: str, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send a statement that gives one row."""
         return self.rows(name, parameters)[0]

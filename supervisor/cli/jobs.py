@@ -25,8 +25,8 @@ FARTHEST: Final = 50_000
 """Rows of each table that a page with a filter may look at: 10 million jobs of the past must not be read for it."""
 NOWHERE: Final[dict[str, Any]] = {"state": "unknown", "error_code": None, "error": None}
 """What is known of a job that does not exist."""
-FIRST_LOOK, LONGEST_LOOK, LOOK_FACTOR = 0.02, 1.0, 1.5
-"""How often `wait` looks, in seconds: soon at first, then ever more seldom."""
+BACKSTOP = 1.0
+"""Seconds after which `wait` looks by itself, and between two tries at a database that was there before."""
 
 
 def states(text: str) -> list[str]:
@@ -223,17 +223,21 @@ def _wait(arguments: argparse.Namespace) -> int:
     until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
     found: dict[int, dict[str, Any]] = {}
     printed: set[int] = set()
-    pause, away = FIRST_LOOK, False
+    away = False
     while True:
         try:
             with session(arguments) as at:
                 away = False
-                while not _look(at, ids, found, printed, quiet=arguments.json):
-                    left = LONGEST_LOOK if until is None else until - time.monotonic()
+                if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
+                    for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
+                        at.send(name, {"ids": ids})
+                    over = _look(at, ids, found, printed, {}, quiet=arguments.json)
+                while not over:
+                    left = BACKSTOP if until is None else until - time.monotonic()
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
-                    time.sleep(min(pause, left))
-                    pause = min(LONGEST_LOOK, pause * LOOK_FACTOR)
+                    told = _hear(at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP))
+                    over = _look(at, ids, found, printed, told, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
             # Once it has answered, an outage is something to sit out: that is what waiting is.
@@ -242,15 +246,27 @@ def _wait(arguments: argparse.Namespace) -> int:
             if not away:
                 console.complain(f"{problem}; waiting for it")
             away = True
-            time.sleep(LONGEST_LOOK)
+            time.sleep(BACKSTOP)
 
 
-def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed: set[int], *, quiet: bool) -> bool:
-    """Look once; say which jobs are over now; return whether all are."""
+def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
+    """Wait until the database says that one of these jobs is over, or so long; return the states that it told."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        told: dict[int, str] = {}
+        for note in at.connection.notifies(timeout=left, stop_after=1):
+            told |= {int(number): state for number, _, state in (word.partition("=") for word in note.payload.split()) if number.isdigit()}
+        if told := {number: state for number, state in told.items() if number in ids}:
+            return told
+    return {}
+
+
+def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed: set[int], told: dict[int, str], *, quiet: bool) -> bool:
+    """Look once; say which jobs are over now; return whether all are. told: jobs that are over, also if nothing is kept of them."""
     rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
     seen = {row["id"]: row for row in at.rows("list_states", {"ids": rest})}
     for number in rest:
-        found[number] = seen.get(number, NOWHERE)
+        found[number] = seen.get(number) or NOWHERE | ({"state": told[number]} if number in told else {})
         if found[number]["state"] in OVER and not quiet and number not in printed:
             printed.add(number)
             print(_ended(number, found[number]), flush=True)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import psycopg
 
+from handlers._outcome import OK
 from tests.support.figures import at
 from tests.support.queue import Queue
 from workers.settle import Finished, settlement
 from workers.wire import Wire
-
-from handlers._outcome import OK
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -115,4 +114,6 @@ class Claimers:
             end.send((begun + seconds, batch))
         told = [end.recv() for end in self._ends[:number]]
         took = time.monotonic() - begun
-        return Run(sum(jobs for jobs, _ in told), took, [span for _, spans in told for span in spans], sum(map(used, self._backends)) - before)
+        return Run(
+            sum(jobs for jobs, _ in told), took, [span for _, spans in told for span in spans], sum(map(used, self._backends)) - before
+        )

@@ -47,9 +47,13 @@ def main() -> int:
                     runs = found[number]
                     if number in {1, 2, 16, 64, given.most}:
                         report.figure(f"claims of {batch}, {number} claimers", [run.rate for run in runs], unit="jobs/s")
-                        report.figure(f"claims of {batch}, {number} claimers, the server", [run.each for run in runs], alone, unit="us a job")
+                        report.figure(
+                            f"claims of {batch}, {number} claimers, the server", [run.each for run in runs], alone, unit="us a job"
+                        )
                 report.curve("jobs/s by claimers", f"claims of {batch}", [(number, found[number][-1].rate) for number in many])
-                report.curve("the server's us a job by claimers", f"claims of {batch}", [(number, found[number][-1].each) for number in many])
+                report.curve(
+                    "the server's us a job by claimers", f"claims of {batch}", [(number, found[number][-1].each) for number in many]
+                )
                 report.fact(f"claims of {batch}, ms an exchange", ", ".join(f"{number}: {found[number][-1].p50:.1f}" for number in many))
         with Queue(dsn) as queue:
             plain = 0.0

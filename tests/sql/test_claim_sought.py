@@ -13,8 +13,6 @@ from tests.support.queue import Queue
 NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None}
 
 
-
-
 @pytest.fixture
 def queue(database):
     with Queue(database) as queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 
@@ -11,16 +12,31 @@ import pytest
 from supervisor import spawn
 from supervisor.strays import MARK, Strays
 
+MARKED = {MARK.decode().rstrip("="): "1/1:1", "PATH": os.environ["PATH"]}
+
 
 def test_the_number_of_a_stranger_that_is_gone_may_be_ours():
     stranger = subprocess.Popen(["sleep", "60"])
     strays = Strays()
     stranger.kill()
     stranger.wait()
-    marked = subprocess.Popen(["sleep", "60"], env={MARK.decode().rstrip("="): "1/1:1", "PATH": os.environ["PATH"]})
-    assert marked.pid in strays.end(known=set())
-    marked.wait()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=MARKED) as marked:
+        marked.stdin.write(b"are you there?\n")
+        marked.stdout.readline()  # before that it may have no environment yet
+        assert marked.pid in strays.end(known=set())
     assert stranger.pid not in strays._strangers, "or the set would grow for ever, and shield who is given the number next"
+
+
+def test_a_process_that_begins_a_program_this_instant_is_looked_at_again(monkeypatch: pytest.MonkeyPatch):
+    strays = Strays()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=MARKED) as marked:
+        marked.stdin.write(b"are you there?\n")
+        marked.stdout.readline()
+        with monkeypatch.context() as early:
+            early.setattr("supervisor.strays.open", lambda *_: io.BytesIO(), raising=False)  # what the kernel gives until it is set up
+            early.setattr("supervisor.strays._children", lambda: {marked.pid})
+            assert strays.end(known=set()) == []
+        assert marked.pid in strays.end(known=set()), "taken for a stranger, it would be let live for ever"
 
 
 def test_a_refused_look_up_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch):

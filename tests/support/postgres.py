@@ -170,13 +170,22 @@ class Cluster:
     @contextlib.contextmanager
     def database(self, *, template: str = "template1") -> Iterator[str]:
         """Make a database as a copy of another, give its DSN, and drop it at the end, with the sessions left on it."""
+        name = self.create(template)
+        yield self.dsn(name)
+        if self._postmaster is not None:
+            self.drop(name)
+
+    def create(self, template: str) -> str:
+        """Make a database as a copy of another; return its name."""
         name = f"test_{next(self._numbers)}"
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
             conn.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
-        yield self.dsn(name)
-        if self._postmaster is not None:
-            with psycopg.connect(self.dsn(), autocommit=True) as conn:
-                conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        return name
+
+    def drop(self, name: str) -> None:
+        """Drop a database with the sessions left on it."""
+        with psycopg.connect(self.dsn(), autocommit=True) as conn:
+            conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def _end_with_parent() -> None:

@@ -140,12 +140,13 @@ class Child:
 
 
 class Bench:
-    """A supervisor's row, and the children a test starts under it."""
+    """A supervisor's row, and the children a test starts under it. watched: the database has the triggers already."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, watched: bool = False) -> None:
         self.dsn = dsn
         self.connection = psycopg.connect(dsn, autocommit=True, row_factory=dict_row)
-        self.connection.execute(WATCH)
+        if not watched:
+            self.connection.execute(WATCH)
         self.connection.execute("LISTEN seen")
         self.supervisor = self.ask(
             sql.load("register_supervisor"), host="test", machine="test", pid=os.getpid(), pid_started=1, version="0", lease=600.0

@@ -17,6 +17,7 @@ from handlers.forge import _database
 from handlers.forge._repository import init_repository
 from handlers.testing import Ran, run_payload
 from sql.migrate import migrate
+from tests.support.lending import Lending
 from tests.support.repositories import Step, push
 
 if TYPE_CHECKING:
@@ -77,11 +78,16 @@ def forge_template(cluster: Cluster, template: str) -> Iterator[str]:
         yield str(conninfo_to_dict(dsn)["dbname"])
 
 
+@pytest.fixture(scope="session")
+def forges(cluster: Cluster, forge_template: str) -> Lending:
+    return Lending(cluster, forge_template)
+
+
 @pytest.fixture
-def forge(cluster: Cluster, forge_template: str, tmp_path: Path) -> Iterator[Forge]:
+def forge(forges: Lending, tmp_path: Path) -> Iterator[Forge]:
     """A fresh database; handlers of this process work on it."""
     before = _client._default
-    with cluster.database(template=forge_template) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+    with forges.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         client = configure(dsn)
         try:
             yield Forge(dsn, tmp_path, connection)

@@ -1,0 +1,57 @@
+"""What jobs demand of a machine: costs and flags.
+
+A cost is an amount of something a machine has, by name: `{"memory_mb": 900}`. A flag is a word about a kind: `"gpu"`. Both mean nothing
+to Jobherd but what its users make of them. Values only, checked where they are written; nothing here speaks to a database.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_NAME: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+
+
+def check_name(value: object, *, field: str) -> str:
+    """Return `value` if it can name a resource or a flag, or raise ValueError with the rule.
+
+    >>> check_name("memory_mb", field="cost")
+    'memory_mb'
+    """
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        message = f"{field}: {value!r} is not a name like 'memory_mb': use lower-case letters, digits and _ . - , at most 63 characters"
+        raise ValueError(message)
+    return value
+
+
+def check_amounts(value: object, *, field: str) -> dict[str, float]:
+    """Return amounts by name if they are finite numbers of 0 or more, or raise TypeError or ValueError that name the field.
+
+    >>> check_amounts({"memory_mb": 900}, field="cost")
+    {'memory_mb': 900.0}
+    """
+    if not isinstance(value, Mapping):
+        message = f'{field} must be a dict of amounts, like {{"memory_mb": 900}}, not a {type(value).__name__}'
+        raise TypeError(message)
+    found: dict[str, float] = {}
+    for name, amount in value.items():
+        check_name(name, field=field)
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not math.isfinite(amount) or amount < 0:
+            message = f"{field}[{name!r}] must be a number of 0 or more, not {amount!r}"
+            raise ValueError(message)
+        found[name] = float(amount)
+    return found
+
+
+def check_names(value: object, *, field: str) -> tuple[str, ...]:
+    """Return some names as a tuple, or raise TypeError or ValueError that name the field.
+
+    >>> check_names(["gpu"], field="flags")
+    ('gpu',)
+    """
+    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
+        message = f'{field} takes names, like ("gpu",), not {value!r}'
+        raise TypeError(message)
+    return tuple(check_name(one, field=field) for one in value)

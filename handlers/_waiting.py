@@ -1,0 +1,97 @@
+"""Waiting for the end of jobs: what is known of them, when to look again, and when to give up.
+
+Whoever waits listens on a session of its own, says for which jobs, and looks; from then on it is told of each end, and looks by itself only
+every few seconds, should a word get lost (`sql/migrations/0013`). The bookkeeping is here, for threads, asyncio and the command line; it
+must not wait or speak to the database itself, so that the three only differ in how they do that.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from handlers._durations import Duration, at_least_zero
+from handlers._enqueue import OVER, check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JobRow: TypeAlias = dict[str, Any]
+
+BACKSTOP: Final = (1.0, 5.0)
+"""Seconds after which a waiter that was told nothing looks by itself: the first time, and at last."""
+BLIND: Final = (0.02, 1.0)
+"""The same for one who cannot listen."""
+FACTOR: Final = 1.5
+"""By which the one grows into the other."""
+SHOWN: Final = 10
+"""Ids in an error."""
+
+
+class Vigil:
+    """The jobs that somebody waits for. The caller looks at `due()`, hands over what it `found()`, and waits for `patience()` seconds.
+
+    deaf: the caller cannot listen.
+    """
+
+    def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, deaf: bool) -> None:
+        self.left: dict[int, JobRow | None] = {check_id(number): None for number in job_ids}
+        """The jobs that are not over, as they were last seen."""
+        self._order = tuple(self.left)
+        self._over: dict[int, JobRow] = {}
+        self._told: dict[int, str] = {}
+        self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
+        self._look = time.monotonic()
+        self._pause, self._longest = BLIND if deaf else BACKSTOP
+
+    def due(self) -> list[int]:
+        """Return the jobs to look at now: those that were told of, or all if nothing was heard for long."""
+        if time.monotonic() >= self._look:
+            self._look = time.monotonic() + self._pause
+            self._pause = min(self._longest, self._pause * FACTOR)
+            return list(self.left)
+        return [number for number in self._told if number in self.left]
+
+    def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
+        """Enter what was found of these jobs. Raises LookupError for one that does not exist, and was not told of."""
+        gone = []
+        for number in looked_at:
+            row, seen = rows.get(number), self.left[number]
+            if row is None and seen is not None and number in self._told:
+                row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
+            if row is None:
+                gone.append(number)
+            elif row["state"] in OVER:
+                self._over[number] = row
+                del self.left[number]
+            else:
+                self.left[number] = row
+                self._told.pop(number, None)
+        if gone:
+            raise LookupError(f"there is no job {_listed(gone)}")
+
+    def heard(self, message: str) -> None:
+        """Note a notification: words like 7=completed."""
+        for word in message.split():
+            number, _, state = word.partition("=")
+            if number.isascii() and number.isdigit() and int(number) in self.left:
+                self._told[int(number)] = state
+
+    def patience(self) -> float:
+        """Return the seconds to wait for a word. Raises TimeoutError when the time is up."""
+        now = time.monotonic()
+        left = float("inf") if self._until is None else self._until - now
+        if left <= 0:
+            states = {row["state"] for row in self.left.values() if row is not None}
+            many = len(self.left) > 1
+            raise TimeoutError(f"job{'s' * many} {_listed(list(self.left))} {'are' if many else 'is'} still {' or '.join(sorted(states))}")
+        return min(max(self._look - now, 0.0), left)
+
+    def rows(self) -> dict[int, JobRow]:
+        """Return the rows of the jobs, all over, in the order in which they were asked for."""
+        return {number: self._over[number] for number in self._order}
+
+
+def _listed(numbers: list[int]) -> str:
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return ", ".join(map(str, numbers[:SHOWN])) + more

@@ -1,0 +1,2 @@
+-- The job is of one of these kinds.
+kind = ANY (%(only_kinds)s::text[])

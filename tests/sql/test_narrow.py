@@ -1,0 +1,59 @@
+"""Conditions on a claim: where they stand in the statement, and that none of them is there unless it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+import sql
+from tests.support.queue import Queue
+from workers.wire import Wire
+
+CLAIMS = ("claim_jobs", "claim_job")
+
+
+@pytest.mark.parametrize("name", [*CLAIMS, "claim_more"])
+def test_nothing_is_added_unless_asked_for(name):
+    text, names = sql.numbered(name)
+    assert "narrow" not in text
+    assert not {"only_kinds", "not_kinds"} & set(names)
+    narrowed, more = sql.numbered(sql.narrow(name, "of_kinds"))
+    assert set(more) - set(names) == {"only_kinds"}
+    assert len(narrowed) - len(text) < 100
+
+
+def test_conditions_of_users_get_names_of_their_own_and_their_number_is_bounded(monkeypatch):
+    monkeypatch.setattr(sql, "_own", {})
+    name = sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"})
+    assert sql.own_condition("kind = %(kind)s AND 1 %% 2 = 1", "own_0_", {"kind"}) == name
+    text, names = sql.numbered(sql.narrow("claim_jobs", name))
+    assert "own_0_kind" in names
+    assert "1 % 2 = 1\n" in text
+    with pytest.raises(ValueError, match="put what changes into their parameters"):
+        for number in range(100):
+            sql.own_condition(f"priority = {number}", "own_0_", {})
+
+
+def test_a_parameter_that_nobody_gave_is_named():
+    with pytest.raises(ValueError, match=r"asks for %\(kind\)s, which is not among its parameters"):
+        sql.own_condition("kind = %(kind)s", "own_0_", {"kinds"})
+
+
+def test_a_statement_without_a_place_for_them_is_named():
+    with pytest.raises(ValueError, match="no place for conditions"):
+        sql.load("tell_time+of_kinds")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_first_in_order_that_fits_is_taken_under_any_schema(database, name):
+    with Queue(database) as queue:
+        queue.enqueue("a:b")
+        second = queue.enqueue("a:c")
+        queue.enqueue("a:c", priority=5)
+        child = queue.child()
+        wire = Wire(child.connection, "jobherd", prepared=True)
+        parameters = child.parameters(1) | {"only_kinds": ["a:c"], "not_kinds": ["a:d"]}
+        rows = wire.exchange((sql.narrow(name, "of_kinds", "not_of_kinds"), parameters))[0]
+        assert [row[1] for row in rows] == [second]
+        rows = wire.exchange((sql.narrow(name, "of_kinds"), parameters | {"only_kinds": []}))[0]
+        assert [row[1] for row in rows] == [None], "there are jobs, and none for it"
+    assert "eu.ready" in sql.load(sql.narrow(name, "of_kinds"), "eu")

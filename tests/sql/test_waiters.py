@@ -1,0 +1,297 @@
+"""Whoever waits for the end of a job is told of it, whatever ends it; while nobody waits, nobody is notified."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import psycopg
+import pytest
+
+from handlers import AsyncClient, Client, _waiting
+from handlers._outcome import OK
+from tests.support.queue import Line, Queue
+from workers.settle import Finished, settlement
+
+CLASS = 1785684585
+NEVER = (300.0, 300.0)
+ENDS = {
+    "ok": "completed",
+    "failed": "failed",
+    "poison": "failed",
+    "cancelled": "cancelled",
+    "expired": "expired",
+    "whole": "completed",
+    "nothing kept": "completed",
+    "release_child": "cancelled",
+    "release_orphans": "failed",
+    "release_unheard": "cancelled",
+    "reclaim": "failed",
+    "leave": "cancelled",
+    "cancel": "cancelled",
+    "delete": "cancelled",
+}
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+@pytest.fixture
+def ears(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("LISTEN jobherd_done")
+        yield connection
+
+
+@pytest.fixture
+def never_looks(monkeypatch):
+    """A waiter's backstop is so far away that only a word can have ended the wait."""
+    monkeypatch.setattr(_waiting, "BACKSTOP", NEVER)
+
+
+def heard(connection):
+    """The words so far: notifications come in the order of the commits."""
+    connection.execute("NOTIFY jobherd_done, 'so far'")
+    words = set()
+    for note in connection.notifies(timeout=30):
+        if note.payload == "so far":
+            return words
+        words |= set(note.payload.split())
+    raise AssertionError("it does not hear itself")
+
+
+def announce(connection, *ids):
+    connection.execute("SELECT pg_advisory_unlock_all()")
+    connection.execute(_text("announce_wait"), {"ids": list(ids)})
+
+
+def _text(name):
+    import sql
+
+    return sql.load(name)
+
+
+def end(queue, how):
+    """Bring a job to its end by one of the ways there are; return its id."""
+    number = queue.enqueue("a:b", max_attempts=1)
+    if how in {"cancel", "delete"}:
+        queue.run("SELECT jobherd.cancel(%s)" if how == "cancel" else "DELETE FROM jobherd.jobs WHERE id = %s", number)
+        return number
+    child = queue.child()
+    (job,) = child.claim(1)
+    line = Line(child.connection, child.id)
+    match how:
+        case "whole" | "nothing kept":
+            done = Finished(number, OK, ran=0.1, keep=0 if how == "nothing kept" else 7)
+            assert line.run("settle_completed", settlement(child.id, job.token, [done], ran_on="h", now=1.0))
+        case "release_child":
+            queue.cancel(number)
+            child.release()
+        case "release_orphans":
+            queue.run("DELETE FROM jobherd.children")
+            assert queue.orphans() == [number]
+        case "release_unheard":
+            queue.cancel(number)
+            line.run("release_unheard", {"child": child.id, "heard": []})
+        case "reclaim":
+            assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 1)
+        case "leave":
+            queue.cancel(number)
+            queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+        case _:
+            assert child.settle(job.token, [number], how, error="why") == [number]
+    return number
+
+
+def told_of_each_end(database, ears, *, announced):
+    """What is heard of each way to end a job; `N` stands for the job's id."""
+    found = {}
+    for how in ENDS:
+        with Queue(database) as queue, psycopg.connect(database, autocommit=True) as waiter:
+            if announced:
+                announce(waiter, *range(64))
+            number = end(queue, how)
+            found[how] = {word.replace(str(number), "N") for word in heard(ears)}
+    return found
+
+
+@pytest.mark.promise("C16")
+def test_whatever_ends_a_job_tells_who_waits_for_it(database, ears):
+    assert told_of_each_end(database, ears, announced=True) == {how: {f"N={state}"} for how, state in ENDS.items()}
+
+
+def test_while_nobody_waits_nobody_is_notified(database, ears):
+    told = told_of_each_end(database, ears, announced=False)
+    assert told.pop("cancel") == told.pop("delete") == {"N=cancelled"}, "these always notify, see migrations/0013"
+    assert set().union(*told.values()) == set()
+
+
+def test_a_job_that_nobody_waits_for_is_not_told_of_beside_one(queue, ears, database):
+    ids = queue.enqueue_many("a:b", 300)
+    with psycopg.connect(database, autocommit=True) as waiter:
+        announce(waiter, ids[5], ids[250])
+        child = queue.child()
+        jobs = child.claim(300)
+        child.settle(jobs[0].token, ids, "ok")
+    told = {int(word.partition("=")[0]) for word in heard(ears)}
+    assert {ids[5], ids[250]} <= told
+    assert {number & 63 for number in told} == {ids[5] & 63, ids[250] & 63}
+
+
+def test_what_is_no_end_is_not_told(queue, ears):
+    ids = queue.enqueue_many("a:b", 3)
+    with psycopg.connect(queue.dsn, autocommit=True) as waiter:
+        announce(waiter, *ids)
+        child = queue.child()
+        jobs = child.claim(3)
+        for number, outcome in zip(ids, ["retry", "snoozed", "abandoned"], strict=True):
+            assert child.settle(jobs[0].token, [number], outcome, delay=10.0) == [number]
+    assert heard(ears) == set()
+
+
+def test_very_many_ends_come_in_messages_that_fit(queue, ears):
+    ids = queue.enqueue_many("a:b", 1000)
+    with psycopg.connect(queue.dsn, autocommit=True) as waiter:
+        announce(waiter, *ids)
+        child = queue.child()
+        jobs = child.claim(1000)
+        child.settle(jobs[0].token, ids, "cancelled")
+    assert heard(ears) == {f"{number}=cancelled" for number in ids}
+
+
+def test_a_settlement_keeps_no_key(queue):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    child.settle(job.token, [number], "ok")
+    assert queue.run("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", CLASS) == [(0,)]
+
+
+def waiters(queue):
+    return queue.run("SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", CLASS)[0][0]
+
+
+def blocked(queue):
+    return queue.run("SELECT count(*) FROM pg_locks WHERE NOT granted")[0][0]
+
+
+def in_a_thread(work):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(work()))
+    thread.start()
+    return thread, answers
+
+
+def until(condition):
+    while not condition():
+        threading.Event().wait(0.002)
+
+
+@pytest.mark.promise("D19")
+def test_who_waits_is_told_and_does_not_look(queue, never_looks):
+    ids = queue.enqueue_many("a:b", 3)
+    with Client(queue.dsn) as client:
+        thread, answers = in_a_thread(lambda: client.wait_many([ids[2], ids[0]], timeout=60))
+        until(lambda: waiters(queue) == 1)
+        child = queue.child()
+        jobs = child.claim(3)
+        child.settle(jobs[0].token, [ids[0]], "ok", result='{"n": 1}')
+        child.settle(jobs[0].token, [ids[2]], "failed", error="why", code="NO")
+        thread.join()
+    (found,) = answers
+    assert list(found) == [ids[2], ids[0]]
+    assert (found[ids[0]]["state"], found[ids[0]]["result"]) == ("completed", {"n": 1})
+    assert (found[ids[2]]["state"], found[ids[2]]["error_code"]) == ("failed", "NO")
+    until(lambda: waiters(queue) == 0)
+
+
+def test_a_settlement_that_has_looked_before_there_was_a_waiter_is_waited_for(queue, never_looks):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    with Client(queue.dsn) as client, child.connection.transaction():
+        child.settle(job.token, [number], "ok")
+        thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
+        until(lambda: blocked(queue))
+    thread.join()
+    assert answers[0]["state"] == "completed"
+
+
+def test_a_job_that_just_runs_is_not_held_up_by_its_waiters(queue, never_looks):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    with Client(queue.dsn) as client:
+        waiting = [in_a_thread(lambda: client.wait(number, timeout=60)) for _ in range(3)]
+        until(lambda: waiters(queue) == 3)
+        child.settle(job.token, [number], "ok")
+        for thread, answers in waiting:
+            thread.join()
+            assert answers[0]["state"] == "completed"
+
+
+def test_the_end_of_a_job_of_which_nothing_is_kept_is_told(queue, never_looks):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    with Client(queue.dsn) as client:
+        thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
+        until(lambda: waiters(queue) == 1)
+        (job,) = child.claim(1)
+        child.settle(job.token, [number], "ok", keep=0)
+        thread.join()
+    assert (answers[0]["state"], answers[0]["kind"]) == ("completed", "a:b")
+    assert queue.state(number) is None
+
+
+def test_asyncio_waits_for_many_at_once(queue, never_looks):
+    ids = queue.enqueue_many("a:b", 2)
+    child = queue.child()
+
+    async def work():
+        async with AsyncClient(queue.dsn) as client:
+            waiting = [asyncio.create_task(client.wait_many(ids, timeout=60)), asyncio.create_task(client.wait(ids[0], timeout=60))]
+            await asyncio.to_thread(until, lambda: waiters(queue) == 2)
+            jobs = child.claim(2)
+            child.settle(jobs[0].token, ids, "ok")
+            many, one = await asyncio.gather(*waiting)
+            assert [row["state"] for row in many.values()] == ["completed"] * 2
+            assert one["id"] == ids[0]
+
+    asyncio.run(work())
+
+
+def test_what_cannot_be_waited_for_is_named(queue):
+    one, other = queue.enqueue_many("a:b", 2)
+    with Client(queue.dsn) as client:
+        assert client.wait_many([]) == {}
+        with pytest.raises(TimeoutError, match=f"jobs {one}, {other} are still ready"):
+            client.wait_many([one, other], timeout=0)
+        with pytest.raises(LookupError, match="there is no job 77, 78"):
+            client.wait_many([one, 77, 78])
+        with pytest.raises(TypeError, match="a job's id is a whole number, not a str"):
+            client.wait_many(["7"])
+    with psycopg.connect(queue.dsn, autocommit=True) as mine:
+        client = Client(connection=mine)
+        with pytest.raises(TimeoutError):
+            client.wait(one, timeout="30ms")
+        queue.cancel(one)
+        assert client.wait(one, timeout=60)["state"] == "cancelled"
+
+
+@pytest.mark.promise("B50", "B51", "B52")
+def test_to_delete_a_job_is_to_cancel_it_and_to_forget_one_that_is_over(queue):
+    waiting, running, over = queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    jobs = child.claim(3)
+    child.settle(jobs[0].token, [over], "ok")
+    child.settle(jobs[0].token, [waiting], "snoozed", delay=60.0)
+    assert queue.connection.execute("DELETE FROM jobherd.jobs WHERE id = ANY (%s)", [[waiting, running, over, 77]]).rowcount == 3
+    assert queue.states([waiting, running, over]) == ["cancelled", "running", None]
+    assert queue.run("SELECT cancelled FROM jobherd.running") == [([running],)]
+    child.settle(jobs[0].token, [running], "cancelled", error="cancelled", code="JOB_CANCELLED")
+    assert queue.cancel(running) == "cancelled"
+    queue.run("DELETE FROM jobherd.jobs")
+    assert queue.count("jobs") == queue.count("attempts") == 0

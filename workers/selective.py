@@ -60,7 +60,7 @@ class SelectiveWorker(Worker):
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim
-        return sql.narrow(by, *narrowing.conditions), claim | narrowing.parameters
+        return sql.narrow(by, *narrowing.conditions), claim | {"narrowed": True} | narrowing.parameters
 
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:

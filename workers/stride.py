@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import sql
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.execute import Claimed
 
+SOUGHT: Final = sql.seeking("claim_jobs")
 WALKS: Final = frozenset({"claim_jobs", "claim_job"})
 """The claims that walk. One that is narrowed leaves jobs behind that live: what it finds says nothing of what is before."""
 LONG: Final = 0.005

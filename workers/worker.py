@@ -29,7 +29,7 @@ from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
-from workers.stride import LONG, WALKS, Stride
+from workers.stride import LONG, SOUGHT, WALKS, Stride
 from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
@@ -333,8 +333,8 @@ class Worker:
             self._executor.look_at_clock()
         found = [Claimed._make(row) for row in rows]
         took = self._claimed_at - begun
-        if (stride.until or took > LONG) and (by == "claim_sought" or by in WALKS):
-            stride.note_claim(found, sought=by == "claim_sought", took=took, together=together, now=self._claimed_at)
+        if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
+            stride.note_claim(found, sought=by == SOUGHT, took=took, together=together, now=self._claimed_at)
         return found
 
     def _work_table(self) -> bool:
@@ -372,7 +372,7 @@ class Worker:
         if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
-            return "claim_sought", claim
+            return SOUGHT, claim
         return by, claim
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:

@@ -19,7 +19,7 @@ from tests.support.ground import arguments, ground
 from tests.support.herd import Herd
 from tests.support.queue import Queue
 from workers.execute import Claimed
-from workers.stride import Stride
+from workers.stride import SOUGHT, Stride
 
 WORK = Path(__file__).with_name("work.py")
 TICK = 0.02
@@ -53,7 +53,7 @@ def main() -> int:
                 place = dict(zip(("past_queue", "past_priority", "past_id"), stride.place or (None, None, None), strict=True))
                 with probing.transaction(force_rollback=True):
                     begun = time.perf_counter()
-                    rows = probing.execute(queue.text("claim_sought" if sought else "claim_jobs"), claim | place, prepare=True).fetchall()
+                    rows = probing.execute(queue.text(SOUGHT if sought else "claim_jobs"), claim | place, prepare=True).fetchall()
                     took = time.perf_counter() - begun
                 stride.note_claim([Claimed._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
                 walks.append(not sought)

@@ -1,4 +1,4 @@
-"""claim_sought.sql takes what claim_jobs.sql takes, except of what lies before a place, and without walking past what died there."""
+"""A claim that seeks takes what one that walks takes, except of what lies before a place, and without walking past what died there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from tests.support.queue import Queue
+from workers.stride import SOUGHT
 
 NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None}
 
@@ -47,14 +48,14 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
                 "served": dice.choice([None, ["b", "a"], ["c", "no-such", "d"]]),
                 "avoided": dice.choice([None, ["a"]]),
             }
-            assert claimed("claim_sought", parameters | NOWHERE) == claimed("claim_jobs", parameters)
+            assert claimed(SOUGHT, parameters | NOWHERE) == claimed("claim_jobs", parameters)
         locker.rollback()
         for _ in range(25):
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
             parameters = child.parameters(dice.choice([1, 5, 30])) | {"served": dice.choice([None, ["b", "a"]])}
             sought = parameters | dict(zip(NOWHERE, place, strict=True))
             # From a more urgent job it may go on into what is before the place: nobody seeks there, but it is not forbidden.
-            assert claimed("claim_sought", sought) in (claimed("claim_jobs", parameters, without=place), claimed("claim_jobs", parameters))
+            assert claimed(SOUGHT, sought) in (claimed("claim_jobs", parameters, without=place), claimed("claim_jobs", parameters))
 
 
 def buffers(queue, name, parameters):
@@ -73,13 +74,13 @@ def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT count(*) FROM jobherd.ready")
         first = queue.enqueue_many("a:b", 20)
-        fresh = buffers(queue, "claim_sought", child.parameters(10) | NOWHERE)
+        fresh = buffers(queue, SOUGHT, child.parameters(10) | NOWHERE)
         queue.run("DELETE FROM jobherd.ready")
         queue.enqueue_many("a:b", 30_000)
         queue.run("DELETE FROM jobherd.ready")
         last = queue.enqueue_many("a:b", 20)
         place = {"past_queue": "default", "past_priority": 0, "past_id": last[0] - 1}
-        behind = buffers(queue, "claim_sought", child.parameters(10) | place)
+        behind = buffers(queue, SOUGHT, child.parameters(10) | place)
         walked = buffers(queue, "claim_jobs", child.parameters(10))
         assert first
         old.execute("SELECT 1")
@@ -92,7 +93,7 @@ def test_named_queues_are_sought_by_their_names(queue):
     queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || lpad(n::text, 4, '0') FROM generate_series(1, 500) AS n")
     child = queue.child()
     parameters = child.parameters(1, ["q0250", "q0400"])
-    walked, sought = buffers(queue, "claim_jobs", parameters), buffers(queue, "claim_sought", parameters | NOWHERE)
+    walked, sought = buffers(queue, "claim_jobs", parameters), buffers(queue, SOUGHT, parameters | NOWHERE)
     print(f"walked {walked}, sought {sought} buffers")
     assert walked > 1000
     assert sought < 100

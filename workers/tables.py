@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
 import psycopg
 from psycopg.rows import dict_row, tuple_row
 
@@ -42,6 +44,7 @@ _log = logging.getLogger("jobherd.tables")
 
 CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
+_LOGS: Final = 64 * 1024
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -92,6 +95,16 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     }
 
 
+def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | None) -> str:
+    """Return an entry of the execution log as JSON, in the fields of `ExecutionLogEntry`.
+
+    said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
+    """
+    started = datetime.fromtimestamp(began, UTC).isoformat()
+    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
+    return orjson.dumps(entry).decode()
+
+
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
     """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
     problems: list[str] = []
@@ -140,6 +153,7 @@ class Tables:
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
+        self._logged = 0
 
     def fit(self) -> bool:
         """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
@@ -231,6 +245,7 @@ class Tables:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
             return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
         table.held = Held(row, connection)
+        self._logged = self._seat.board.logged
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
         try:
@@ -255,7 +270,7 @@ class Tables:
         if connection.info.transaction_status != _WITHIN:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
-        parameters = fate(finished.outcome, record=taken.record, token=taken.token)
+        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=self._said(table, taken, finished))
         cursor = connection.cursor(row_factory=tuple_row)
         if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
@@ -273,7 +288,8 @@ class Tables:
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
         _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
         least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
-        attempts = [fate(said, record=taken.record, token=taken.token) for said in (outcome, least)]
+        logs = self._said(table, taken, finished)
+        attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
             self._session.run("tell_time", patient=True)  # however long the database is away
             try:
@@ -298,6 +314,13 @@ class Tables:
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
             taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
         )  # fmt: skip
+
+    def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
+        """Return the entries of the execution log: what the attempt has logged, if anything."""
+        said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        if not said or finished.ran is None:
+            return []
+        return [log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

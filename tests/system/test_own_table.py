@@ -50,6 +50,7 @@ example_jobs = TableStore("example_job_worker_store", table="example_jobs",
 @example_jobs.handler(timeout={timeout!r}, poison_on=KeyError)
 def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
     connection.execute("INSERT INTO effects VALUES (%s, %s)", (record.id, record.repository_name))
+    job.log.info("at work on %s", record.repository_name)
     match record.what:
         case "raise":
             raise ValueError(f"no luck with {{record.repository_name}}")
@@ -112,7 +113,7 @@ class Jobs:
 
 @pytest.mark.promise(
     "B1", "B2", "B3", "B10", "B11", "B12", "B17", "B18", "B19", "B20", "B21", "B22", "B23", "B24", "B29", "B31", "B32", "B33", "B34", "B35",
-    "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B60",
+    "B28", "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B59", "B60",
 )  # fmt: skip
 def test_records_are_worked_in_their_order_within_the_transaction_that_holds_them(stage: Stage):
     """B1 to B3, B10 to B12, B17 to B24, B29, B31 to B39, B42, B43, B53, B54, B56, B60."""
@@ -133,6 +134,9 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     assert [jobs.effects(job) for job in (bad, poison)] == [[], []]
     assert "transaction" in jobs.row(commits)["failure_message"]
     assert jobs.row(bad)["num_failures"] == 1
+    for job, code in ((good[0], 0), (bad, 1)):
+        [entry] = jobs.row(job)["execution_logs"]
+        assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == ("example_job_worker_store", code, 1)
     assert stage.state(plain) == "ready"  # nobody here knows jobs of the queue
 
 
@@ -151,7 +155,7 @@ def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
     assert fleet.stop() == 0
 
 
-@pytest.mark.promise("B25", "B27", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
+@pytest.mark.promise("B25", "B27", "B28", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
 def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it_died_of(stage: Stage, gate: Gate):
     """B25, B27, B44 to B49, B55, B57: known to be dead at once, and in work by nobody after the grace period."""
     jobs = Jobs(stage, max_resets=1)
@@ -174,6 +178,7 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
         assert "max_resets" in row["failure_message"]
         assert "SIGKILL" in row["failure_message"]
         assert jobs.effects(dying) == []
+        assert "at work on alpha" in row["execution_logs"][0]["out"]
         assert jobs.wait(orphan, "failed")["failure_message"].startswith("given up")
         assert jobs.row(locked)["status"] == "processing"
     assert jobs.wait(locked, "completed")["num_resets"] == 1
@@ -255,3 +260,63 @@ def test_what_is_wrong_with_the_table_is_said_at_start_up(stage: Stage, change: 
     fleet = jobs.start(workers=1)
     assert fleet.wait_exit() == 78
     fleet.wait_log(said)
+
+
+OUTSIDE = """
+from handlers import TableStore
+from tests.support.gate import at_gate
+
+store = TableStore("outside", table="example_jobs", alternate_columns={"state": "status"}, interval="1s", heartbeat_interval="100ms",
+    stalled_max_age="500ms", reset_interval="200ms")
+
+@store.handler
+def work(record) -> None:
+    at_gate(record["id"])
+"""
+
+
+def test_a_session_that_breaks_costs_a_record_nothing_that_it_had_not_written_there(stage: Stage, gate: Gate):
+    """One that writes in the transaction is worked again, and its writes are there once; one that does not is written apart."""
+    jobs = Jobs(stage, stalled_max_age="500ms", reset_interval="200ms", heartbeat_interval="100ms")
+    job = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(job)
+    broken = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:table:%'"
+    assert stage.call(broken)
+    arrival.open()
+    gate.wait_arrival(job).open()
+    assert jobs.wait(job, "completed")["num_resets"] == 1
+    assert jobs.effects(job) == ["alpha"]
+    assert fleet.stop() == 0
+    jobs.handlers = stage.write("example.py", OUTSIDE)
+    apart = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(apart)
+    assert stage.call(broken)
+    beat = jobs.row(apart)["last_heartbeat_at"]
+    stage.wait(lambda: jobs.row(apart)["last_heartbeat_at"] > beat, "a heartbeat")
+    arrival.open()
+    assert jobs.wait(apart, "completed")["num_resets"] == 0
+    assert fleet.stop() == 0
+
+
+def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: Gate):
+    jobs = Jobs(stage)
+    job = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(job)
+    ready = fleet.wait_log("resetter is ready")
+    os.kill(int(ready["pid"]), signal.SIGKILL)
+    fleet.wait_log("resetter is ready", count=2)
+    source = (jobs.handlers / "example.py").read_text()
+    stage.write("example.py", source.replace('case "gate":', 'case "new":'))
+    arrival.open()
+    jobs.wait(job, "completed")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_log("every worker runs the new code")
+    fleet.wait_log("resetter is ready", count=3)
+    new = jobs.add("new")
+    gate.wait_arrival(new).open()
+    assert jobs.wait(new, "completed")
+    fleet.signal(signal.SIGKILL)
+    fleet.wait_gone()

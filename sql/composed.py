@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -130,9 +130,11 @@ def check_name(value: object, *, field: str) -> str:
     return value
 
 
-@cache
-def compose(statement: str, names: Names) -> bytes:
+@lru_cache(maxsize=1000)
+def compose(statement: str, names: Names, condition: str = "true") -> bytes:
     """Return the statement of that name in `sql/tables/` for a table, ready to be executed with named parameters.
+
+    condition: SQL over the table for the one that takes a record, with parameters of its own; default all.
 
     >>> names = names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={})
     >>> compose("try_order", names)
@@ -148,6 +150,7 @@ def compose(statement: str, names: Names) -> bytes:
         "seen": Identifier(names.seen),
         "view": SQL("{} AS {}").format(Identifier(*names.view), Identifier(names.seen)),
         "columns": SQL(", ").join(SQL(_expression(each)) for each in names.expressions or (f"{Identifier(names.seen).as_string(None)}.*",)),
+        "condition": SQL(condition),
         "order_by": SQL(_expression(names.order_by)),
     }
     return SQL(body).format(**parts).as_bytes(None)

@@ -21,7 +21,8 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 import sql
-from handlers._outcome import UNHANDLED_ERROR, Outcome
+from handlers._only import Only
+from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
 from sql.composed import compose, find_columns, misfits
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from workers.alarm import Alarm
     from workers.connection import Session
     from workers.execute import Executor
+    from workers.hooks import Caller
     from workers.seat import ChildSettings, Seat
     from workers.settle import Finished
 
@@ -143,6 +145,7 @@ class Tables:
         executor: Executor,
         alarm: Alarm,
         taken: Callable[[], None],
+        hooks: Caller,
     ) -> None:
         self._tables = list(tables)
         self._seat = seat
@@ -150,6 +153,8 @@ class Tables:
         self._executor = executor
         self._alarm = alarm
         self._taken = taken
+        self._hooks = hooks
+        self._admits: Callable[[str], bool] = lambda _kind: True
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
@@ -174,8 +179,12 @@ class Tables:
         """Return whether it is time to look although nobody has called: a busy queue must not keep the tables waiting for ever."""
         return time.monotonic() >= self._at
 
-    def work(self) -> bool:
-        """Take a record and work it; return whether there was one. The database may be away: then there is none."""
+    def work(self, admits: Callable[[str], bool] = lambda _kind: True) -> bool:
+        """Take a record and work it; return whether there was one. The database may be away: then there is none.
+
+        admits: whether a store of that name is looked at; default all are.
+        """
+        self._admits = admits
         board = self._seat.board
         try:
             found = self._take()
@@ -206,12 +215,39 @@ class Tables:
         if connection is None or connection.closed:
             connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
         for place, table in enumerate(self._tables):
+            if not self._admits(table.kind) or (only := self._asks(table)) is None:
+                continue
+            condition, parameters = only
+            dequeue = compose("dequeue_record", table.store.names, condition)
             cursor = connection.cursor(row_factory=tuple_row)
-            row = cursor.execute(compose("dequeue_record", table.store.names), {"host": self._seat.settings.host}).fetchone()
+            try:
+                row = cursor.execute(dequeue, {**parameters, "jobherd_host": self._seat.settings.host}).fetchone()
+            except psycopg.Error as problem:
+                if condition == "true" or is_away(problem):
+                    raise
+                _log.error("a condition of before_claim is refused: %s", sanitize(problem, 500), extra={"kind": table.kind})
+                continue
             if row is not None:
                 self._tables = self._tables[place + 1 :] + self._tables[: place + 1]
                 return table, Taken._make(row)
         return None
+
+    def _asks(self, table: TableHandler) -> tuple[str, Mapping[str, Any]] | None:
+        """Return the condition under which a record of the store may be taken now, and its parameters; None: none may."""
+        asked = table.store.asked
+        if asked is None:
+            return "true", {}
+        match self._hooks.call(asked, lambda: asked(self._hooks.child)):
+            case None | True:
+                return "true", {}
+            case Only(condition=condition, parameters=parameters):
+                if condition is None:
+                    return "true", {}
+                return condition if isinstance(condition, str) else condition.as_string(), parameters
+            case answer:
+                if answer is not False and not isinstance(answer, Raised):
+                    _log.error("before_claim of %s returned a %s: return None, False or Only(...)", table.kind, type(answer).__name__)
+                return None
 
     def _run(self, table: TableHandler, taken: Taken) -> None:
         """Step two: hold the record, run it, write what became of it."""

@@ -320,3 +320,39 @@ def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: 
     assert jobs.wait(new, "completed")
     fleet.signal(signal.SIGKILL)
     fleet.wait_gone()
+
+
+ASKED = """
+from handlers import Only, before_claim
+
+@example_jobs.before_claim
+def which(child):
+    return Only(condition="example_jobs.what LIKE %(what)s", parameters={"what": "no%"})
+"""
+DECLINED = """
+from handlers import Only, before_claim
+
+@before_claim
+def none(child):
+    return Only(kinds=["t:noop"])
+"""
+
+
+@pytest.mark.promise("B4", "B5", "B6")
+def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
+    """B4 to B6: by a condition of the store's own, and by a hook that lets only other kinds through."""
+    jobs = Jobs(stage)
+    gated, plain = jobs.add("gate"), jobs.add("noop")
+    source = (jobs.handlers / "example.py").read_text()
+    stage.write("example.py", source + ASKED)
+    fleet = jobs.start(workers=1)
+    assert jobs.wait(plain, "completed")
+    assert jobs.row(gated)["status"] == "queued"
+    assert fleet.stop() == 0
+    stage.write("example.py", source + DECLINED)
+    stage.write("noop.py", "from handlers import handler\n\n@handler('t:noop')\ndef noop(): ...\n")
+    fleet = jobs.start(workers=1)
+    for _ in range(2):  # before the second the worker was idle, and so would have taken the record
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert jobs.row(gated)["status"] == "queued"
+    assert fleet.stop() == 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from sql import CHANNEL, load
+from sql import CHANNEL, SCHEMA, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,10 +131,10 @@ def check_name(value: object, *, field: str) -> str:
 
 
 @lru_cache(maxsize=1000)
-def compose(statement: str, names: Names, condition: str = "true") -> bytes:
+def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str = "true") -> bytes:
     """Return the statement of that name in `sql/tables/` for a table, ready to be executed with named parameters.
 
-    condition: SQL over the table for the one that takes a record, with parameters of its own; default all.
+    schema: where our own tables are. condition: SQL over the table for the one that takes a record, with parameters of its own; default all.
 
     >>> names = names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={})
     >>> compose("try_order", names)
@@ -150,6 +150,7 @@ def compose(statement: str, names: Names, condition: str = "true") -> bytes:
         "seen": Identifier(names.seen),
         "view": SQL("{} AS {}").format(Identifier(*names.view), Identifier(names.seen)),
         "columns": SQL(", ").join(SQL(_expression(each)) for each in names.expressions or (f"{Identifier(names.seen).as_string(None)}.*",)),
+        "gates": Identifier(schema, "gates"),
         "condition": SQL(condition),
         "order_by": SQL(_expression(names.order_by)),
     }

@@ -175,7 +175,7 @@ class Resetter:
     # -- the duties -------------------------------------------------------------------------------------------------
 
     def _look(self, duties: _Duties) -> None:
-        [(waits, works)] = self._ask("find_waiting", duties, {})
+        [(waits, works)] = self._ask("find_waiting", duties, {"jobherd_kind": duties.store.name})
         duties.quiet = not waits and not works
         if waits:
             send(self._seat.report, More())
@@ -253,7 +253,7 @@ class Resetter:
         return self._connection
 
     def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return self._ready().execute(compose(statement, duties.store.names), parameters).fetchall()
+        return self._ready().execute(compose(statement, duties.store.names, self._seat.settings.schema), parameters).fetchall()
 
     def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
         self._ready().execute(compose(statement, duties.store.names), parameters)

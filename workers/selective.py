@@ -60,7 +60,7 @@ class SelectiveWorker(Worker):
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim
-        return sql.narrow(by, *narrowing.conditions), claim | narrowing.parameters
+        return sql.narrow(by, *narrowing.conditions), claim | {"narrowed": True} | narrowing.parameters
 
     def _work_table(self) -> bool:
         self._settle()

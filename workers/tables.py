@@ -21,6 +21,7 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 import sql
+from handlers import _client
 from handlers._only import Only
 from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
@@ -218,10 +219,11 @@ class Tables:
             if not self._admits(table.kind) or (only := self._asks(table)) is None:
                 continue
             condition, parameters = only
-            dequeue = compose("dequeue_record", table.store.names, condition)
+            settings = self._seat.settings
+            dequeue = compose("dequeue_record", table.store.names, settings.schema, condition)
             cursor = connection.cursor(row_factory=tuple_row)
             try:
-                row = cursor.execute(dequeue, {**parameters, "jobherd_host": self._seat.settings.host}).fetchone()
+                row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
             except psycopg.Error as problem:
                 if condition == "true" or is_away(problem):
                     raise
@@ -284,6 +286,7 @@ class Tables:
         self._logged = self._seat.board.logged
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
+        before = _client.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
         try:
             with connection.transaction() as attempt:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
@@ -300,6 +303,9 @@ class Tables:
             # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
             return finished._replace(outcome=_failed(table, taken, error))
+        finally:
+            if before is not None:
+                _client.part(before)
         return finished
 
     def _settle(self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished) -> None:

@@ -32,6 +32,7 @@ from workers.settle import Clerk, Finished, UnsettledError
 from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
+from workers.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,6 +140,7 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
+        self._all = handlers
         self._handlers = {kind: handler for kind, handler in handlers.items() if not isinstance(handler, TableHandler)}
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
@@ -148,6 +150,12 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        self._batch: list[Claimed] = []
+        settings = body.seat.settings
+        self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
+        """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._last = ("", "")
+        """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
         """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
@@ -157,14 +165,16 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
-        settings = self._seat.settings
-        self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
+        ran_on = f"{settings.host}/{os.getpid()}"
+        self._clerk = Clerk(self._session, ran_on=ran_on)
+        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,
+            transactions=self._transactions,
             settings=settings,
             title=body.title,
             hooks=hooks,
@@ -173,7 +183,6 @@ class Worker:
         if self._together and settings.hold:
             # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
             self._wanted = self._fewest = min(settings.batch, max(self._together.values()))
-            self._kinds, self._shares = list(shares := self._executor.shares(settings.hold)), list(shares.values())
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -182,6 +191,7 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        self._weigh()
         stores = tables_of(handlers)
         self._tables = (
             Tables(
@@ -212,8 +222,11 @@ class Worker:
             self._work(batch)
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
+        if self._last[0]:
+            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        self._transactions.close()
         if self._tables is not None:
             self._tables.close()
         self._session.close()
@@ -260,6 +273,9 @@ class Worker:
                     send(self._seat.report, More())
                 self._woken = False
                 return batch
+            if rows and not rows[-1].id and not rows[-1].queue:
+                self._gated, self._last = not self._gated, ("", "")  # gates have appeared, or the last one has gone
+                continue
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
@@ -348,6 +364,11 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
+        if self._gated:
+            claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
+            claim["narrowed"] = False
+            return self._narrow("claim_gated", claim)
         return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
@@ -359,6 +380,8 @@ class Worker:
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._token = batch[0].token
+            if self._gated:
+                self._last = (batch[0].queue, batch[0].kind)
             surplus = batch[self._wanted :]
             if surplus:
                 # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
@@ -371,6 +394,7 @@ class Worker:
 
     def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board, together = self._alarm, self._executor, self._board, self._together
+        self._batch = batch
         self._held = {row.id for row in batch}
         alarm.begin(self._token, self._held)
         among = len(batch) > 1
@@ -406,12 +430,30 @@ class Worker:
                 self._lose(len(batch) - place)
                 return
             now = finished.ended
+            if executor.committed:
+                executor.committed = False
+                self._forget()  # it was the only one
+                break
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 self._hand_back(batch[place + 1 :])
                 return
         self._adapt(batch)
+
+    def _be_alone(self) -> None:
+        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        batch, running = self._batch, self._executor.running
+        if running is not None and isinstance(self._all[running.kind], TableHandler):
+            message = "a record of a table is held by a transaction already: the parameter `connection` of its handler is in it"
+            raise RuntimeError(message)
+        place = next(place for place, row in enumerate(batch) if row is running)
+        rest = batch[place + 1 :]
+        del batch[place + 1 :]
+        self._board.set_held(0)
+        self._hand_back(rest)
+        self._settle(more=True)
+        self._say(Phase.RUNNING, keep_job=True)
 
     def _work_together(self, batch: list[Claimed], place: int) -> bool:
         """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
@@ -474,11 +516,17 @@ class Worker:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
         self._short = self._executor.short()
+        self._weigh()
         if settings.hold:
-            shares = self._executor.shares(settings.hold)
-            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+
+    def _weigh(self) -> None:
+        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        executor, hold = self._executor, self._seat.settings.hold
+        if hold or executor.alone:
+            shares = executor.shares(hold) if hold else dict.fromkeys(self._handlers.keys() - executor.alone, 0.0)
+            self._kinds, self._shares = list(shares), list(shares.values())
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

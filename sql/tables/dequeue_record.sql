@@ -7,6 +7,8 @@ WITH next AS MATERIALIZED (
      WHERE {me}.{state} IN ('queued', 'errored')
        AND ({me}.{process_after} IS NULL OR {me}.{process_after} <= now())
        AND {me}.{cancel} IS NOT TRUE
+       AND NOT EXISTS (SELECT FROM {gates} AS g
+                        WHERE g.paused_at IS NOT NULL AND (g.scope = 'all' OR (g.scope = 'kind' AND g.name = %(jobherd_kind)s)))
        AND ({condition})
      ORDER BY {order_by}
      LIMIT 1

@@ -140,7 +140,6 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
-        self._all = handlers
         self._handlers = {kind: handler for kind, handler in handlers.items() if not isinstance(handler, TableHandler)}
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
@@ -444,9 +443,6 @@ class Worker:
     def _be_alone(self) -> None:
         """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
         batch, running = self._batch, self._executor.running
-        if running is not None and isinstance(self._all[running.kind], TableHandler):
-            message = "a record of a table is held by a transaction already: the parameter `connection` of its handler is in it"
-            raise RuntimeError(message)
         place = next(place for place, row in enumerate(batch) if row is running)
         rest = batch[place + 1 :]
         del batch[place + 1 :]

@@ -31,6 +31,7 @@ import os, signal, time
 from dataclasses import dataclass
 import psycopg
 from handlers import Job, Poison, Snooze, TableStore
+from handlers._client import default_client
 from tests.support.gate import at_gate
 
 @dataclass
@@ -52,7 +53,12 @@ def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
     connection.execute("INSERT INTO effects VALUES (%s, %s)", (record.id, record.repository_name))
     job.log.info("at work on %s", record.repository_name)
     match record.what:
+        case "enqueue":
+            default_client().enqueue("t:following", {{"from": record.id}})
+        case "transaction":
+            job.transaction().__enter__()
         case "raise":
+            default_client().enqueue("t:following", {{"from": record.id}})
             raise ValueError(f"no luck with {{record.repository_name}}")
         case "twice" if record.num_failures < 1:
             raise ValueError("not yet")
@@ -120,6 +126,7 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     jobs = Jobs(stage)
     good = [jobs.add(repository=2), jobs.add(repository=1), jobs.add(repository=2)]
     bad, poison, commits = jobs.add("raise"), jobs.add("poison"), jobs.add("commit")
+    enqueues, nested = jobs.add("enqueue", 2), jobs.add("transaction", 2)
     plain = stage.enqueue("t:noop")
     fleet = jobs.start("--until-empty", workers=1)
     assert fleet.wait_exit() == 0
@@ -127,12 +134,14 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     assert [row["status"] for row in rows] == ["completed"] * 3
     assert all(row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows)
     order = [row[0] for row in stage.run("SELECT id FROM example_jobs ORDER BY started_at")]
-    assert order == [good[1], bad, poison, commits, good[0], good[2]]
+    assert order == [good[1], bad, poison, commits, good[0], good[2], enqueues, nested]
     assert [jobs.effects(job) for job in good] == [["beta"], ["alpha"], ["beta"]]
     assert jobs.row(bad)["failure_message"] == "ValueError: no luck with alpha"
     assert [jobs.row(job)["status"] for job in (bad, poison, commits)] == ["failed"] * 3
     assert [jobs.effects(job) for job in (bad, poison)] == [[], []]
     assert "transaction" in jobs.row(commits)["failure_message"]
+    assert "in a transaction already" in jobs.row(nested)["failure_message"]
+    assert stage.run("SELECT payload -> 'from' FROM jobherd.jobs WHERE kind = 't:following'") == [(enqueues,)]
     assert jobs.row(bad)["num_failures"] == 1
     for job, code in ((good[0], 0), (bad, 1)):
         [entry] = jobs.row(job)["execution_logs"]

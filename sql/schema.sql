@@ -2,12 +2,38 @@
 
 CREATE SCHEMA jobherd;
 
+CREATE TYPE jobherd.extras AS (
+	tenant text,
+	webhook text,
+	payload_bytes bytea
+);
+
+CREATE FUNCTION jobherd.call_webhook() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO jobherd.ready (kind, queue, priority, payload, extras)
+    VALUES ('jobs:webhook', NEW.queue, NEW.priority,
+            json_build_object(
+                'url', (NEW.extras).webhook,
+                'event', json_build_object(
+                    'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant, 'state', NEW.state,
+                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at,
+                    'result', CASE WHEN octet_length(NEW.result::text) <= 10000 THEN NEW.result END,
+                    'result_omitted', coalesce(octet_length(NEW.result::text) > 10000, false))),
+            CASE WHEN (NEW.extras).tenant IS NOT NULL THEN ((NEW.extras).tenant, NULL, NULL)::jobherd.extras END);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION jobherd.cancel(job_id bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
 DECLARE
     answer text;
 BEGIN
+    IF row_security_active('jobherd.ready'::regclass) THEN
+        RETURN jobherd.cancel_own(job_id);
+    END IF;
     FOR look IN 1..3 LOOP
         WITH waiting AS (
             DELETE FROM jobherd.ready WHERE id = job_id RETURNING *
@@ -17,9 +43,9 @@ BEGIN
             SELECT * FROM waiting UNION ALL SELECT * FROM later
         )
         INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
-                                     state, queue, kind, payload, error_code, error)
+                                     state, queue, kind, payload, extras, error_code, error)
         SELECT g.id, g.created_at, g.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
-               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, 'JOB_CANCELLED', 'cancelled while it waited'
+               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
@@ -41,6 +67,265 @@ BEGIN
     RETURN answer;
 END $$;
 
+CREATE FUNCTION jobherd.cancel_own(job_id bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = job_id AND j.tenant = ANY (jobherd.own_tenants())) THEN
+        RETURN jobherd.cancel(job_id);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION jobherd.check_tenant(tenant text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+BEGIN
+    IF tenant !~ '^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$' OR length(tenant) > 100 THEN
+        RAISE EXCEPTION 'jobherd: % is not the name of a tenant', quote_literal(left(tenant, 120))
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Letters, digits and _ . : @ - , at most 100 characters.';
+    END IF;
+    RETURN tenant;
+END $_$;
+
+CREATE SEQUENCE jobherd.job_ids
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+CREATE TABLE jobherd.ready (
+    id bigint DEFAULT nextval('jobherd.job_ids'::regclass) NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    run_at timestamp with time zone DEFAULT now() NOT NULL,
+    good_until timestamp with time zone,
+    timeout double precision,
+    last_error jsonb,
+    priority smallint DEFAULT 0 NOT NULL,
+    attempts smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    crashes smallint DEFAULT 0 NOT NULL,
+    alone boolean DEFAULT false NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
+    kind text NOT NULL COLLATE pg_catalog."C",
+    payload json DEFAULT '{}'::json NOT NULL,
+    extras jobherd.extras,
+    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
+    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
+    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION jobherd.claim_gated(supervisor bigint, child bigint, served text[], avoided text[], wanted integer, kinds text[], shares real[], limited text[], limits integer[], left_queue text, left_kind text, among bigint[], OUT token bigint, OUT queue text, OUT jobs jobherd.ready[], OUT more boolean) RETURNS SETOF record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    me          CONSTANT bigint := supervisor;
+    shut_queues text[];                             -- paused or full, or not to be looked at again in this call
+    shut_kinds  text[];
+    gated       text[];                             -- kinds with a gate of any sort
+    capped      text[];                             -- queues with a cap
+    next        record;
+    job         jobherd.ready;
+    batch       jobherd.ready[];
+    taken       bigint[] := '{}';
+    aside       bigint[];
+    weight      real;
+    share       real;
+    single       text;                               -- the kind of what is claimed alone
+    own         integer;                            -- this supervisor's limit for the queue
+    held        integer := 0;
+    had         boolean;
+    elsewhere   text;                               -- a queue whose rows are all in other hands
+BEGIN
+    PERFORM FROM jobherd.supervisors s WHERE s.id = me AND s.lease_until > clock_timestamp();
+    IF NOT FOUND THEN RETURN; END IF;  -- the fence against a frozen host
+    IF limited IS NULL AND NOT coalesce(array_to_string(served, ',') LIKE '%*%', false)
+       AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope <> 'queue' OR g.max_running IS NOT NULL) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- What looks shut, at a glance; what looks open is looked at again under its lock.
+    SELECT coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.shut), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind' AND g.shut), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind'), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.max_running IS NOT NULL), '{}')
+      INTO shut_queues, shut_kinds, gated, capped
+      FROM (SELECT g.scope, g.name, g.max_running,
+                   g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running AS shut
+              FROM jobherd.gates g) AS g;
+    shut_queues := shut_queues || coalesce(avoided, '{}');
+    IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    FOR turn IN 1..20 LOOP
+        elsewhere := CASE WHEN turn = 20 THEN '*' ELSE elsewhere END;  -- not all was looked at: ask again
+        -- The first job of what looks open, in the order of the served queues, priority and id: at the head of a queue, or parked.
+        WITH RECURSIVE head AS (
+            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
+            UNION ALL
+            SELECT after.queue, after.priority, after.id
+              FROM head h CROSS JOIN LATERAL (
+                   SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+                   ) AS after
+        ), aside AS (
+            (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1)
+            UNION ALL
+            SELECT after.kind, after.queue, after.priority, after.id
+              FROM aside a CROSS JOIN LATERAL (
+                   SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p WHERE (p.kind, p.queue) > (a.kind, a.queue)
+                    ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1
+                   ) AS after
+        )
+        SELECT c.queue, c.kind, c.priority, c.id INTO next
+          FROM (SELECT h.queue, NULL::text AS kind, h.priority, h.id FROM head h WHERE among IS NULL
+                UNION ALL
+                SELECT a.queue, a.kind, a.priority, a.id FROM aside a WHERE among IS NULL AND a.kind <> ALL (shut_kinds)
+                UNION ALL
+                SELECT r.queue, NULL, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
+                UNION ALL
+                SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p WHERE p.id = ANY (among) AND p.kind <> ALL (shut_kinds)) AS c
+         WHERE c.queue <> ALL (shut_queues) AND jobherd.rank_queue(c.queue, served) IS NOT NULL
+         ORDER BY jobherd.rank_queue(c.queue, served), c.priority, c.id
+         LIMIT 1;
+        EXIT WHEN NOT FOUND;
+
+        own := limits[jobherd.rank_queue(next.queue, limited)];
+        IF own IS NOT NULL THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(1, me || ' ' || next.queue, held);
+            had := had AND (SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
+                             WHERE r.queue = next.queue AND r.kind IS NOT NULL AND c.supervisor = me) < own;
+            IF NOT had THEN
+                shut_queues := shut_queues || next.queue;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF next.queue = ANY (capped) THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(2, next.queue, held);
+            had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = next.queue
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+            IF NOT had THEN
+                shut_queues := shut_queues || next.queue;
+                CONTINUE;
+            END IF;
+        END IF;
+
+        IF next.kind IS NOT NULL THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(3, next.kind, held);
+            had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = next.kind
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+            IF NOT had THEN
+                shut_kinds := shut_kinds || next.kind;
+                CONTINUE;
+            END IF;
+            DELETE FROM jobherd.parked p
+             WHERE p.id = (SELECT o.id FROM jobherd.parked o WHERE o.kind = next.kind AND o.queue = next.queue AND (among IS NULL OR o.id = ANY (among))
+                            ORDER BY o.kind, o.queue, o.priority, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+            RETURNING * INTO job;
+            IF NOT FOUND THEN
+                shut_kinds := shut_kinds || next.kind;  -- being cancelled
+                CONTINUE;
+            END IF;
+            job.attempts := job.attempts + 1;
+            batch := ARRAY[job];
+            single := job.kind;
+            EXIT;
+        END IF;
+
+        aside := '{}';
+        weight := 0;
+        FOR job IN SELECT r.* FROM ONLY jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
+                      AND (among IS NULL OR r.id = ANY (among))
+                    ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
+            had := true;
+            IF job.kind = ANY (gated) THEN
+                IF cardinality(taken) > 0 THEN EXIT; END IF;
+                IF job.kind <> ALL (shut_kinds) THEN
+                    SELECT * INTO held, had FROM jobherd.lock_cap(3, job.kind, held);
+                    IF NOT had OR EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = job.kind
+                                             AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running)) THEN
+                        shut_kinds := shut_kinds || job.kind;
+                    END IF;
+                END IF;
+                IF job.kind = ANY (shut_kinds) THEN
+                    aside := aside || job.id;
+                    CONTINUE;
+                END IF;
+                single := job.kind;
+            ELSIF own IS NOT NULL OR next.queue = ANY (capped) THEN
+                single := job.kind;
+            ELSE
+                share := CASE WHEN job.alone THEN 2 WHEN kinds IS NULL THEN 0
+                              ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END;
+                EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
+                weight := weight + share;
+            END IF;
+            taken := taken || job.id;
+            job.attempts := job.attempts + 1;
+            batch := batch || job;
+            EXIT WHEN single IS NOT NULL;
+        END LOOP;
+        IF cardinality(aside) > 0 THEN
+            WITH gone AS (DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (aside) RETURNING *) INSERT INTO jobherd.parked SELECT * FROM gone;
+        END IF;
+        IF cardinality(taken) > 0 THEN
+            DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);
+            EXIT;
+        ELSIF cardinality(aside) = 0 THEN
+            shut_queues := shut_queues || next.queue;  -- all of it is locked
+            elsewhere := next.queue;
+        END IF;
+    END LOOP;
+
+    IF batch IS NOT NULL THEN
+        INSERT INTO jobherd.running (child, token, queue, kind, jobs)
+        VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
+        RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
+        more := EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = next.queue)
+                OR EXISTS (SELECT FROM jobherd.parked p WHERE p.kind = single);
+        -- Who found the lock taken, or no slot, may sleep by now: if there is more to take, somebody must be told.
+        IF more AND single IS NOT NULL
+           AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
+                              AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
+            PERFORM jobherd.tell_sleepers(next.queue);
+        END IF;
+    ELSE
+        queue := elsewhere;
+    END IF;
+    IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
+       OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
+        PERFORM jobherd.tell_sleepers(left_queue);
+    END IF;
+    IF token IS NOT NULL OR queue IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END $$;
+
+CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE scope
+        WHEN 'queue' THEN
+            (SELECT count(*) FROM jobherd.running r WHERE r.queue = name AND r.kind IS NOT NULL)
+          + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
+              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND r.queue = name)
+        ELSE
+            (SELECT count(*) FROM jobherd.running r WHERE r.kind = name)
+          + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND j.kind = name)
+        END
+$$;
+
+CREATE FUNCTION jobherd.default_tenant() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE WHEN row_security_active('jobherd.ready'::regclass) AND cardinality(jobherd.own_tenants()) = 1 THEN (jobherd.own_tenants())[1] END
+$$;
+
 CREATE FUNCTION jobherd.delete_job() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -60,7 +345,8 @@ CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, op
 DECLARE
     job bigint;
 BEGIN
-    IF options = '{}' AND pg_column_size(payload) <= 200 AND kind ~ '^[a-z0-9_][a-z0-9_.:-]*$' AND length(kind) <= 100 THEN
+    IF options = '{}' AND NOT row_security_active('jobherd.ready'::regclass) AND pg_column_size(payload) <= 200
+       AND kind ~ '^[a-z0-9_][a-z0-9_.:-]*$' AND length(kind) <= 100 THEN
         INSERT INTO jobherd.ready (kind, payload, queue, priority)
         SELECT enqueue.kind, enqueue.payload::json, coalesce(k.queue, 'default'), coalesce(k.priority, 0::smallint)
           FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = enqueue.kind
@@ -70,11 +356,22 @@ BEGIN
     RETURN jobherd.enqueue_with(kind, payload, options);
 END $_$;
 
-CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb) RETURNS bigint
+CREATE FUNCTION jobherd.enqueue_bytes(kind text, payload_bytes bytea, options jsonb DEFAULT '{}'::jsonb, payload jsonb DEFAULT '{}'::jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF payload_bytes IS NULL THEN
+        RAISE EXCEPTION 'jobherd.enqueue_bytes: payload_bytes must not be null'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give an empty bytea, or call jobherd.enqueue.';
+    END IF;
+    RETURN jobherd.enqueue_with(kind, payload, options, payload_bytes);
+END $$;
+
+CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb, bytes bytea DEFAULT NULL::bytea) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until}';
+    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until,tenant,webhook}';
     name   text;
     wanted jsonb := coalesce(options, '{}');
     body   text := coalesce(payload, '{}')::text;
@@ -111,6 +408,10 @@ BEGIN
         IF hostile IS NOT NULL THEN
             RAISE EXCEPTION 'jobherd.enqueue: payload %', left(hostile, 500) USING ERRCODE = 'invalid_parameter_value';
         END IF;
+    END IF;
+    IF octet_length(bytes) > 1000000 THEN
+        RAISE EXCEPTION 'jobherd.enqueue: payload_bytes are % bytes, more than 1000000', octet_length(bytes)
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Store the data elsewhere and enqueue its key.';
     END IF;
     job.kind := kind;
     job.payload := body::json;
@@ -149,21 +450,84 @@ BEGIN
         IF NOT isfinite(job.good_until) OR job.good_until > '9000-01-01' OR job.good_until < '1900-01-01' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
+        name := 'tenant';
+        job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
+        name := 'webhook';
+        job.extras.webhook := wanted ->> 'webhook';
+        IF (job.extras).webhook !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length((job.extras).webhook) > 2000 THEN
+            RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
+        END IF;
+        job.extras.payload_bytes := bytes;
+        IF job.extras IS NULL THEN
+            job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
+        END IF;
     EXCEPTION WHEN data_exception OR raise_exception THEN
         RAISE EXCEPTION 'jobherd.enqueue: option "%" has a bad value %: %', name, left((wanted -> name)::text, 120), SQLERRM
             USING ERRCODE = 'invalid_parameter_value';
     END;
     IF due > now() THEN
-        INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload)
+        INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     ELSE
-        INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload)
+        INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     END IF;
     RETURN job.id;
 END $_$;
+
+CREATE FUNCTION jobherd.gate_of(what text, queue text, kind text, OUT scope text, OUT name text) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+BEGIN
+    IF (queue IS NULL) = (kind IS NULL) THEN
+        RAISE EXCEPTION 'jobherd.%: give a queue or a kind%', what, CASE WHEN queue IS NULL THEN '' ELSE ', not both' END
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example: SELECT jobherd.' || what || '(kind => ''mail:receipt'', ...).';
+    END IF;
+    IF queue = '*' THEN
+        scope := 'all';
+    ELSIF queue IS NOT NULL THEN
+        scope := 'queue';
+        IF queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(queue) > 63 THEN
+            RAISE EXCEPTION 'jobherd.%: % is not a queue name', what, quote_literal(left(queue, 120))
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . - , at most 63 characters.';
+        END IF;
+    ELSE
+        scope := 'kind';
+        IF kind !~ '^[a-z0-9_][a-z0-9_.:-]*$' OR length(kind) > 100 THEN
+            RAISE EXCEPTION 'jobherd.%: kind % is not a name like "mail:receipt"', what, quote_literal(left(kind, 120))
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . : - , at most 100 characters.';
+        END IF;
+    END IF;
+    name := coalesce(queue, kind);
+END $_$;
+
+CREATE FUNCTION jobherd.grant_tenant(role name, tenant text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF grant_tenant.role IS NULL OR grant_tenant.tenant IS NULL OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role) THEN
+        RAISE EXCEPTION 'jobherd.grant_tenant: there is no role %', coalesce(quote_ident(grant_tenant.role), 'null')
+            USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE it first.';
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role AND (rolsuper OR rolbypassrls)) THEN
+        RAISE EXCEPTION 'jobherd.grant_tenant: role % is a superuser or has BYPASSRLS, so nothing can keep it to its tenant', quote_ident(grant_tenant.role)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Take another role.';
+    END IF;
+    PERFORM jobherd.check_tenant(grant_tenant.tenant);
+    EXECUTE format('GRANT USAGE ON SCHEMA jobherd TO %I', grant_tenant.role);
+    EXECUTE format('GRANT SELECT, INSERT ON jobherd.ready, jobherd.scheduled TO %I', grant_tenant.role);
+    EXECUTE format('GRANT SELECT ON jobherd.kinds, jobherd.tenant_jobs TO %I', grant_tenant.role);
+    EXECUTE format('GRANT USAGE ON SEQUENCE jobherd.job_ids TO %I', grant_tenant.role);
+    IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = 'jobherd.ready'::regclass) THEN
+        ALTER TABLE jobherd.ready ENABLE ROW LEVEL SECURITY;
+        ALTER TABLE jobherd.scheduled ENABLE ROW LEVEL SECURITY;
+        ALTER TABLE jobherd.history ENABLE ROW LEVEL SECURITY;
+    END IF;
+    INSERT INTO jobherd.tenants (role, tenant) VALUES (grant_tenant.role, grant_tenant.tenant) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
 
 CREATE FUNCTION jobherd.hostile_path(document jsonb, path text DEFAULT '$'::text, depth integer DEFAULT 1) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -238,30 +602,69 @@ BEGIN
     END LOOP;
 END $_$;
 
-CREATE FUNCTION jobherd.pause(queue text, reason text DEFAULT NULL::text) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $_$
-BEGIN
-    IF queue IS NULL OR queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(queue) > 63 THEN
-        RAISE EXCEPTION 'jobherd.pause: % is not a queue name', coalesce(quote_literal(left(queue, 120)), 'null')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . - , at most 63 characters.';
-    END IF;
-    INSERT INTO jobherd.queues AS q (name, paused_at, paused_by, reason) VALUES (pause.queue, clock_timestamp(), session_user, pause.reason)
-    ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason
-     WHERE q.paused_at IS NULL;
-    RETURN FOUND;
-END $_$;
-
-CREATE FUNCTION jobherd.resume(queue text) RETURNS boolean
+CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    DELETE FROM jobherd.queues WHERE name = resume.queue AND paused_at IS NOT NULL;
-    IF FOUND THEN
-        PERFORM pg_notify('jobherd_jobs', resume.queue);
-        RETURN true;
+    IF held < rank THEN
+        PERFORM pg_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        had := true;
+    ELSE
+        had := pg_try_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
     END IF;
-    RETURN false;
+    IF had THEN held := greatest(held, rank); END IF;
+END $$;
+
+CREATE FUNCTION jobherd.own_tenants() RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(array_agg(DISTINCT t.tenant), '{}')
+      FROM jobherd.tenants t JOIN pg_roles r ON r.rolname = t.role
+     WHERE pg_has_role(coalesce(nullif(current_setting('role', true), 'none'), session_user)::name, r.oid, 'USAGE')
+$$;
+
+CREATE FUNCTION jobherd.pause(queue text DEFAULT NULL::text, reason text DEFAULT NULL::text, kind text DEFAULT NULL::text, resume_at timestamp with time zone DEFAULT NULL::timestamp with time zone, actor text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate   record;
+    paused boolean;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('pause', queue, kind);
+    IF pause.resume_at <= clock_timestamp() OR NOT isfinite(pause.resume_at) THEN
+        RAISE EXCEPTION 'jobherd.pause: resume_at % is not in the future', pause.resume_at
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out to pause until somebody resumes.';
+    END IF;
+    SELECT g.paused_at IS NOT NULL INTO paused FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
+    INSERT INTO jobherd.gates AS g (scope, name, paused_at, paused_by, reason, resume_at)
+    VALUES (gate.scope, gate.name, clock_timestamp(), coalesce(actor, session_user), pause.reason, pause.resume_at)
+    ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
+       SET paused_at = coalesce(g.paused_at, excluded.paused_at), paused_by = excluded.paused_by,
+           reason = coalesce(excluded.reason, g.reason), resume_at = excluded.resume_at;
+    RETURN NOT coalesce(paused, false);
+END $$;
+
+CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN served IS NULL THEN 0 ELSE
+        (SELECT min(i) FROM generate_subscripts(served, 1) AS i
+          WHERE queue = served[i] OR (right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
+$$;
+
+CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate record;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('resume', queue, kind);
+    UPDATE jobherd.gates g SET paused_at = NULL, paused_by = NULL, reason = NULL, resume_at = NULL
+     WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NOT NULL AND g.max_running IS NOT NULL;
+    IF FOUND THEN RETURN true; END IF;
+    DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NULL;
+    RETURN FOUND;
 END $$;
 
 CREATE FUNCTION jobherd.retry(job_id bigint) RETURNS text
@@ -270,12 +673,15 @@ CREATE FUNCTION jobherd.retry(job_id bigint) RETURNS text
 DECLARE
     answer text;
 BEGIN
+    IF row_security_active('jobherd.ready'::regclass) THEN
+        RETURN jobherd.retry_own(job_id);
+    END IF;
     FOR look IN 1..3 LOOP
         WITH later AS (
             DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
         )
         INSERT INTO jobherd.ready
-        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload
+        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras
           FROM later
         RETURNING 'ready' INTO answer;
         IF answer IS NULL THEN
@@ -288,9 +694,9 @@ BEGIN
                        post_mortem
                   FROM over
             )
-            INSERT INTO jobherd.ready (id, created_at, run_at, last_error, priority, max_attempts, queue, kind, payload)
+            INSERT INTO jobherd.ready (id, created_at, run_at, last_error, priority, max_attempts, queue, kind, payload, extras)
             SELECT id, created_at, now(), nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
-                   priority, max_attempts, queue, kind, payload
+                   priority, max_attempts, queue, kind, payload, extras
               FROM over
             RETURNING 'ready' INTO answer;
         END IF;
@@ -303,6 +709,75 @@ BEGIN
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
     RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.retry_own(job_id bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = job_id AND j.tenant = ANY (jobherd.own_tenants())) THEN
+        RETURN jobherd.retry(job_id);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION jobherd.revoke_tenant(role name, tenant text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    found_one boolean;
+BEGIN
+    DELETE FROM jobherd.tenants t WHERE t.role = revoke_tenant.role AND t.tenant = revoke_tenant.tenant;
+    found_one := FOUND;
+    IF found_one AND NOT EXISTS (SELECT FROM jobherd.tenants t WHERE t.role = revoke_tenant.role)
+       AND EXISTS (SELECT FROM pg_roles WHERE rolname = revoke_tenant.role) THEN
+        EXECUTE format('REVOKE ALL ON jobherd.ready, jobherd.scheduled, jobherd.kinds, jobherd.tenant_jobs FROM %I', revoke_tenant.role);
+        EXECUTE format('REVOKE ALL ON SEQUENCE jobherd.job_ids FROM %I', revoke_tenant.role);
+        EXECUTE format('REVOKE ALL ON SCHEMA jobherd FROM %I', revoke_tenant.role);
+    END IF;
+    RETURN found_one;
+END $$;
+
+CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate   record;
+    before integer;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('set_cap', queue, kind);
+    IF gate.scope = 'all' THEN
+        RAISE EXCEPTION 'jobherd.set_cap: everything together has no cap'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Cap a queue or a kind, or start fewer workers.';
+    ELSIF set_cap.max_running < 1 THEN
+        RAISE EXCEPTION 'jobherd.set_cap: max_running % is not a number from 1', set_cap.max_running
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'To let nothing run, pause it: SELECT jobherd.pause(...).';
+    END IF;
+    SELECT g.max_running INTO before FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
+    IF set_cap.max_running IS NOT NULL THEN
+        INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
+        VALUES (gate.scope, gate.name, set_cap.max_running, clock_timestamp(), coalesce(actor, session_user))
+        ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
+           SET max_running = excluded.max_running, capped_at = coalesce(g.capped_at, excluded.capped_at), capped_by = excluded.capped_by;
+    ELSE
+        UPDATE jobherd.gates g SET max_running = NULL, capped_at = NULL, capped_by = NULL
+         WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NOT NULL AND g.paused_at IS NOT NULL;
+        DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NULL;
+    END IF;
+    RETURN before;
+END $$;
+
+CREATE FUNCTION jobherd.tell_sleepers(queue text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF current_setting('jobherd.sleeps', true) = 'yes' OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+             WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
+             THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
+             ELSE true END) THEN
+        PERFORM pg_notify('jobherd_jobs', queue);
+    END IF;
 END $$;
 
 CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
@@ -318,6 +793,16 @@ CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
                                THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
      GROUP BY part
 $$;
+
+CREATE FUNCTION jobherd.wake_held() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
+        PERFORM jobherd.tell_sleepers(OLD.queue);
+    END IF;
+    RETURN NULL;
+END $$;
 
 CREATE FUNCTION jobherd.wake_paused() RETURNS trigger
     LANGUAGE plpgsql
@@ -382,6 +867,32 @@ CREATE TABLE jobherd.attempts_default (
     post_mortem jsonb
 );
 
+CREATE TABLE jobherd.gates (
+    scope text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C",
+    paused_at timestamp with time zone,
+    paused_by text,
+    reason text,
+    resume_at timestamp with time zone,
+    max_running integer,
+    capped_at timestamp with time zone,
+    capped_by text,
+    CONSTRAINT gates_cap_is_a_count CHECK (((max_running >= 1) AND ((max_running IS NULL) = (capped_at IS NULL)))),
+    CONSTRAINT gates_resume_what_is_paused CHECK (((resume_at IS NULL) OR ((paused_at IS NOT NULL) AND isfinite(resume_at)))),
+    CONSTRAINT gates_say_something CHECK (((paused_at IS NOT NULL) OR (max_running IS NOT NULL))),
+    CONSTRAINT gates_scope_is_known CHECK (((scope = ANY (ARRAY['queue'::text, 'kind'::text, 'all'::text])) AND ((scope = 'all'::text) = (name = '*'::text))))
+);
+
+CREATE VIEW jobherd.caps AS
+ SELECT scope,
+    name,
+    max_running,
+    jobherd.count_running(scope, name, capped_at) AS running,
+    capped_at,
+    capped_by
+   FROM jobherd.gates g
+  WHERE (max_running IS NOT NULL);
+
 CREATE TABLE jobherd.children (
     id bigint NOT NULL,
     supervisor bigint NOT NULL,
@@ -392,7 +903,9 @@ CREATE TABLE jobherd.children (
     pid_started bigint NOT NULL,
     backend_pid integer DEFAULT pg_backend_pid() NOT NULL,
     backend_started timestamp with time zone NOT NULL,
-    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    transaction_pid integer,
+    transaction_started timestamp with time zone
 );
 
 ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -428,6 +941,7 @@ CREATE TABLE jobherd.history (
     usage jsonb,
     post_mortem jsonb,
     progress jsonb,
+    extras jobherd.extras,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
@@ -458,17 +972,11 @@ CREATE TABLE jobherd.history_default (
     usage jsonb,
     post_mortem jsonb,
     progress jsonb,
+    extras jobherd.extras,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
 );
-
-CREATE SEQUENCE jobherd.job_ids
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
 
 CREATE TABLE jobherd.kinds (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -489,28 +997,6 @@ CREATE TABLE jobherd.progress (
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
 
-CREATE TABLE jobherd.ready (
-    id bigint DEFAULT nextval('jobherd.job_ids'::regclass) NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    run_at timestamp with time zone DEFAULT now() NOT NULL,
-    good_until timestamp with time zone,
-    timeout double precision,
-    last_error jsonb,
-    priority smallint DEFAULT 0 NOT NULL,
-    attempts smallint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    crashes smallint DEFAULT 0 NOT NULL,
-    alone boolean DEFAULT false NOT NULL,
-    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
-    kind text NOT NULL COLLATE pg_catalog."C",
-    payload json DEFAULT '{}'::json NOT NULL,
-    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
-    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
-    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
-    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
-)
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
-
 CREATE TABLE jobherd.running (
     child bigint NOT NULL,
     token bigint NOT NULL,
@@ -518,6 +1004,7 @@ CREATE TABLE jobherd.running (
     queue text NOT NULL COLLATE pg_catalog."C",
     jobs jobherd.ready[] NOT NULL,
     cancelled bigint[],
+    kind text COLLATE pg_catalog."C",
     CONSTRAINT running_holds_jobs CHECK ((cardinality(jobs) > 0))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200', autovacuum_vacuum_cost_delay='0');
@@ -538,6 +1025,7 @@ CREATE TABLE jobherd.scheduled (
     queue text DEFAULT 'default'::text CONSTRAINT ready_queue_not_null NOT NULL COLLATE pg_catalog."C",
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
+    extras jobherd.extras,
     CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
     CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
@@ -586,7 +1074,14 @@ CREATE VIEW jobherd.jobs AS
     good_until,
     timeout,
     token,
-    ran_on
+    ran_on,
+    (extras).tenant AS tenant,
+    (extras).webhook AS webhook,
+    (((octet_length((extras).payload_bytes) || ' bytes, '::text) || encode(substr((extras).payload_bytes, 1, 16), 'hex'::text)) ||
+        CASE
+            WHEN (octet_length((extras).payload_bytes) > 16) THEN '...'::text
+            ELSE ''::text
+        END) AS payload_bytes
    FROM ( SELECT ready.id,
             ready.kind,
             ready.queue,
@@ -615,7 +1110,8 @@ CREATE VIEW jobherd.jobs AS
             NULL::text AS traceback,
             NULL::text AS ran_on,
             NULL::jsonb AS usage,
-            NULL::jsonb AS post_mortem
+            NULL::jsonb AS post_mortem,
+            ready.extras
            FROM jobherd.ready
         UNION ALL
          SELECT scheduled.id,
@@ -632,56 +1128,58 @@ CREATE VIEW jobherd.jobs AS
                   WHERE (k.name = scheduled.kind)), (5)::smallint) AS "coalesce",
             scheduled.crashes,
             scheduled.payload,
-            NULL::json,
+            NULL::json AS "json",
             (scheduled.last_error ->> 'message'::text),
             (scheduled.last_error ->> 'code'::text),
             scheduled.run_at,
             scheduled.created_at,
-            NULL::timestamp with time zone,
-            NULL::timestamp with time zone,
-            NULL::jsonb,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::jsonb AS jsonb,
             scheduled.good_until,
             scheduled.timeout,
-            NULL::bigint,
-            NULL::text,
-            NULL::text,
-            NULL::jsonb,
-            NULL::jsonb
+            NULL::bigint AS int8,
+            NULL::text AS text,
+            NULL::text AS text,
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
+            scheduled.extras
            FROM jobherd.scheduled
         UNION ALL
          SELECT j.id,
             j.kind,
             j.queue,
             j.priority,
-            'running'::text,
+            'running'::text AS text,
             j.attempts,
             COALESCE(j.max_attempts, ( SELECT k.max_attempts
                    FROM jobherd.kinds k
                   WHERE (k.name = j.kind)), (5)::smallint) AS "coalesce",
             j.crashes,
             j.payload,
-            NULL::json,
+            NULL::json AS "json",
             (j.last_error ->> 'message'::text),
             (j.last_error ->> 'code'::text),
             j.run_at,
             j.created_at,
             r.claimed_at,
-            NULL::timestamp with time zone,
+            NULL::timestamp with time zone AS timestamptz,
             ( SELECT p.progress
                    FROM jobherd.progress p
                   WHERE ((p.job = j.id) AND (p.token = r.token))) AS progress,
             j.good_until,
             j.timeout,
             r.token,
-            NULL::text,
+            NULL::text AS text,
             ( SELECT ((s.host || '/'::text) || c.pid)
                    FROM (jobherd.children c
                      JOIN jobherd.supervisors s ON ((s.id = c.supervisor)))
                   WHERE (c.id = r.child)),
-            NULL::jsonb,
-            NULL::jsonb
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
+            j.extras
            FROM (jobherd.running r
-             CROSS JOIN LATERAL unnest(r.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload))
+             CROSS JOIN LATERAL unnest(r.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
         UNION ALL
          SELECT history.id,
             history.kind,
@@ -702,13 +1200,14 @@ CREATE VIEW jobherd.jobs AS
             history.started_at,
             history.finished_at,
             history.progress,
-            NULL::timestamp with time zone,
-            NULL::double precision,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::double precision AS float8,
             history.token,
             history.traceback,
             history.ran_on,
             history.usage,
-            history.post_mortem
+            history.post_mortem,
+            history.extras
            FROM jobherd.history) one;
 
 CREATE TABLE jobherd.migrations (
@@ -718,12 +1217,10 @@ CREATE TABLE jobherd.migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
-CREATE TABLE jobherd.queues (
-    name text NOT NULL COLLATE pg_catalog."C",
-    paused_at timestamp with time zone,
-    paused_by text,
-    reason text
-);
+CREATE TABLE jobherd.parked (
+)
+INHERITS (jobherd.ready)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
 ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.supervisors_id_seq
@@ -743,6 +1240,8 @@ CREATE TABLE jobherd.table_ends (
     crashed boolean NOT NULL,
     delay double precision NOT NULL,
     error text,
+    said text,
+    ran double precision,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
@@ -753,6 +1252,40 @@ ALTER TABLE jobherd.table_ends ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE VIEW jobherd.tenant_jobs WITH (security_barrier='true') AS
+ SELECT id,
+    kind,
+    queue,
+    priority,
+    state,
+    attempts,
+    max_attempts,
+    crashes,
+    payload,
+    result,
+    error,
+    error_code,
+    run_at,
+    created_at,
+    started_at,
+    finished_at,
+    progress,
+    history,
+    good_until,
+    timeout,
+    token,
+    ran_on,
+    tenant,
+    webhook,
+    payload_bytes
+   FROM jobherd.jobs
+  WHERE (tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[]));
+
+CREATE TABLE jobherd.tenants (
+    role name NOT NULL,
+    tenant text NOT NULL COLLATE pg_catalog."C"
 );
 
 CREATE SEQUENCE jobherd.tokens
@@ -766,11 +1299,32 @@ ALTER TABLE ONLY jobherd.attempts ATTACH PARTITION jobherd.attempts_default DEFA
 
 ALTER TABLE ONLY jobherd.history ATTACH PARTITION jobherd.history_default DEFAULT;
 
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN id SET DEFAULT nextval('jobherd.job_ids'::regclass);
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN created_at SET DEFAULT now();
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN run_at SET DEFAULT now();
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN priority SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN attempts SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN crashes SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN alone SET DEFAULT false;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN queue SET DEFAULT 'default'::text;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
+
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_supervisor_incarnation_key UNIQUE (supervisor, incarnation);
+
+ALTER TABLE ONLY jobherd.gates
+    ADD CONSTRAINT gates_pkey PRIMARY KEY (scope, name);
 
 ALTER TABLE ONLY jobherd.kinds
     ADD CONSTRAINT kinds_pkey PRIMARY KEY (name);
@@ -780,9 +1334,6 @@ ALTER TABLE ONLY jobherd.migrations
 
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
-
-ALTER TABLE ONLY jobherd.queues
-    ADD CONSTRAINT queues_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);
@@ -795,6 +1346,9 @@ ALTER TABLE ONLY jobherd.supervisors
 
 ALTER TABLE ONLY jobherd.table_ends
     ADD CONSTRAINT table_ends_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.tenants
+    ADD CONSTRAINT tenants_pkey PRIMARY KEY (role, tenant);
 
 CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
@@ -812,9 +1366,19 @@ CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (st
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
 
+CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
+
+CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked USING btree (kind, queue, priority, id);
+
+CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, priority, id);
+
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
 CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, priority, id);
+
+CREATE INDEX running_alone_by_queue ON jobherd.running USING btree (queue) WHERE (kind IS NOT NULL);
+
+CREATE INDEX running_by_kind ON jobherd.running USING btree (kind) WHERE (kind IS NOT NULL);
 
 CREATE INDEX scheduled_by_time ON jobherd.scheduled USING btree (run_at, id);
 
@@ -828,7 +1392,7 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
-CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE
@@ -836,4 +1400,14 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
             ELSE (set_config('jobherd.called'::text, new.queue, true) IS NOT NULL)
         END) EXECUTE FUNCTION jobherd.wake_sleepers();
 
+CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
+
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+
+CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
+
+CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
+
+CREATE POLICY own_tenant ON jobherd.ready USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
+
+CREATE POLICY own_tenant ON jobherd.scheduled USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));

@@ -258,6 +258,7 @@ class Supervisor:
         """Note what was notified; return whether it was about work and nothing else."""
         only_work = self._was_up
         notes, self.courier.notifications = self.courier.notifications, []
+        calls = 0
         for note in notes:
             self.bulletin.counts["notifications"] += 1
             if note[:7] == "@table:":
@@ -265,22 +266,29 @@ class Supervisor:
                 self.notice.bump()
                 continue
             if note[:1] != "@":
-                if not self.settings.queues or note in self.settings.queues:
-                    self.bulletin.counts["wakes"] += 1
-                    self.fleet.called()
-                    self.notice.bump()
+                calls += self.settings.serves(note)
                 continue
             only_work = False
             if note.startswith("@beat:"):
                 self.registration.echoed(note)
             elif note == "@due":
                 self.fleet.keeper_called = True
+            elif note == "@pause":
+                now = time.monotonic()
+                self.fleet.gates_changed(now)
+                self.crew.take_back(now)
+                self.notice.bump()
             elif note == "@cancel":
                 self.registration.look_for_cancels()
             elif note.startswith("@refused:"):
                 if note != self._refused:  # it may be refused twice a second for hours
                     log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
                 self._refused = note
+        if calls:
+            calls = -(-calls // self.settings.coalesce_notifies)
+            self.bulletin.counts["wakes"] += calls
+            self.fleet.called(calls)
+            self.notice.bump()
         return only_work
 
     def _obey(self, signum: int, now: float) -> None:
@@ -363,7 +371,7 @@ class Supervisor:
             self._heard_empty([("f",)])
             return
         self._ask_empty_at = now + 1.0
-        served = list(self.settings.queues) or None
+        served = list(self.settings.served) or None
         self.courier.ask("find_work", {"served": served}, self._heard_empty)
 
     def _stores_are_empty(self, idled: int) -> bool:
@@ -434,7 +442,8 @@ def limits(settings: Settings) -> Limits:
         max_rss=settings.max_rss,
         jitter=settings.jitter,
         until_empty=settings.until_empty,
-        hold=settings.hold if settings.batch > 1 else 0.0,
+        hold=settings.hold if settings.most_claimed > 1 else 0.0,
+        reserved=settings.reserved,
     )
 
 

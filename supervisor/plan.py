@@ -250,13 +250,23 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
         if old and kind is WORKER and missing <= 0 and not resting and len(here) <= wanted:
             missing = 1  # one newcomer at a time; an old one goes when it is READY
         free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
-        result.actions.extend(Fork(slot) for slot in free[: max(missing, 0)])
+        forked = free[: max(missing, 0)]
+        if fleet.limits.reserved and kind is WORKER:
+            _reserve(forked, [slot for slot in here if slot not in old], fleet)
+        result.actions.extend(Fork(slot) for slot in forked)
         for slot in _surplus(here, old, wanted, kind):
             result.actions.append(Dismiss(slot))
             fleet.dismissed(slot, now)
     if fleet.reloading and not any(_outdated(slot, fleet) for slot in fleet.workers() if slot.counts):
         fleet.reloading = False
         fleet.notes.append("reloaded: every worker runs the new code")
+
+
+def _reserve(forked: list[Slot], here: list[Slot], fleet: Fleet) -> None:
+    """Say which queue each newcomer serves: one that lacks workers of its own, or all."""
+    lacking = [queue for queue, count in fleet.limits.reserved for _ in range(count - sum(slot.reserved == queue for slot in here))]
+    for place, slot in enumerate(forked):
+        slot.reserved = lacking[place] if place < len(lacking) else ""
 
 
 def _outdated(slot: Slot, fleet: Fleet) -> bool:

@@ -29,15 +29,18 @@ from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.stride import LONG, SOUGHT, WALKS, Stride
 from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
+from workers.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
     from workers.main import Body
+    from workers.seat import ChildSettings
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -89,7 +92,17 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
         problems.append(say_none_found(settings.handlers))
     for problem in problems:
         _say_problem(body, problem)
-    return None if problems else (found.kinds, Hooks(all_hooks(more, found)))
+    return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+
+
+def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
+    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    if not settings.webhook_secret:
+        return {}
+    from handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+
+    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
 
 
 def begin(body: Body, caller: Caller) -> bool:
@@ -148,6 +161,12 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        self._batch: list[Claimed] = []
+        settings = body.seat.settings
+        self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
+        """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._last = ("", "")
+        """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
         """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
@@ -157,14 +176,17 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
-        settings = self._seat.settings
-        self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
+        self._stride = Stride()
+        ran_on = f"{settings.host}/{os.getpid()}"
+        self._clerk = Clerk(self._session, ran_on=ran_on)
+        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,
+            transactions=self._transactions,
             settings=settings,
             title=body.title,
             hooks=hooks,
@@ -173,7 +195,6 @@ class Worker:
         if self._together and settings.hold:
             # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
             self._wanted = self._fewest = min(settings.batch, max(self._together.values()))
-            self._kinds, self._shares = list(shares := self._executor.shares(settings.hold)), list(shares.values())
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -182,9 +203,18 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        self._weigh()
         stores = tables_of(handlers)
         self._tables = (
-            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            Tables(
+                stores,
+                seat=self._seat,
+                session=self._session,
+                executor=self._executor,
+                alarm=self._alarm,
+                taken=self._tell_of_more,
+                hooks=hooks,
+            )
             if stores
             else None
         )
@@ -204,8 +234,11 @@ class Worker:
             self._work(batch)
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
+        if self._last[0]:
+            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        self._transactions.close()
         if self._tables is not None:
             self._tables.close()
         self._session.close()
@@ -252,6 +285,9 @@ class Worker:
                     send(self._seat.report, More())
                 self._woken = False
                 return batch
+            if rows and not rows[-1].id and not rows[-1].queue:
+                self._gated, self._last = not self._gated, ("", "")  # gates have appeared, or the last one has gone
+                continue
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
@@ -266,7 +302,10 @@ class Worker:
             avoided.clear()
 
     def _idle(self, epoch: int, longest: float) -> None:
-        self._rest(epoch, longest * random.uniform(0.9, 1.1))
+        longest *= random.uniform(0.9, 1.1)
+        if self._stride.place:  # the next claim that walks may find what this one did not look for
+            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
+        self._rest(epoch, longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -291,9 +330,14 @@ class Worker:
         """Settle what is not settled and claim, together."""
         if not self._handlers:
             return []  # only tables are worked here: the queue's jobs are for others
+        stride = self._stride
+        if stride.doubt:
+            dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
+            stride.note_dead(dead["ready"], named=bool(self._seat.settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)
         rows = None
-        if self._unsettled:
+        begun, together = time.monotonic(), bool(self._unsettled)
+        if together:
             self._say(Phase.SETTLING, keep_job=True)
             relieved = self._board.revoked == self._token
             rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
@@ -306,13 +350,24 @@ class Worker:
         self._board.count_claim(empty=not rows)
         if not rested:
             self._executor.look_at_clock()
-        return [Claimed._make(row) for row in rows]
+        found = [Claimed._make(row) for row in rows]
+        took = self._claimed_at - begun
+        if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
+            stride.note_claim(found, sought=by == SOUGHT, took=took, together=together, now=self._claimed_at)
+        return found
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
-        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+        if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        self._examine()
+        worked = self._tables.work(self._admits)
+        if worked:
+            self._examine()
+        self._worn = self._worn or self._hooks.torn
+        return worked
+
+    def _admits(self, _kind: str) -> bool:
+        """Whether records of that store may be taken now."""
         return True
 
     def _tell_of_more(self) -> None:
@@ -333,7 +388,18 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
-        return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
+        if self._gated:
+            claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
+            claim["narrowed"] = False
+            return self._narrow("claim_gated", claim)
+        alone = rested and settings.hold and not self._together
+        by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
+        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
+            place = self._stride.place or (None, None, None)
+            claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
+            return SOUGHT, claim
+        return by, claim
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         """Return a statement that claims, and its parameters, so that it takes only what this child may take: here, everything."""
@@ -344,6 +410,8 @@ class Worker:
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._token = batch[0].token
+            if self._gated:
+                self._last = (batch[0].queue, batch[0].kind)
             surplus = batch[self._wanted :]
             if surplus:
                 # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
@@ -356,6 +424,7 @@ class Worker:
 
     def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board, together = self._alarm, self._executor, self._board, self._together
+        self._batch = batch
         self._held = {row.id for row in batch}
         alarm.begin(self._token, self._held)
         among = len(batch) > 1
@@ -391,12 +460,27 @@ class Worker:
                 self._lose(len(batch) - place)
                 return
             now = finished.ended
+            if executor.committed:
+                executor.committed = False
+                self._forget()  # it was the only one
+                break
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 self._hand_back(batch[place + 1 :])
                 return
         self._adapt(batch)
+
+    def _be_alone(self) -> None:
+        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        batch, running = self._batch, self._executor.running
+        place = next(place for place, row in enumerate(batch) if row is running)
+        rest = batch[place + 1 :]
+        del batch[place + 1 :]
+        self._board.set_held(0)
+        self._hand_back(rest)
+        self._settle(more=True)
+        self._say(Phase.RUNNING, keep_job=True)
 
     def _work_together(self, batch: list[Claimed], place: int) -> bool:
         """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
@@ -459,11 +543,17 @@ class Worker:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
         self._short = self._executor.short()
+        self._weigh()
         if settings.hold:
-            shares = self._executor.shares(settings.hold)
-            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+
+    def _weigh(self) -> None:
+        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        executor, hold = self._executor, self._seat.settings.hold
+        if hold or executor.alone:
+            shares = executor.shares(hold) if hold else dict.fromkeys(self._handlers.keys() - executor.alone, 0.0)
+            self._kinds, self._shares = list(shares), list(shares.values())
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

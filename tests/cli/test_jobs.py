@@ -89,7 +89,7 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
     past(database, "failed")
     past(database, "completed", many=20_000)
     send(database, "ANALYZE jobherd.history")
-    parameters = {"states": ["failed"], "kind": None, "queue": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
+    parameters = {"states": ["failed"], "kind": None, "queue": None, "tenant": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
     with psycopg.connect(database) as conn:
         plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
@@ -238,6 +238,25 @@ def test_pause_and_resume(database):
     refused = jobherd("pause", "No Queue", dsn=database)
     assert refused.code == 2
     assert "not a queue name" in refused.err
+
+
+def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
+    assert jobherd("cap", "media", "10", dsn=database).out == "media runs at most 10 at a time; there was no cap\n"
+    assert jobherd("cap", "--kind", "report:year", "3", dsn=database).out == "report:year runs at most 3 at a time; there was no cap\n"
+    assert jobherd("pause", "--kind", "mail:receipt", "--for", "1h", "--by", "ada", "--reason", "bounces", dsn=database).out.startswith(
+        "mail:receipt is"
+    )
+    shown = jobherd("queues", dsn=database).out
+    assert "0 of 10" in shown
+    assert "by ada, until" in shown
+    gates = {gate["name"]: gate for gate in jobherd("status", "--json", dsn=database).json["gates"]}
+    assert (gates["media"]["scope"], gates["media"]["running"], gates["media"]["max_running"]) == ("queue", 0, 10)
+    assert gates["mail:receipt"]["paused"] is True
+    assert jobherd("resume", "--kind", "mail:receipt", dsn=database).out == "mail:receipt is resumed\n"
+    assert jobherd("cap", "media", "off", dsn=database).out == "media has no cap; it was 10\n"
+    assert jobherd("pause", "*", dsn=database).out == "everything is paused\n"
+    for wrong in (["cap", "media"], ["cap", "media", "0"], ["pause"], ["pause", "a", "--kind", "a:b"], ["pause", "a", "--for", "long"]):
+        assert jobherd(*wrong, dsn=database).code == 2, wrong
 
 
 def test_queues_count_what_they_hold(database):

@@ -280,6 +280,12 @@ class Settings:
         "Where /metrics, /livez, /readyz and /startupz are served.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
     )  # fmt: skip
+    metrics_tenants: int = setting(
+        0,
+        values.whole(1, 1000, zero="none"),
+        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        group="Watching", metavar="N", says="0: none",
+    )  # fmt: skip
     log_format: str = setting(
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
     )
@@ -388,6 +394,7 @@ class Settings:
             webhook_secret=self.webhook_secret,
             webhook_allow=self.webhook_allow,
             webhook_timeout=self.webhook_timeout,
+            metrics_tenants=self.metrics_tenants,
         )
 
     def _contradictions(self) -> tuple[str, ...]:

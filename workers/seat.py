@@ -59,6 +59,8 @@ class ChildSettings:
     """What signs the calls of webhooks; without it they are not called here."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
+    metrics_tenants: int = 0
+    """How many tenants the metrics show by name."""
 
 
 @dataclass(frozen=True, slots=True)

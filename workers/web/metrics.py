@@ -291,6 +291,11 @@ class JobherdCollector(Collector):
         for queue, held in queues.items():
             paused.add_metric([queue], held)
         yield from (jobs, capped, oldest, paused, at)
+        if owned := self._measurer.tenants():
+            tenants = GaugeMetricFamily("jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"])
+            for (tenant, state), number in owned.items():
+                tenants.add_metric([tenant, state], number)
+            yield tenants
 
 
 def _now(board: Board) -> Now | None:

@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+from contextvars import ContextVar, Token
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 Connection: TypeAlias = "psycopg.Connection[Any]"
 AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
+Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
 
@@ -226,7 +228,8 @@ class Client:
         """Put one job into the queue and return its id.
 
         kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
-        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, as in `Handler.options`.
+        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, as in `Handler.options`; payload_bytes:
+            bytes that reach the handler untouched, beside the payload.
         Raises PayloadError, ValueError or TypeError for what is wrong with them.
 
         >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
@@ -535,11 +538,38 @@ class AsyncClient:
 
 
 _default: Client | None = None
+_joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
+"""The connection of the job's transaction that this code runs in. Of the context and not of the process: what a thread that an earlier
+job has left enqueues meanwhile must not be rolled back with this one's."""
+
+
+def join(connection: Own) -> Token[Own | None]:
+    """From here on, whoever enqueues without naming a client or connection does so in the transaction of `connection`."""
+    return _joined.set(connection)
+
+
+def part(before: Token[Own | None]) -> None:
+    """End what `join` began."""
+    _joined.reset(before)
+
+
+def joined() -> Own | None:
+    """Return the connection of the job's transaction that the caller runs in, or None."""
+    return _joined.get()
 
 
 def default_client() -> Client:
-    """Return the process-wide client: what `Handler.enqueue` uses when it is given neither client nor connection."""
+    """Return what `Handler.enqueue` uses when it is given neither client nor connection: the process-wide client.
+
+    Inside a job's transaction it is a client of that transaction.
+    Raises TypeError inside the transaction of a coroutine, whose connection must be awaited.
+    """
     global _default  # the one place that knows it
+    if (own := _joined.get()) is not None:
+        if isinstance(own, psycopg.AsyncConnection):
+            message = "this runs in the transaction of a coroutine, and blocking there would stop the event loop: await aenqueue(...)"
+            raise TypeError(message)
+        return Client(schema=sql.SCHEMA if _default is None else _default.schema, connection=own)
     if _default is None:
         _default = Client()
     return _default

@@ -104,6 +104,7 @@ def handler(
     poison_on: ErrorsLike = ...,
     backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
+    transactional: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
     cost: Mapping[str, float] = ...,
@@ -145,6 +146,7 @@ def handler(  # one parameter for each option
     poison_on: ErrorsLike = (),
     backoff_on: Mapping[type[BaseException] | str, BackoffLike] | None = None,
     exclusive: bool = False,
+    transactional: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",
     batch: int | None = None,
@@ -167,6 +169,8 @@ def handler(  # one parameter for each option
     retry_on: only these exceptions are tried again, others fail the job at once; default None: all are.
     poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
     exclusive: never two runs at once, not even for a moment after a lost lease, default False.
+    transactional: each attempt runs in a transaction, `job.connection`, that is committed together with the job's completion, and of an
+        attempt that fails nothing is left in the database, default False. See `Job.transaction` for a part of a handler.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
         keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
     batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
@@ -200,6 +204,7 @@ def handler(  # one parameter for each option
         poison_on=poison_on,
         backoff_on={} if backoff_on is None else backoff_on,
         exclusive=exclusive,
+        transactional=transactional,
         keep_completed=keep_completed,
         keep_failed=keep_failed,
         batch=batch,

@@ -20,6 +20,8 @@ from handlers._durations import Duration, at_least_zero, positive
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
 QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
+TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
+WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
 CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 Errors: TypeAlias = tuple[type[BaseException] | str, ...]
@@ -64,6 +66,30 @@ def check_queue(value: object) -> str:
     return value
 
 
+def check_tenant(value: object) -> str:
+    """Return `value` if it can name a tenant, or raise ValueError with the rule.
+
+    >>> check_tenant("acme")
+    'acme'
+    """
+    if not isinstance(value, str) or not TENANT.fullmatch(value):
+        message = f"tenant {_shown(value)} is not a name like 'acme': use letters, digits and _ . : @ - , at most 100 characters"
+        raise ValueError(message)
+    return value
+
+
+def check_webhook(value: object) -> str:
+    """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule. Whether it may be called is seen when it is.
+
+    >>> check_webhook("https://example.com/done?by=jobherd")
+    'https://example.com/done?by=jobherd'
+    """
+    if not isinstance(value, str) or not WEBHOOK.fullmatch(value) or len(value) > 2000:
+        message = f"webhook must be a URL like 'https://example.com/done', without a user, at most 2000 characters, not {_shown(value)}"
+        raise ValueError(message)
+    return value
+
+
 def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
     """Return `value` if it is a whole number from `least` to 32767, or raise ValueError naming `field`.
 
@@ -93,6 +119,7 @@ class Policy:
     poison_on: Errors = ()
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = field(default=())
     exclusive: bool = False
+    transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
     batch: int | None = None
@@ -126,15 +153,20 @@ def check_policy(
     exclusive: object,
     keep_completed: Duration,
     keep_failed: Duration,
+    transactional: object = False,
     batch: int | None = None,
     linger: Duration = 0.0,
     cost: object = MappingProxyType({}),
     flags: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
-    if not isinstance(exclusive, bool):
-        message = f"exclusive must be True or False, not {_shown(exclusive)}"
-        raise TypeError(message)
+    for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
+        if not isinstance(switch, bool):
+            message = f"{name} must be True or False, not {_shown(switch)}"
+            raise TypeError(message)
+    if transactional and batch is not None:
+        message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
+        raise ValueError(message)
     if not isinstance(backoff_on, Mapping):
         message = (
             f"backoff_on must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
@@ -155,7 +187,8 @@ def check_policy(
             (error, check_backoff(wait, field=f"backoff_on[{error if isinstance(error, str) else error.__name__}]"))
             for error, wait in backoff_on.items()
         ),
-        exclusive=exclusive,
+        exclusive=bool(exclusive),
+        transactional=bool(transactional),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),

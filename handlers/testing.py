@@ -32,6 +32,7 @@ from handlers._payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from handlers._backoff import Dice
     from handlers._bulk import Chunk
@@ -88,15 +89,23 @@ def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
     >>> run(double, number=21).result
     42
     """
-    return run_payload(handler, handler.payload(*args, **kwargs))
+    data = handler.split_bytes(args, kwargs)[0]
+    return run_payload(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
 
 def run_payload(
-    handler: AnyHandler, payload: object, *, attempt: int = 1, max_attempts: int | None = None, random: Dice = _random, **fields: Any
+    handler: AnyHandler,
+    payload: object,
+    *,
+    attempt: int = 1,
+    max_attempts: int | None = None,
+    random: Dice = _random,
+    payload_bytes: bytes | None = None,
+    **fields: Any,
 ) -> Ran:
     """Run a handler once with any payload, also one that does not fit.
 
-    attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
+    payload_bytes: what goes along as bytes, default nothing. attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
     random: where the jitter of the back-off comes from. fields: for `Job`, like `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
@@ -107,9 +116,10 @@ def run_payload(
     try:
         decoded = decode_payload(text)
         arguments = handler.binding.bind(decoded)
+        handler.signature.take_bytes(arguments, payload_bytes)
     except PayloadError as problem:
         return Ran(unreadable(problem), exception=problem)
-    job = _job(handler, told, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
+    job = _job(handler, told, {"attempt": attempt, "max_attempts": limit, "payload": decoded, "payload_bytes": payload_bytes} | fields)
     ending: object
     try:
         ending = call(handler, job, arguments)
@@ -222,7 +232,8 @@ class Inline:
 
     def run(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
         """Run a handler once, as `run` does; what it writes through `connection` stays if it returns and is undone if it raises."""
-        return self._attempt(handler, handler.payload(*args, **kwargs))
+        data = handler.split_bytes(args, kwargs)[0]
+        return self._attempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
     def drain(self, handlers: Iterable[AnyHandler], *, attempts: int = 1, most: int = 1000) -> list[Enqueued]:
         """Run the jobs that wait, and those that they enqueue, until none is left. Returns the jobs that ran.
@@ -243,7 +254,8 @@ class Inline:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit)
+                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes")}
+                ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit, **own)
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
             job.ran.append(ran)
@@ -254,12 +266,56 @@ class Inline:
         undo = _Undo()
         ran = Ran(EXPIRED)
         before = len(self.jobs)
+        doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
         with contextlib.suppress(_Undo), self.connection.transaction():
-            ran = run_payload(handler, payload, **fields)
-            if ran.exception is not None:
+            ran = run_payload(handler, payload, doors=doors, **fields)
+            if doors.completed is not None:
+                ran = Ran(doors.completed, ran.progress)
+            if ran.exception is not None or (handler.policy.transactional and ran.outcome.label != "ok"):
                 del self.jobs[before:]
                 raise undo
         return ran
+
+
+class _InlineDoors:
+    """Transactions of jobs that `inline` runs: parts of its own. completed: what the job became by one, if it did."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
+        self.completed: Outcome | None = None
+        self._connection = connection
+        self._declared = declared
+        self._part: AbstractContextManager[psycopg.Transaction] | None = None
+
+    def begin(self) -> psycopg.Connection[Any]:
+        if self._declared or self._part is not None or self.completed is not None:
+            message = "the job is in a transaction already, or was completed by one"
+            raise RuntimeError(message)
+        self._part = self._connection.transaction()
+        self._part.__enter__()
+        return self._connection
+
+    def abegin(self) -> psycopg.AsyncConnection[Any]:
+        message = "`inline` has a synchronous connection: test the transaction of a coroutine with a worker"
+        raise RuntimeError(message)
+
+    def complete(self, result: object) -> None:
+        self.completed = outcome_of(result)
+        self._end(None)
+
+    def undo(self) -> None:
+        self._end(_Undo())
+
+    def connection(self) -> psycopg.Connection[Any]:
+        if self._part is None and not self._declared:
+            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+            raise RuntimeError(message)
+        return self._connection
+
+    def _end(self, problem: _Undo | None) -> None:
+        part, self._part = self._part, None
+        if part is not None:
+            with contextlib.suppress(_Undo):
+                part.__exit__(None if problem is None else _Undo, problem, None)
 
 
 class _Undo(Exception):  # noqa: N818  # rolls a savepoint back

@@ -190,6 +190,13 @@ class Settings:
         "How often the keeper looks for running jobs that nobody holds any more.",
         group="Work", metavar="TIME",
     )  # fmt: skip
+    long_transaction: float = setting(
+        60.0,
+        values.span(0.001, 86400),
+        "A job's transaction that was open longer is warned about: as long as it is open, nothing in the database can be vacuumed that was "
+        "updated or deleted since it began.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
     until_empty: bool = setting(False, values.switch(), "Drain what is there, then exit with 0. For CI, cron and tests.", group="Work")
 
     # -- the children ----------------------------------------------------------------------------------------------------
@@ -361,6 +368,7 @@ class Settings:
             retry_initial=self.db_retry_initial,
             retry_max=self.db_retry_max,
             lease=self.lease,
+            long_transaction=self.long_transaction,
             grace=self.grace,
             unknown_delay=self.unknown_delay,
             unknown_for=self.unknown_for,

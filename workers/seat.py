@@ -40,6 +40,8 @@ class ChildSettings:
     retry_max: float = 30.0
     """Back-off of a child that has lost its database: from initial, doubling, to max, for ever."""
     lease: float = 15.0
+    long_transaction: float = 60.0
+    """A job's transaction that was open longer is warned about."""
     grace: float = 5.0
     """Each rung of the ladder: timer, then SIGTERM, then SIGKILL."""
     unknown_delay: float = 60.0

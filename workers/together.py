@@ -21,9 +21,10 @@ from handlers._dispositions import JobInterrupted, JobTimeout
 from handlers._outcome import EXPIRED, OK, Raised
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
+from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import OUTCOMES, Now, Phase, Reason, fence
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable, hand_over
 from workers.settle import Finished
 
 if TYPE_CHECKING:
@@ -134,7 +135,10 @@ class TogetherExecutor(Executor):
                 fits = False
                 try:
                     job.payload = decode_payload(row.payload)
-                    payload = handler.binding.bind(job.payload)[WHOLE]
+                    arguments = handler.binding.bind(job.payload)
+                    if row.extras is not None:
+                        signature.take_bytes({}, hand_over(row.extras, job).payload_bytes)
+                    payload = arguments[WHOLE]
                     fits = True
                     for hook in () if kind.hooks is None else kind.hooks.before:
                         hook.tell(job)
@@ -205,6 +209,7 @@ class TogetherExecutor(Executor):
     def _one_of(self, row: Claimed, deadline: float, said: dict[int, str]) -> Job:
         """Return a job of a call. Its progress is written with its outcome: the board holds that of one job."""
         job = self._job(row, self._most(row), deadline)
+        job.doors = TOGETHER
         told = self._alarm.told
         job.on_progress = _into(said, row.id)
         job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._is_cancelled()

@@ -32,6 +32,7 @@ from workers.settle import Clerk, Finished, UnsettledError
 from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
+from workers.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,6 +149,7 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        self._batch: list[Claimed] = []
         settings = body.seat.settings
         self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
         """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
@@ -162,13 +164,16 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
-        self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
+        ran_on = f"{settings.host}/{os.getpid()}"
+        self._clerk = Clerk(self._session, ran_on=ran_on)
+        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,
+            transactions=self._transactions,
             settings=settings,
             title=body.title,
             hooks=hooks,
@@ -177,7 +182,6 @@ class Worker:
         if self._together and settings.hold:
             # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
             self._wanted = self._fewest = min(settings.batch, max(self._together.values()))
-            self._kinds, self._shares = list(shares := self._executor.shares(settings.hold)), list(shares.values())
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -186,6 +190,7 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        self._weigh()
         stores = tables_of(handlers)
         self._tables = (
             Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
@@ -212,6 +217,7 @@ class Worker:
             self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        self._transactions.close()
         if self._tables is not None:
             self._tables.close()
         self._session.close()
@@ -372,6 +378,7 @@ class Worker:
 
     def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board, together = self._alarm, self._executor, self._board, self._together
+        self._batch = batch
         self._held = {row.id for row in batch}
         alarm.begin(self._token, self._held)
         among = len(batch) > 1
@@ -407,12 +414,27 @@ class Worker:
                 self._lose(len(batch) - place)
                 return
             now = finished.ended
+            if executor.committed:
+                executor.committed = False
+                self._forget()  # it was the only one
+                break
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 self._hand_back(batch[place + 1 :])
                 return
         self._adapt(batch)
+
+    def _be_alone(self) -> None:
+        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        batch, running = self._batch, self._executor.running
+        place = next(place for place, row in enumerate(batch) if row is running)
+        rest = batch[place + 1 :]
+        del batch[place + 1 :]
+        self._board.set_held(0)
+        self._hand_back(rest)
+        self._settle(more=True)
+        self._say(Phase.RUNNING, keep_job=True)
 
     def _work_together(self, batch: list[Claimed], place: int) -> bool:
         """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
@@ -475,11 +497,17 @@ class Worker:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
         self._short = self._executor.short()
+        self._weigh()
         if settings.hold:
-            shares = self._executor.shares(settings.hold)
-            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+
+    def _weigh(self) -> None:
+        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        executor, hold = self._executor, self._seat.settings.hold
+        if hold or executor.alone:
+            shares = executor.shares(hold) if hold else dict.fromkeys(self._handlers.keys() - executor.alone, 0.0)
+            self._kinds, self._shares = list(shares), list(shares.values())
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

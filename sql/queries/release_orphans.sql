@@ -1,8 +1,13 @@
 -- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. Run by
--- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started.
-WITH held AS (
-    DELETE FROM jobherd.running r
+-- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
+-- transaction of such a job still holds is left for the next time.
+WITH free AS MATERIALIZED (
+    SELECT r.child, r.token
+      FROM jobherd.running r
      WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)
+       FOR UPDATE SKIP LOCKED
+), held AS (
+    DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
     RETURNING r.token, r.claimed_at, r.jobs, r.cancelled
 ), job AS MATERIALIZED (
     SELECT j.*, h.token, h.claimed_at, coalesce(k.keep_failed, 30) AS keep,
@@ -12,15 +17,15 @@ WITH held AS (
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, true, queue, kind, payload
+                               queue, kind, payload, extras)
+    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, error_code, error)
+                                 state, queue, kind, payload, extras, error_code, error)
     SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
-           fate, queue, kind, payload, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
+           fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'

@@ -111,6 +111,8 @@ def test_a_good_kind_is_taken(kind):
         ({"retry_on": ("BUSY", "busy")}, TypeError, "retry_on takes exception classes and error codes.*'busy'"),
         ({"backoff_on": {ValueError: "x"}}, ValueError, r"backoff_on\[ValueError\]"),
         ({"exclusive": 1}, TypeError, "exclusive must be True or False"),
+        ({"transactional": "yes"}, TypeError, "transactional must be True or False"),
+        ({"transactional": True, "batch": 5}, ValueError, "transactional and batch exclude each other"),
         ({"keep_completed": "x"}, ValueError, "keep_completed"),
         ({"keep_failed": "999999w"}, ValueError, "keep_failed is out of range"),
         ({"time_out": 5}, TypeError, "time_out"),

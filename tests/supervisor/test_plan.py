@@ -369,7 +369,10 @@ def test_hup_replaces_one_by_one_and_never_goes_below():
 @pytest.mark.promise("C17", "C18")
 def test_a_queue_keeps_its_workers_whoever_is_replaced():
     story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
-    served = lambda: sorted(slot.reserved for slot in story.fleet.workers() if slot.counts)
+
+    def served():
+        return sorted(slot.reserved for slot in story.fleet.workers() if slot.counts)
+
     assert served() == ["", "high", "low"]
     story.dies(next(slot.number for slot in story.fleet.workers() if slot.reserved == "high"))
     story.step(60)

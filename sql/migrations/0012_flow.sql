@@ -97,10 +97,10 @@ CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN (OLD.kind 
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) LANGUAGE plpgsql AS $$
 BEGIN
     IF held < rank THEN
-        PERFORM pg_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        PERFORM pg_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
         had := true;
     ELSE
-        had := pg_try_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        had := pg_try_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
     END IF;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;

@@ -126,9 +126,15 @@ class Settings:
         "alone. With none: every queue, the most urgent job first.",
         group="Work", metavar="NAMES", says="all",
     )  # fmt: skip
+    queue_priorities: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(-32768, 32767),
+        "The order of the queues, the lower number first, where it is not the one in which `queues` names them. A queue without a number has 0.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
-        values.counts(),
+        values.numbers(1, 100_000),
         "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
@@ -336,8 +342,12 @@ class Settings:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The queues to serve, and prefixes of them, without their numbers of workers."""
-        return tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        """The queues to serve, and prefixes of them, the most urgent first, without their numbers of workers."""
+        named = tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        if not self.queue_priorities:
+            return named
+        order = dict(self.queue_priorities)
+        return tuple(sorted(named or (*order, *({"*"} - set(order))), key=lambda queue: order.get(queue, 0)))
 
     @property
     def reserved(self) -> tuple[tuple[str, int], ...]:

@@ -106,6 +106,16 @@ def test_a_paused_queue_is_shown_as_paused(database, conn, always):
         assert child.scrape().of("jobherd_queue_paused", queue="media") == 0
 
 
+def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
+    conn.execute("SELECT jobherd.set_cap(kind => 'k', max_running => 3), jobherd.pause('*')")
+    hold(conn, "default", jobs=2, age=20, token=1)
+    with Web(database) as child:
+        scrape = child.scrape()
+    assert scrape.all("jobherd_paused") == {("*", "all"): 1, ("k", "kind"): 0}
+    assert scrape.all("jobherd_cap_limit") == {("k", "kind"): 3}
+    assert scrape.all("jobherd_cap_running") == {("k", "kind"): 2}
+
+
 def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):
     monkeypatch.setattr(measure, "MOST", 1000)
     put(conn, "ready", "default", number=1500)

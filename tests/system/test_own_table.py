@@ -332,8 +332,11 @@ def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: 
     new = jobs.add("new")
     gate.wait_arrival(new).open()
     assert jobs.wait(new, "completed")
-    fleet.signal(signal.SIGKILL)
+    held = jobs.add("new")
+    gate.wait_arrival(held)
+    fleet.signal(signal.SIGKILL)  # the supervisor: its worker hands the record back
     fleet.wait_gone()
+    assert (jobs.row(held)["status"], jobs.row(held)["num_resets"]) == ("queued", 0)
 
 
 ASKED = """

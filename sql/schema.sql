@@ -8,6 +8,23 @@ CREATE TYPE jobherd.extras AS (
 	payload_bytes bytea
 );
 
+CREATE FUNCTION jobherd.call_webhook() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO jobherd.ready (kind, queue, priority, payload, extras)
+    VALUES ('jobs:webhook', NEW.queue, NEW.priority,
+            json_build_object(
+                'url', (NEW.extras).webhook,
+                'event', json_build_object(
+                    'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant, 'state', NEW.state,
+                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at,
+                    'result', CASE WHEN octet_length(NEW.result::text) <= 10000 THEN NEW.result END,
+                    'result_omitted', coalesce(octet_length(NEW.result::text) > 10000, false))),
+            CASE WHEN (NEW.extras).tenant IS NOT NULL THEN ((NEW.extras).tenant, NULL, NULL)::jobherd.extras END);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION jobherd.cancel(job_id bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -1386,6 +1403,8 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+
+CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

@@ -7,6 +7,7 @@ working directory, else it is the default; what was not given is never taken for
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from dataclasses import dataclass, field, fields
@@ -241,6 +242,23 @@ class Settings:
         group="Children", metavar="SHARE",
     )  # fmt: skip
 
+    # -- webhooks --------------------------------------------------------------------------------------------------------
+    webhook_secret: tuple[str, ...] = setting(
+        (),
+        values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
+        "What signs the calls of webhooks; two while one is replaced by the other. Without it webhooks are not called by this supervisor.",
+        group="Webhooks", metavar="SECRET", says="none", secret=True,
+    )  # fmt: skip
+    webhook_allow: tuple[str, ...] = setting(
+        (),
+        values.words("host names, addresses or networks", ","),
+        "Who may be called by webhooks though the address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
+        group="Webhooks", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    webhook_timeout: float = setting(
+        10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
+    )
+
     # -- the end ---------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
@@ -367,6 +385,9 @@ class Settings:
             log_format=self.resolved_log_format(),
             log_level=self.log_level,
             host=socket.gethostname(),
+            webhook_secret=self.webhook_secret,
+            webhook_allow=self.webhook_allow,
+            webhook_timeout=self.webhook_timeout,
         )
 
     def _contradictions(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
+    from workers.connection import Row
     from workers.main import Body
 
 _log = logging.getLogger("jobherd.worker")
@@ -118,8 +119,8 @@ def say_none_found(sources: Sequence[str]) -> str:
 
 
 def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
-    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
-    if hooks.hooks.at(before_claim):
+    """Return the worker that this child is: one that asks before it claims only if a hook wants to be asked or there is a budget."""
+    if hooks.hooks.at(before_claim) or body.seat.settings.budget:
         from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
 
         return SelectiveWorker(body, handlers, hooks)
@@ -275,12 +276,15 @@ class Worker:
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            rows = self._session.run(by, claim, eager=rested)
+            rows = self._send_claim(by, claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         if not rested:
             self._executor.look_at_clock()
         return [Claimed._make(row) for row in rows]
+
+    def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
+        return self._session.run(by, claim, eager=eager)
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""

@@ -52,6 +52,8 @@ from handlers._only import Only
 from handlers._outcome import Outcome
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
+from handlers._records import ExecutionLogEntry
+from handlers._tables import TableStore
 
 __all__ = [
     "Abandon",
@@ -63,6 +65,7 @@ __all__ = [
     "Completed",
     "Disposition",
     "Duration",
+    "ExecutionLogEntry",
     "Failed",
     "Handler",
     "Hook",
@@ -82,6 +85,7 @@ __all__ = [
     "ResultError",
     "Retry",
     "Snooze",
+    "TableStore",
     "aenqueue_many_on",
     "aenqueue_on",
     "after_job",

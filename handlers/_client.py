@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+from contextvars import ContextVar, Token
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 Connection: TypeAlias = "psycopg.Connection[Any]"
 AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
+Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
 
@@ -81,7 +83,8 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str | Non
                 copy.write(statement.lines)
             return statement.read([], ())
         cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(cursor.fetchall() if cursor.description else [], _names(cursor))
+        rows = cursor.fetchall() if cursor.description or _is_pipeline(connection) else []  # a pipeline knows no description before its rows
+        return statement.read(rows, _names(cursor))
 
 
 async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str | None = None) -> T:
@@ -93,7 +96,8 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
                 await copy.write(statement.lines)
             return statement.read([], ())
         await cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(await cursor.fetchall() if cursor.description else [], _names(cursor))
+        rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        return statement.read(rows, _names(cursor))
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str | None = None) -> list[int]:
@@ -543,11 +547,38 @@ class AsyncClient:
 
 
 _default: Client | None = None
+_joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
+"""The connection of the job's transaction that this code runs in. Of the context and not of the process: what a thread that an earlier
+job has left enqueues meanwhile must not be rolled back with this one's."""
+
+
+def join(connection: Own) -> Token[Own | None]:
+    """From here on, whoever enqueues without naming a client or connection does so in the transaction of `connection`."""
+    return _joined.set(connection)
+
+
+def part(before: Token[Own | None]) -> None:
+    """End what `join` began."""
+    _joined.reset(before)
+
+
+def joined() -> Own | None:
+    """Return the connection of the job's transaction that the caller runs in, or None."""
+    return _joined.get()
 
 
 def default_client() -> Client:
-    """Return the process-wide client: what `Handler.enqueue` uses when it is given neither client nor connection."""
+    """Return what `Handler.enqueue` uses when it is given neither client nor connection: the process-wide client.
+
+    Inside a job's transaction it is a client of that transaction.
+    Raises TypeError inside the transaction of a coroutine, whose connection must be awaited.
+    """
     global _default  # the one place that knows it
+    if (own := _joined.get()) is not None:
+        if isinstance(own, psycopg.AsyncConnection):
+            message = "this runs in the transaction of a coroutine, and blocking there would stop the event loop: await aenqueue(...)"
+            raise TypeError(message)
+        return Client(schema=sql.SCHEMA if _default is None else _default.schema, connection=own)
     if _default is None:
         _default = Client()
     return _default

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from handlers._backoff import BackoffLike
     from handlers._durations import Duration
     from handlers._job import Job
-    from handlers._policy import Errors
+    from handlers._policy import ErrorsLike
 
 P = ParamSpec("P")
 C = ParamSpec("C")
@@ -102,10 +102,11 @@ def handler(
     max_attempts: int = ...,
     max_crashes: int = ...,
     backoff: BackoffLike = ...,
-    retry_on: Errors | type[BaseException] | None = ...,
-    poison_on: Errors | type[BaseException] = ...,
-    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    retry_on: ErrorsLike | None = ...,
+    poison_on: ErrorsLike = ...,
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
+    transactional: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
     cost: Cost = ...,
@@ -124,9 +125,9 @@ def handler(
     max_attempts: int = ...,
     max_crashes: int = ...,
     backoff: BackoffLike = ...,
-    retry_on: Errors | type[BaseException] | None = ...,
-    poison_on: Errors | type[BaseException] = ...,
-    backoff_on: Mapping[type[BaseException], BackoffLike] = ...,
+    retry_on: ErrorsLike | None = ...,
+    poison_on: ErrorsLike = ...,
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
@@ -143,10 +144,11 @@ def handler(  # one parameter for each option
     max_attempts: int = 5,
     max_crashes: int = 3,
     backoff: BackoffLike = DEFAULT,
-    retry_on: Errors | type[BaseException] | None = None,
-    poison_on: Errors | type[BaseException] = (),
-    backoff_on: Mapping[type[BaseException], BackoffLike] | None = None,
+    retry_on: ErrorsLike | None = None,
+    poison_on: ErrorsLike = (),
+    backoff_on: Mapping[type[BaseException] | str, BackoffLike] | None = None,
     exclusive: bool = False,
+    transactional: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",
     batch: int | None = None,
@@ -169,6 +171,8 @@ def handler(  # one parameter for each option
     retry_on: only these exceptions are tried again, others fail the job at once; default None: all are.
     poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
     exclusive: never two runs at once, not even for a moment after a lost lease, default False.
+    transactional: each attempt runs in a transaction, `job.connection`, that is committed together with the job's completion, and of an
+        attempt that fails nothing is left in the database, default False. See `Job.transaction` for a part of a handler.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
         keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
     batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
@@ -203,6 +207,7 @@ def handler(  # one parameter for each option
         poison_on=poison_on,
         backoff_on={} if backoff_on is None else backoff_on,
         exclusive=exclusive,
+        transactional=transactional,
         keep_completed=keep_completed,
         keep_failed=keep_failed,
         batch=batch,

@@ -1,7 +1,7 @@
 """What a handler sees of its job.
 
 A plain record with a few doors that whoever runs the handler fills in: progress is a store into shared memory in a worker and a list
-in a test. It must not speak to the database: a handler that looks at its job costs nothing.
+in a test. It must not speak to the database: a handler that looks at its job costs nothing. Who wants a transaction goes through a door.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from handlers._transaction import NOWHERE, Doors, Transaction
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import psycopg
 
     Adapter: TypeAlias = logging.LoggerAdapter[logging.Logger]
 
@@ -68,6 +72,8 @@ class Job:
     """Where progress goes. Filled in by whoever runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
     """Asked by `cancelled`. Filled in by whoever runs the handler."""
+    doors: Doors = field(default=NOWHERE)
+    """Where transactions come from. Filled in by whoever runs the handler."""
     _log: Adapter | None = field(default=None, init=False)
 
     @property
@@ -96,6 +102,32 @@ class Job:
         if self._log is None:
             self._log = logging.LoggerAdapter(LOGGER, {"job": self.id, "kind": self.kind, "attempt": self.attempt})
         return self._log
+
+    def transaction(self) -> Transaction:
+        """Return a transaction that completes the job: what is written in it, the jobs enqueued in it and the completion are one.
+
+        To be entered with `with`, or with `async with` in a coroutine; that gives a psycopg connection. At the end of the block the job
+        is completed and all of it committed, once and together; what follows the block is no part of the job any more, and a value that the
+        handler returns is not kept: set `result` of the transaction. If the block raises, nothing of it has happened, and the job goes the
+        way it would have gone.
+        `Handler.enqueue` without client or connection enqueues into the transaction. Do not commit or roll back on the connection.
+
+        Raises RuntimeError inside another transaction of the job, or after one that has completed it. If the claim was lost, the handler
+        is ended.
+
+        >>> with job.transaction() as connection:  # doctest: +SKIP
+        ...     connection.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 7")
+        ...     receipt.enqueue(order_id=7)
+        """
+        return Transaction(self.doors)
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection of the job's transaction, in a handler declared `transactional=True`; in a coroutine it is an AsyncConnection.
+
+        Raises RuntimeError outside of a transaction.
+        """
+        return self.doors.connection()  # type: ignore[return-value]  # a coroutine knows that its own is to be awaited
 
     def remaining(self) -> float:
         """Return the seconds until the attempt times out, 0.0 if that is past, infinity if it never does."""

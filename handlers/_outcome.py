@@ -7,8 +7,8 @@ raises: by now the job has ended, and an exception from here would leave its end
     returns a value, Completed                               completed                yes      ok
     returns what is no JSON                                  failed                   yes      failed
     raises any exception, Failed; is past its timeout        scheduled or failed      yes      retry / failed
-    raises Poison, or what poison_on lists                   failed                   yes      poison
-    raises what retry_on is given for and does not list      failed                   yes      failed
+    raises Poison, or fails with what poison_on lists        failed                   yes      poison
+    fails with what retry_on is given for and does not list  failed                   yes      failed
     Nack, Retry                                              scheduled or failed      yes      retry / failed
     Snooze                                                   scheduled                no       snoozed
     Abandon; is cut off by a drain                           ready                    no       abandoned
@@ -46,6 +46,7 @@ from handlers._sanitize import describe_exception, sanitize
 
 if TYPE_CHECKING:
     from handlers._handler import AnyHandler
+    from handlers._policy import Errors
 
 Label: TypeAlias = Literal["ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired"]
 State: TypeAlias = Literal["completed", "scheduled", "ready", "failed", "cancelled", "expired"]
@@ -173,19 +174,11 @@ def _judge(  # one return for each row of the table
         case Completed(result=result):
             return _completed(result)
         case Failed(error=error, code=code):
-            wanted = wait(policy.backoff, attempt, random)
-            return _again(
-                last=last,
-                delay=wanted,
-                error=sanitize(error) or "the handler said that it failed",
-                code=code or UNHANDLED_ERROR,
-                raised=raised,
-            )
+            text, name = sanitize(error) or "the handler said that it failed", _code(code or UNHANDLED_ERROR)
+            return _failure(None, text, name, _trace(raised), policy, attempt=attempt, last=last, random=random)
         case Nack(delay=delay, reason=reason):
             wanted = wait(policy.backoff, attempt, random) if delay is None else delay
-            return _again(
-                last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK, raised=None
-            )
+            return _again(last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK)
         case Snooze(delay=delay):
             return Outcome("snoozed", "scheduled", delay=delay, counted=False)
         case Abandon():
@@ -201,13 +194,33 @@ def _judge(  # one return for each row of the table
             return Outcome("abandoned", "ready", counted=False)
         case JobTimeout():
             error = f"JobTimeout: {sanitize(said) or 'the job ran past its timeout'}"
-            return _again(last=last, delay=_wait_for(said, policy, attempt, random), error=error, code=JOB_TIMEOUT, raised=raised)
+            return _failure(said, error, JOB_TIMEOUT, _trace(raised), policy, attempt=attempt, last=last, random=random)
     message, trace = describe_exception(raised)
-    if isinstance(raised, policy.poison_on):
-        return Outcome("poison", "failed", error=message, code=POISON, traceback=trace)
-    if policy.retry_on is not None and not isinstance(raised, policy.retry_on):
-        return Outcome("failed", "failed", error=message, code=UNHANDLED_ERROR, traceback=trace)
-    return _again(last=last, delay=_wait_for(raised, policy, attempt, random), error=message, code=UNHANDLED_ERROR, raised=raised)
+    return _failure(raised, message, UNHANDLED_ERROR, trace, policy, attempt=attempt, last=last, random=random)
+
+
+def _failure(
+    raised: BaseException | None, error: str, code: str, trace: str | None, policy: Policy, *, attempt: int, last: bool, random: Dice
+) -> Outcome:
+    """Return what becomes of a failed attempt by the rules of its kind. raised: the exception, for rules that name classes.
+
+    A failure that is no exception, or a timeout, is a matter of codes: a list of classes alone says nothing of it.
+    """
+    if _lists(policy.poison_on, raised, code):
+        return Outcome("poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)
+    exempt = raised is None or code == JOB_TIMEOUT
+    if (
+        (rule := policy.retry_on) is not None
+        and not _lists(rule, raised, code)
+        and not (exempt and not any(isinstance(one, str) for one in rule))
+    ):
+        return Outcome("failed", "failed", error=error, code=code, traceback=trace)
+    wanted = next((special for listed, special in policy.backoff_on if _lists((listed,), raised, code)), policy.backoff)
+    return _again(last=last, delay=wait(wanted, attempt, random), error=error, code=code, traceback=trace)
+
+
+def _lists(errors: Errors, raised: BaseException | None, code: str) -> bool:
+    return any(code == one if isinstance(one, str) else isinstance(raised, one) for one in errors)
 
 
 def _completed(result: object) -> Outcome:
@@ -218,17 +231,10 @@ def _completed(result: object) -> Outcome:
         return Outcome("failed", "failed", error=error, code=WORKER_SERIALIZATION_ERROR)
 
 
-def _again(*, last: bool, delay: float, error: str, code: str, raised: BaseException | None) -> Outcome:
+def _again(*, last: bool, delay: float, error: str, code: str, traceback: str | None = None) -> Outcome:
     if last:
-        return Outcome("failed", "failed", error=error, code=_code(code), traceback=_trace(raised))
-    return Outcome("retry", "scheduled", delay=delay, error=error, code=_code(code), traceback=_trace(raised))
-
-
-def _wait_for(raised: BaseException, policy: Policy, attempt: int, random: Dice) -> float:
-    for error, special in policy.backoff_on:
-        if isinstance(raised, error):
-            return wait(special, attempt, random)
-    return wait(policy.backoff, attempt, random)
+        return Outcome("failed", "failed", error=error, code=code, traceback=traceback)
+    return Outcome("retry", "scheduled", delay=delay, error=error, code=code, traceback=traceback)
 
 
 def _trace(raised: BaseException | None) -> str | None:

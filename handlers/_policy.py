@@ -20,7 +20,11 @@ from handlers._durations import Duration, at_least_zero, positive
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
 QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
-Errors: TypeAlias = tuple[type[BaseException], ...]
+CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
+
+Errors: TypeAlias = tuple[type[BaseException] | str, ...]
+"""Exception classes and error codes."""
+ErrorsLike: TypeAlias = Errors | type[BaseException] | str
 Wait: TypeAlias = Backoff | tuple[float, ...] | Callable[[int], Duration]
 
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
@@ -87,8 +91,9 @@ class Policy:
     backoff: Wait = DEFAULT
     retry_on: Errors | None = None
     poison_on: Errors = ()
-    backoff_on: tuple[tuple[type[BaseException], Wait], ...] = field(default=())
+    backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = field(default=())
     exclusive: bool = False
+    transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
     batch: int | None = None
@@ -117,23 +122,30 @@ def check_policy(
     max_attempts: int,
     max_crashes: int,
     backoff: BackoffLike,
-    retry_on: Errors | type[BaseException] | None,
-    poison_on: Errors | type[BaseException],
+    retry_on: ErrorsLike | None,
+    poison_on: ErrorsLike,
     backoff_on: object,
     exclusive: object,
     keep_completed: Duration,
     keep_failed: Duration,
+    transactional: object = False,
     batch: int | None = None,
     linger: Duration = 0.0,
     cost: object = MappingProxyType({}),
     flags: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
-    if not isinstance(exclusive, bool):
-        message = f"exclusive must be True or False, not {_shown(exclusive)}"
-        raise TypeError(message)
+    for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
+        if not isinstance(switch, bool):
+            message = f"{name} must be True or False, not {_shown(switch)}"
+            raise TypeError(message)
+    if transactional and batch is not None:
+        message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
+        raise ValueError(message)
     if not isinstance(backoff_on, Mapping):
-        message = f"backoff_on must be a dict from exception classes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
+        message = (
+            f"backoff_on must be a dict from exception classes or codes to waits, like {{TimeoutError: '10s'}}, not {_shown(backoff_on)}"
+        )
         raise TypeError(message)
     for error in backoff_on:
         _errors(error, field="backoff_on")
@@ -146,8 +158,12 @@ def check_policy(
         backoff=check_backoff(backoff, field="backoff"),
         retry_on=None if retry_on is None else _errors(retry_on, field="retry_on"),
         poison_on=_errors(poison_on, field="poison_on"),
-        backoff_on=tuple((error, check_backoff(wait, field=f"backoff_on[{error.__name__}]")) for error, wait in backoff_on.items()),
-        exclusive=exclusive,
+        backoff_on=tuple(
+            (error, check_backoff(wait, field=f"backoff_on[{error if isinstance(error, str) else error.__name__}]"))
+            for error, wait in backoff_on.items()
+        ),
+        exclusive=bool(exclusive),
+        transactional=bool(transactional),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),
@@ -180,12 +196,14 @@ def _linger(value: Duration, batch: int | None) -> float:
 
 
 def _errors(value: object, *, field: str) -> Errors:
-    classes = value if isinstance(value, tuple) else (value,)
-    for one in classes:
+    errors = value if isinstance(value, tuple) else (value,)
+    for one in errors:
+        if isinstance(one, str) and CODE.fullmatch(one):
+            continue
         if not (isinstance(one, type) and issubclass(one, BaseException)):
-            message = f"{field} takes exception classes, like (FileNotFoundError,), not {_shown(one)}"
+            message = f"{field} takes exception classes and error codes, like (FileNotFoundError, 'MAIL_REFUSED'), not {_shown(one)}"
             raise TypeError(message)
-    return classes
+    return errors
 
 
 def _shown(value: object) -> str:

@@ -213,7 +213,7 @@ class Producer(Generic[P]):
         raise TypeError(message)
 
     async def _aput(self, chunks: Iterable[Chunk]) -> list[int]:
-        match self._target:
+        match _client.joined() if self._target is None else self._target:
             case AsyncClient() as client:
                 return await client.put(chunks)
             case psycopg.AsyncConnection() as connection:

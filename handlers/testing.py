@@ -32,6 +32,7 @@ from handlers._payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from handlers._backoff import Dice
     from handlers._bulk import Chunk
@@ -254,12 +255,56 @@ class Inline:
         undo = _Undo()
         ran = Ran(EXPIRED)
         before = len(self.jobs)
+        doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
         with contextlib.suppress(_Undo), self.connection.transaction():
-            ran = run_payload(handler, payload, **fields)
-            if ran.exception is not None:
+            ran = run_payload(handler, payload, doors=doors, **fields)
+            if doors.completed is not None:
+                ran = Ran(doors.completed, ran.progress)
+            if ran.exception is not None or (handler.policy.transactional and ran.outcome.label != "ok"):
                 del self.jobs[before:]
                 raise undo
         return ran
+
+
+class _InlineDoors:
+    """Transactions of jobs that `inline` runs: parts of its own. completed: what the job became by one, if it did."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
+        self.completed: Outcome | None = None
+        self._connection = connection
+        self._declared = declared
+        self._part: AbstractContextManager[psycopg.Transaction] | None = None
+
+    def begin(self) -> psycopg.Connection[Any]:
+        if self._declared or self._part is not None or self.completed is not None:
+            message = "the job is in a transaction already, or was completed by one"
+            raise RuntimeError(message)
+        self._part = self._connection.transaction()
+        self._part.__enter__()
+        return self._connection
+
+    def abegin(self) -> psycopg.AsyncConnection[Any]:
+        message = "`inline` has a synchronous connection: test the transaction of a coroutine with a worker"
+        raise RuntimeError(message)
+
+    def complete(self, result: object) -> None:
+        self.completed = outcome_of(result)
+        self._end(None)
+
+    def undo(self) -> None:
+        self._end(_Undo())
+
+    def connection(self) -> psycopg.Connection[Any]:
+        if self._part is None and not self._declared:
+            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+            raise RuntimeError(message)
+        return self._connection
+
+    def _end(self, problem: _Undo | None) -> None:
+        part, self._part = self._part, None
+        if part is not None:
+            with contextlib.suppress(_Undo):
+                part.__exit__(None if problem is None else _Undo, problem, None)
 
 
 class _Undo(Exception):  # noqa: N818  # rolls a savepoint back

@@ -41,6 +41,236 @@ BEGIN
     RETURN answer;
 END $$;
 
+CREATE SEQUENCE jobherd.job_ids
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+CREATE TABLE jobherd.ready (
+    id bigint DEFAULT nextval('jobherd.job_ids'::regclass) NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    run_at timestamp with time zone DEFAULT now() NOT NULL,
+    good_until timestamp with time zone,
+    timeout double precision,
+    last_error jsonb,
+    priority smallint DEFAULT 0 NOT NULL,
+    attempts smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    crashes smallint DEFAULT 0 NOT NULL,
+    alone boolean DEFAULT false NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
+    kind text NOT NULL COLLATE pg_catalog."C",
+    payload json DEFAULT '{}'::json NOT NULL,
+    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
+    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
+    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
+    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION jobherd.claim_gated(supervisor bigint, child bigint, served text[], avoided text[], wanted integer, kinds text[], shares real[], limited text[], limits integer[], left_queue text, left_kind text, among bigint[], OUT token bigint, OUT queue text, OUT jobs jobherd.ready[], OUT more boolean) RETURNS SETOF record
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    me          CONSTANT bigint := supervisor;
+    shut_queues text[];                             -- paused or full, or not to be looked at again in this call
+    shut_kinds  text[];
+    gated       text[];                             -- kinds with a gate of any sort
+    capped      text[];                             -- queues with a cap
+    next        record;
+    job         jobherd.ready;
+    batch       jobherd.ready[];
+    taken       bigint[] := '{}';
+    aside       bigint[];
+    weight      real;
+    share       real;
+    single       text;                               -- the kind of what is claimed alone
+    own         integer;                            -- this supervisor's limit for the queue
+    held        integer := 0;
+    had         boolean;
+    elsewhere   text;                               -- a queue whose rows are all in other hands
+BEGIN
+    PERFORM FROM jobherd.supervisors s WHERE s.id = me AND s.lease_until > clock_timestamp();
+    IF NOT FOUND THEN RETURN; END IF;  -- the fence against a frozen host
+    IF limited IS NULL AND NOT coalesce(array_to_string(served, ',') LIKE '%*%', false)
+       AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope <> 'queue' OR g.max_running IS NOT NULL) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- What looks shut, at a glance; what looks open is looked at again under its lock.
+    SELECT coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.shut), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind' AND g.shut), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind'), '{}'),
+           coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.max_running IS NOT NULL), '{}')
+      INTO shut_queues, shut_kinds, gated, capped
+      FROM (SELECT g.scope, g.name, g.max_running,
+                   g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running AS shut
+              FROM jobherd.gates g) AS g;
+    shut_queues := shut_queues || coalesce(avoided, '{}');
+    IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    FOR turn IN 1..20 LOOP
+        elsewhere := CASE WHEN turn = 20 THEN '*' ELSE elsewhere END;  -- not all was looked at: ask again
+        -- The first job of what looks open, in the order of the served queues, priority and id: at the head of a queue, or parked.
+        WITH RECURSIVE head AS (
+            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r ORDER BY r.queue, r.priority, r.id LIMIT 1)
+            UNION ALL
+            SELECT after.queue, after.priority, after.id
+              FROM head h CROSS JOIN LATERAL (
+                   SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+                   ) AS after
+        ), aside AS (
+            (SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1)
+            UNION ALL
+            SELECT after.kind, after.queue, after.priority, after.id
+              FROM aside a CROSS JOIN LATERAL (
+                   SELECT p.kind, p.queue, p.priority, p.id FROM jobherd.parked p WHERE (p.kind, p.queue) > (a.kind, a.queue)
+                    ORDER BY p.kind, p.queue, p.priority, p.id LIMIT 1
+                   ) AS after
+        )
+        SELECT c.queue, c.kind, c.priority, c.id INTO next
+          FROM (SELECT h.queue, NULL::text AS kind, h.priority, h.id FROM head h WHERE among IS NULL
+                UNION ALL
+                SELECT a.queue, a.kind, a.priority, a.id FROM aside a WHERE among IS NULL AND a.kind <> ALL (shut_kinds)
+                UNION ALL
+                SELECT r.queue, NULL, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.id = ANY (among) AND r.kind <> ALL (shut_kinds)
+                UNION ALL
+                SELECT p.queue, p.kind, p.priority, p.id FROM jobherd.parked p WHERE p.id = ANY (among) AND p.kind <> ALL (shut_kinds)) AS c
+         WHERE c.queue <> ALL (shut_queues) AND jobherd.rank_queue(c.queue, served) IS NOT NULL
+         ORDER BY jobherd.rank_queue(c.queue, served), c.priority, c.id
+         LIMIT 1;
+        EXIT WHEN NOT FOUND;
+
+        own := limits[jobherd.rank_queue(next.queue, limited)];
+        IF own IS NOT NULL THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(1, me || ' ' || next.queue, held);
+            had := had AND (SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
+                             WHERE r.queue = next.queue AND r.kind IS NOT NULL AND c.supervisor = me) < own;
+            IF NOT had THEN
+                shut_queues := shut_queues || next.queue;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF next.queue = ANY (capped) THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(2, next.queue, held);
+            had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = next.queue
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+            IF NOT had THEN
+                shut_queues := shut_queues || next.queue;
+                CONTINUE;
+            END IF;
+        END IF;
+
+        IF next.kind IS NOT NULL THEN
+            SELECT * INTO held, had FROM jobherd.lock_cap(3, next.kind, held);
+            had := had AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = next.kind
+                                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running));
+            IF NOT had THEN
+                shut_kinds := shut_kinds || next.kind;
+                CONTINUE;
+            END IF;
+            DELETE FROM jobherd.parked p
+             WHERE p.id = (SELECT o.id FROM jobherd.parked o WHERE o.kind = next.kind AND o.queue = next.queue AND (among IS NULL OR o.id = ANY (among))
+                            ORDER BY o.kind, o.queue, o.priority, o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+            RETURNING * INTO job;
+            IF NOT FOUND THEN
+                shut_kinds := shut_kinds || next.kind;  -- being cancelled
+                CONTINUE;
+            END IF;
+            job.attempts := job.attempts + 1;
+            batch := ARRAY[job];
+            single := job.kind;
+            EXIT;
+        END IF;
+
+        aside := '{}';
+        weight := 0;
+        FOR job IN SELECT r.* FROM ONLY jobherd.ready r WHERE r.queue = next.queue AND (r.priority, r.id) >= (next.priority, next.id)
+                      AND (among IS NULL OR r.id = ANY (among))
+                    ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
+            had := true;
+            IF job.kind = ANY (gated) THEN
+                IF cardinality(taken) > 0 THEN EXIT; END IF;
+                IF job.kind <> ALL (shut_kinds) THEN
+                    SELECT * INTO held, had FROM jobherd.lock_cap(3, job.kind, held);
+                    IF NOT had OR EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = job.kind
+                                             AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running)) THEN
+                        shut_kinds := shut_kinds || job.kind;
+                    END IF;
+                END IF;
+                IF job.kind = ANY (shut_kinds) THEN
+                    aside := aside || job.id;
+                    CONTINUE;
+                END IF;
+                single := job.kind;
+            ELSIF own IS NOT NULL OR next.queue = ANY (capped) THEN
+                single := job.kind;
+            ELSE
+                share := CASE WHEN job.alone THEN 2 WHEN kinds IS NULL THEN 0
+                              ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END;
+                EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
+                weight := weight + share;
+            END IF;
+            taken := taken || job.id;
+            job.attempts := job.attempts + 1;
+            batch := batch || job;
+            EXIT WHEN single IS NOT NULL;
+        END LOOP;
+        IF cardinality(aside) > 0 THEN
+            WITH gone AS (DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (aside) RETURNING *) INSERT INTO jobherd.parked SELECT * FROM gone;
+        END IF;
+        IF cardinality(taken) > 0 THEN
+            DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);
+            EXIT;
+        ELSIF cardinality(aside) = 0 THEN
+            shut_queues := shut_queues || next.queue;  -- all of it is locked
+            elsewhere := next.queue;
+        END IF;
+    END LOOP;
+
+    IF batch IS NOT NULL THEN
+        INSERT INTO jobherd.running (child, token, queue, kind, jobs)
+        VALUES (claim_gated.child, nextval('jobherd.tokens'), next.queue, single, batch)
+        RETURNING running.token, running.queue, running.jobs INTO token, queue, jobs;
+        more := EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = next.queue)
+                OR EXISTS (SELECT FROM jobherd.parked p WHERE p.kind = single);
+        -- Who found the lock taken, or no slot, may sleep by now: if there is more to take, somebody must be told.
+        IF more AND single IS NOT NULL
+           AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
+                              AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
+            PERFORM jobherd.tell_sleepers(next.queue);
+        END IF;
+    ELSE
+        queue := elsewhere;
+    END IF;
+    IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
+       OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
+        PERFORM jobherd.tell_sleepers(left_queue);
+    END IF;
+    IF token IS NOT NULL OR queue IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END $$;
+
+CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE scope
+        WHEN 'queue' THEN
+            (SELECT count(*) FROM jobherd.running r WHERE r.queue = name AND r.kind IS NOT NULL)
+          + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
+              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND r.queue = name)
+        ELSE
+            (SELECT count(*) FROM jobherd.running r WHERE r.kind = name)
+          + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND j.kind = name)
+        END
+$$;
+
 CREATE FUNCTION jobherd.delete_job() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -189,6 +419,32 @@ BEGIN
     RETURN job.id;
 END $_$;
 
+CREATE FUNCTION jobherd.gate_of(what text, queue text, kind text, OUT scope text, OUT name text) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+BEGIN
+    IF (queue IS NULL) = (kind IS NULL) THEN
+        RAISE EXCEPTION 'jobherd.%: give a queue or a kind%', what, CASE WHEN queue IS NULL THEN '' ELSE ', not both' END
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example: SELECT jobherd.' || what || '(kind => ''mail:receipt'', ...).';
+    END IF;
+    IF queue = '*' THEN
+        scope := 'all';
+    ELSIF queue IS NOT NULL THEN
+        scope := 'queue';
+        IF queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(queue) > 63 THEN
+            RAISE EXCEPTION 'jobherd.%: % is not a queue name', what, quote_literal(left(queue, 120))
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . - , at most 63 characters.';
+        END IF;
+    ELSE
+        scope := 'kind';
+        IF kind !~ '^[a-z0-9_][a-z0-9_.:-]*$' OR length(kind) > 100 THEN
+            RAISE EXCEPTION 'jobherd.%: kind % is not a name like "mail:receipt"', what, quote_literal(left(kind, 120))
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . : - , at most 100 characters.';
+        END IF;
+    END IF;
+    name := coalesce(queue, kind);
+END $_$;
+
 CREATE FUNCTION jobherd.hostile_path(document jsonb, path text DEFAULT '$'::text, depth integer DEFAULT 1) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -262,30 +518,60 @@ BEGIN
     END LOOP;
 END $_$;
 
-CREATE FUNCTION jobherd.pause(queue text, reason text DEFAULT NULL::text) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $_$
-BEGIN
-    IF queue IS NULL OR queue !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(queue) > 63 THEN
-        RAISE EXCEPTION 'jobherd.pause: % is not a queue name', coalesce(quote_literal(left(queue, 120)), 'null')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Lower-case letters, digits and _ . - , at most 63 characters.';
-    END IF;
-    INSERT INTO jobherd.queues AS q (name, paused_at, paused_by, reason) VALUES (pause.queue, clock_timestamp(), session_user, pause.reason)
-    ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason
-     WHERE q.paused_at IS NULL;
-    RETURN FOUND;
-END $_$;
-
-CREATE FUNCTION jobherd.resume(queue text) RETURNS boolean
+CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    DELETE FROM jobherd.queues WHERE name = resume.queue AND paused_at IS NOT NULL;
-    IF FOUND THEN
-        PERFORM pg_notify('jobherd_jobs', resume.queue);
-        RETURN true;
+    IF held < rank THEN
+        PERFORM pg_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        had := true;
+    ELSE
+        had := pg_try_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
     END IF;
-    RETURN false;
+    IF had THEN held := greatest(held, rank); END IF;
+END $$;
+
+CREATE FUNCTION jobherd.pause(queue text DEFAULT NULL::text, reason text DEFAULT NULL::text, kind text DEFAULT NULL::text, resume_at timestamp with time zone DEFAULT NULL::timestamp with time zone, actor text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate   record;
+    paused boolean;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('pause', queue, kind);
+    IF pause.resume_at <= clock_timestamp() OR NOT isfinite(pause.resume_at) THEN
+        RAISE EXCEPTION 'jobherd.pause: resume_at % is not in the future', pause.resume_at
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out to pause until somebody resumes.';
+    END IF;
+    SELECT g.paused_at IS NOT NULL INTO paused FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
+    INSERT INTO jobherd.gates AS g (scope, name, paused_at, paused_by, reason, resume_at)
+    VALUES (gate.scope, gate.name, clock_timestamp(), coalesce(actor, session_user), pause.reason, pause.resume_at)
+    ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
+       SET paused_at = coalesce(g.paused_at, excluded.paused_at), paused_by = excluded.paused_by,
+           reason = coalesce(excluded.reason, g.reason), resume_at = excluded.resume_at;
+    RETURN NOT coalesce(paused, false);
+END $$;
+
+CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN served IS NULL THEN 0 ELSE
+        (SELECT min(i) FROM generate_subscripts(served, 1) AS i
+          WHERE queue = served[i] OR (right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
+$$;
+
+CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate record;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('resume', queue, kind);
+    UPDATE jobherd.gates g SET paused_at = NULL, paused_by = NULL, reason = NULL, resume_at = NULL
+     WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NOT NULL AND g.max_running IS NOT NULL;
+    IF FOUND THEN RETURN true; END IF;
+    DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NULL;
+    RETURN FOUND;
 END $$;
 
 CREATE FUNCTION jobherd.retry(job_id bigint) RETURNS text
@@ -329,6 +615,47 @@ BEGIN
     RETURN answer;
 END $$;
 
+CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    gate   record;
+    before integer;
+BEGIN
+    SELECT * INTO gate FROM jobherd.gate_of('set_cap', queue, kind);
+    IF gate.scope = 'all' THEN
+        RAISE EXCEPTION 'jobherd.set_cap: everything together has no cap'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Cap a queue or a kind, or start fewer workers.';
+    ELSIF set_cap.max_running < 1 THEN
+        RAISE EXCEPTION 'jobherd.set_cap: max_running % is not a number from 1', set_cap.max_running
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'To let nothing run, pause it: SELECT jobherd.pause(...).';
+    END IF;
+    SELECT g.max_running INTO before FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;
+    IF set_cap.max_running IS NOT NULL THEN
+        INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
+        VALUES (gate.scope, gate.name, set_cap.max_running, clock_timestamp(), coalesce(actor, session_user))
+        ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
+           SET max_running = excluded.max_running, capped_at = coalesce(g.capped_at, excluded.capped_at), capped_by = excluded.capped_by;
+    ELSE
+        UPDATE jobherd.gates g SET max_running = NULL, capped_at = NULL, capped_by = NULL
+         WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NOT NULL AND g.paused_at IS NOT NULL;
+        DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NULL;
+    END IF;
+    RETURN before;
+END $$;
+
+CREATE FUNCTION jobherd.tell_sleepers(queue text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF current_setting('jobherd.sleeps', true) = 'yes' OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
+             WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
+             THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
+             ELSE true END) THEN
+        PERFORM pg_notify('jobherd_jobs', queue);
+    END IF;
+END $$;
+
 CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
     LANGUAGE sql
     AS $$
@@ -342,6 +669,16 @@ CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
                                THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
      GROUP BY part
 $$;
+
+CREATE FUNCTION jobherd.wake_held() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
+        PERFORM jobherd.tell_sleepers(OLD.queue);
+    END IF;
+    RETURN NULL;
+END $$;
 
 CREATE FUNCTION jobherd.wake_paused() RETURNS trigger
     LANGUAGE plpgsql
@@ -406,6 +743,32 @@ CREATE TABLE jobherd.attempts_default (
     post_mortem jsonb
 );
 
+CREATE TABLE jobherd.gates (
+    scope text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C",
+    paused_at timestamp with time zone,
+    paused_by text,
+    reason text,
+    resume_at timestamp with time zone,
+    max_running integer,
+    capped_at timestamp with time zone,
+    capped_by text,
+    CONSTRAINT gates_cap_is_a_count CHECK (((max_running >= 1) AND ((max_running IS NULL) = (capped_at IS NULL)))),
+    CONSTRAINT gates_resume_what_is_paused CHECK (((resume_at IS NULL) OR ((paused_at IS NOT NULL) AND isfinite(resume_at)))),
+    CONSTRAINT gates_say_something CHECK (((paused_at IS NOT NULL) OR (max_running IS NOT NULL))),
+    CONSTRAINT gates_scope_is_known CHECK (((scope = ANY (ARRAY['queue'::text, 'kind'::text, 'all'::text])) AND ((scope = 'all'::text) = (name = '*'::text))))
+);
+
+CREATE VIEW jobherd.caps AS
+ SELECT scope,
+    name,
+    max_running,
+    jobherd.count_running(scope, name, capped_at) AS running,
+    capped_at,
+    capped_by
+   FROM jobherd.gates g
+  WHERE (max_running IS NOT NULL);
+
 CREATE TABLE jobherd.children (
     id bigint NOT NULL,
     supervisor bigint NOT NULL,
@@ -416,7 +779,9 @@ CREATE TABLE jobherd.children (
     pid_started bigint NOT NULL,
     backend_pid integer DEFAULT pg_backend_pid() NOT NULL,
     backend_started timestamp with time zone NOT NULL,
-    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    transaction_pid integer,
+    transaction_started timestamp with time zone
 );
 
 ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -493,13 +858,6 @@ CREATE TABLE jobherd.history_default (
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
 );
 
-CREATE SEQUENCE jobherd.job_ids
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
 CREATE TABLE jobherd.kinds (
     name text NOT NULL COLLATE pg_catalog."C",
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -519,28 +877,6 @@ CREATE TABLE jobherd.progress (
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
 
-CREATE TABLE jobherd.ready (
-    id bigint DEFAULT nextval('jobherd.job_ids'::regclass) NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    run_at timestamp with time zone DEFAULT now() NOT NULL,
-    good_until timestamp with time zone,
-    timeout double precision,
-    last_error jsonb,
-    priority smallint DEFAULT 0 NOT NULL,
-    attempts smallint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    crashes smallint DEFAULT 0 NOT NULL,
-    alone boolean DEFAULT false NOT NULL,
-    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
-    kind text NOT NULL COLLATE pg_catalog."C",
-    payload json DEFAULT '{}'::json NOT NULL,
-    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
-    CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
-    CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
-    CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
-)
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
-
 CREATE TABLE jobherd.running (
     child bigint NOT NULL,
     token bigint NOT NULL,
@@ -548,6 +884,7 @@ CREATE TABLE jobherd.running (
     queue text NOT NULL COLLATE pg_catalog."C",
     jobs jobherd.ready[] NOT NULL,
     cancelled bigint[],
+    kind text COLLATE pg_catalog."C",
     CONSTRAINT running_holds_jobs CHECK ((cardinality(jobs) > 0))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200', autovacuum_vacuum_cost_delay='0');
@@ -748,15 +1085,34 @@ CREATE TABLE jobherd.migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
-CREATE TABLE jobherd.queues (
-    name text NOT NULL COLLATE pg_catalog."C",
-    paused_at timestamp with time zone,
-    paused_by text,
-    reason text
-);
+CREATE TABLE jobherd.parked (
+)
+INHERITS (jobherd.ready)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
 ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.supervisors_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE jobherd.table_ends (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    record bigint NOT NULL,
+    token bigint NOT NULL,
+    outcome text NOT NULL,
+    crashed boolean NOT NULL,
+    delay double precision NOT NULL,
+    error text,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE jobherd.table_ends ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.table_ends_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -775,6 +1131,24 @@ ALTER TABLE ONLY jobherd.attempts ATTACH PARTITION jobherd.attempts_default DEFA
 
 ALTER TABLE ONLY jobherd.history ATTACH PARTITION jobherd.history_default DEFAULT;
 
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN id SET DEFAULT nextval('jobherd.job_ids'::regclass);
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN created_at SET DEFAULT now();
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN run_at SET DEFAULT now();
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN priority SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN attempts SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN crashes SET DEFAULT 0;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN alone SET DEFAULT false;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN queue SET DEFAULT 'default'::text;
+
+ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
+
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);
 
@@ -783,6 +1157,9 @@ ALTER TABLE ONLY jobherd.children
 
 ALTER TABLE ONLY jobherd.demands
     ADD CONSTRAINT demands_pkey PRIMARY KEY (job);
+
+ALTER TABLE ONLY jobherd.gates
+    ADD CONSTRAINT gates_pkey PRIMARY KEY (scope, name);
 
 ALTER TABLE ONLY jobherd.kinds
     ADD CONSTRAINT kinds_pkey PRIMARY KEY (name);
@@ -793,9 +1170,6 @@ ALTER TABLE ONLY jobherd.migrations
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
 
-ALTER TABLE ONLY jobherd.queues
-    ADD CONSTRAINT queues_pkey PRIMARY KEY (name);
-
 ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);
 
@@ -804,6 +1178,9 @@ ALTER TABLE ONLY jobherd.scheduled
 
 ALTER TABLE ONLY jobherd.supervisors
     ADD CONSTRAINT supervisors_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.table_ends
+    ADD CONSTRAINT table_ends_pkey PRIMARY KEY (id);
 
 CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
@@ -821,9 +1198,19 @@ CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (st
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
 
+CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
+
+CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked USING btree (kind, queue, priority, id);
+
+CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, priority, id);
+
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
 CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, priority, id);
+
+CREATE INDEX running_alone_by_queue ON jobherd.running USING btree (queue) WHERE (kind IS NOT NULL);
+
+CREATE INDEX running_by_kind ON jobherd.running USING btree (kind) WHERE (kind IS NOT NULL);
 
 CREATE INDEX scheduled_by_time ON jobherd.scheduled USING btree (run_at, id);
 
@@ -837,12 +1224,14 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
-CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE
             WHEN (current_setting('jobherd.called'::text, true) = new.queue) THEN false
             ELSE (set_config('jobherd.called'::text, new.queue, true) IS NOT NULL)
         END) EXECUTE FUNCTION jobherd.wake_sleepers();
+
+CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();

@@ -51,6 +51,7 @@ class Bulletin:
         self._me = me
         self._settled: dict[str, dict[str, int]] = {}
         self._timeouts: dict[str, int] = {}
+        self._errors: dict[str, dict[str, int]] = {}
         self._started = time.monotonic()
         self._at = self._watchdog_at = 0.0
         self._told_ready = self._reloading = False
@@ -71,6 +72,9 @@ class Bulletin:
         if verdict is not None:
             by_outcome = self._settled.setdefault(case.policy.name, {})
             by_outcome[verdict.outcome] = by_outcome.get(verdict.outcome, 0) + 1
+            if verdict.code is not None:
+                by_code = self._errors.setdefault(case.policy.name, {})
+                by_code[verdict.code] = by_code.get(verdict.code, 0) + 1
             if verdict.code == "JOB_TIMEOUT":
                 self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
 
@@ -121,6 +125,7 @@ class Bulletin:
             "started": self._started,
             "settled": self._settled,
             "timeouts": self._timeouts,
+            "errors": self._errors,
             "at": now,
             **self.counts,
             "children": [

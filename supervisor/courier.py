@@ -98,6 +98,11 @@ class Courier:
     # -- what the loop asks -----------------------------------------------------------------------------------------
 
     @property
+    def failures(self) -> int:
+        """How often in a row the database was lost or did not answer."""
+        return self._failures
+
+    @property
     def wants_addresses(self) -> list[str]:
         """The host names that must be looked up before anything else can happen."""
         return [host for host in self._hosts() if _is_name(host)] if self.link is Link.NAMING else []

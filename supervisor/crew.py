@@ -11,6 +11,7 @@ import random
 import selectors
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
@@ -36,6 +37,8 @@ log = logging.getLogger("jobherd.supervisor")
 LOOK: Final = 0.25
 """Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
 LOOK_IDLE: Final = 1.0
+_SOONEST: Final = 0.01
+"""Seconds between two looks at who holds others' work."""
 HEIRS: Final = 1.0
 """So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
 
@@ -196,7 +199,7 @@ class Crew:
         """Look whether somebody holds others' work behind a long job; while anybody works, and just when that can first be so."""
         if now < self.look_for_late_at:
             return
-        patience = self._fleet.limits.patience
+        patience = max(self._fleet.patience(now), _SOONEST)
         again = NEVER
         for slot in self._fleet.alive():
             if slot.state is State.READY and slot.kind.works:
@@ -212,6 +215,10 @@ class Crew:
     def _expect_work(self, now: float) -> None:
         if self._fleet.limits.hold:
             self.look_for_late_at = min(self.look_for_late_at, now + self._fleet.limits.patience)
+
+    def take_back(self, now: float) -> None:
+        """Look who holds jobs it has not started: gates have changed."""
+        self.look_for_late_at = now
 
     def look_now(self) -> None:
         """Look at the boards in this turn."""
@@ -257,7 +264,7 @@ class Crew:
                 incarnation=fleet.incarnations,
                 supervisor=fleet.supervisor,
                 notice=self._notice,
-                settings=self.settings,
+                settings=replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings,
                 inherited=inherited,
             )
         except OSError as problem:

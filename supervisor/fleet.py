@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from supervisor.kinds import KINDS, WEB, WORKER, Kind
+from supervisor.kinds import KINDS, RESETTER, WEB, WORKER, Kind
 from workers.board import Now, Phase, Reason
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report, Stop, Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,6 +71,9 @@ class Why(Enum):
     """It holds nothing, was dismissed, and does not leave."""
 
 
+RELIEF = 0.5
+"""Seconds for which claims are relieved once gates have changed: those that were on their way then have arrived."""
+
 ORDERS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
 
 
@@ -108,6 +111,8 @@ class Limits:
     jitter: float = 0.1
     until_empty: bool = False
     hold: float = 0.0
+    reserved: tuple[tuple[str, int], ...] = ()
+    """Queues, and how many workers serve nothing else."""
 
     @property
     def patience(self) -> float:
@@ -130,6 +135,8 @@ class Slot:
     """Under which registration the child was forked."""
     generation: int = 0
     """Under which reading of the code."""
+    reserved: str = ""
+    """The one queue that its child serves; empty: all that are asked for."""
     forked_at: float = 0.0
     ready_at: float = 0.0
     failures: int = 0
@@ -231,9 +238,16 @@ class Fleet:
         self.calls = 0
         """How many idle children should be nudged."""
         self.keeper_called = False
+        self.resetter_called = False
+        self.stores = False
+        """Some worker works a table of the application's own."""
+        self.stores_alone = False
+        """The workers claim nothing from the queue."""
         self.all_called = False
         self.busy_since: float | None = None
         """Since when no worker has been idle, as far as we have looked; None: one may be."""
+        self.relieve_until = float("-inf")
+        """Until then nobody holds claimed jobs behind one that runs."""
         self.deaths_open = 0
         """Deaths whose jobs are not given back yet."""
         self.exit_code: int | None = None
@@ -265,6 +279,8 @@ class Fleet:
         """How many children of a kind there should be."""
         if kind is WEB:
             return int(self.limits.web)
+        if kind is RESETTER:
+            return int(self.stores)
         return self.wanted if kind.count is None else kind.count
 
     # -- noting -----------------------------------------------------------------------------------------------------
@@ -291,12 +307,27 @@ class Fleet:
         self.database_since = None
 
     def called(self, count: int = 1) -> None:
-        """There may be work for so many."""
-        self.calls += count
+        """There may be work for so many. Where some serve one queue alone, the first one to be found may be the wrong one: all are called."""
+        if self.limits.reserved:
+            self.all_idle_called()
+        else:
+            self.calls += count
 
     def all_idle_called(self) -> None:
         """There may be work, and we do not know for how many: for each that is idle."""
         self.calls += sum(slot.kind.works for slot in self.alive())
+
+    def gates_changed(self, now: float) -> None:
+        """Somebody has paused, resumed or capped something: what is claimed and not started goes back, and who is idle looks again."""
+        self.relieve_until = now + RELIEF
+        self.keeper_called = True
+        self.all_idle_called()
+
+    def patience(self, now: float) -> float:
+        """Seconds that a job may run in front of others that are claimed with it."""
+        if now < self.relieve_until:
+            return 0.0
+        return self.limits.patience if self.limits.hold else float("inf")
 
     def rested(self) -> None:
         """Some worker has gone idle."""
@@ -333,6 +364,11 @@ class Fleet:
                 self.called()
             case Idle():
                 self.rested()
+            case Stores(alone):
+                self.stores, self.stores_alone = True, alone
+            case Stop(number, token, job):
+                if number < len(self.slots):
+                    self.cancel(incarnation=self.slots[number].incarnation, token=token, job=job, now=now)
             case Problem(text):
                 if text not in self._problems:  # every worker finds the same broken module
                     self._problems.add(text)
@@ -368,7 +404,7 @@ class Fleet:
 
     def saw_held(self, slot: Slot, record: Now, now: float) -> None:
         """It holds jobs beside the one that runs; they were looked at."""
-        late = record.runs and record.token != slot.relieved and now - record.started >= self.limits.patience
+        late = record.runs and record.token != slot.relieved and now - record.started >= self.patience(now)
         slot.late = (record.token, record.job) if late else None
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
@@ -441,6 +477,13 @@ class Fleet:
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
 
+    def database_given_up(self, now: float) -> None:
+        """The database did not answer as often as `db_retry_max_attempts` allows: leave, as after a TERM, but not with 0."""
+        if self.exit_code is None and self.course is Course.SERVING:
+            self.exit_code = 69
+            self.warnings.append("the database was tried db_retry_max_attempts times: leaving")
+            self.steer(Course.DRAINING, now)
+
     def told(self, signum: int, now: float) -> None:
         """The parent got a signal from outside."""
         if signum in (signal.SIGTERM, signal.SIGINT):
@@ -485,7 +528,7 @@ class Fleet:
         elif self.reloading:
             # Half a `git pull` must not stop a fleet: the old children count as current again.
             self.reloading = False
-            for other in self.workers():
+            for other in self.slots:
                 other.generation = self.generation
             self.warnings.append("the new code does not load: the old children stay in place")
         else:

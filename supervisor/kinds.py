@@ -14,12 +14,16 @@ class Kind:
     """How many there are; None: as many as the settings say."""
     works: bool = False
     """It claims jobs: it is nudged, limited, drained first."""
+    loads: bool = False
+    """It loads the handlers: when they are read anew, it is replaced."""
     sees_all: bool = False
     """It looks at every slot's board."""
 
 
-WORKER = Kind("worker", None, works=True)
+WORKER = Kind("worker", None, works=True, loads=True)
 KEEPER = Kind("keeper", 1, sees_all=True)
 WEB = Kind("web", 1, sees_all=True)
 
-KINDS = (WORKER, KEEPER, WEB)
+RESETTER = Kind("resetter", 1, sees_all=True, loads=True)
+
+KINDS = (WORKER, KEEPER, WEB, RESETTER)

@@ -22,6 +22,7 @@ from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.fleet import Course, Fleet, Limits, State
 from supervisor.hearing import Hearing
+from supervisor.kinds import RESETTER
 from supervisor.manager import ServiceManager
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
@@ -158,7 +159,7 @@ class Supervisor:
     """When the next full turn is due; 0: not reckoned since the last one."""
 
     def _wake_at(self, now: float) -> float:
-        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called:
+        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
             return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
         asks = self.fleet.limits.until_empty and self.fleet.course is Course.SERVING
         empty = self._ask_empty_at if asks else NEVER
@@ -195,6 +196,8 @@ class Supervisor:
             self.fleet.database_down()
         elif not up and self.courier.trouble and self.courier.trouble != self._trouble:
             log.warning("no database: %s", self.courier.trouble)
+        if not up and 0 < self.settings.db_retry_max_attempts < self.courier.failures:
+            self.fleet.database_given_up(now)
         self._trouble = self.courier.trouble
         if up is not self._was_up:
             self.bulletin.hurry()
@@ -255,25 +258,37 @@ class Supervisor:
         """Note what was notified; return whether it was about work and nothing else."""
         only_work = self._was_up
         notes, self.courier.notifications = self.courier.notifications, []
+        calls = 0
         for note in notes:
             self.bulletin.counts["notifications"] += 1
+            if note[:7] == "@table:":
+                self.fleet.called()  # a record of an application's own table; which, whoever is woken finds out
+                self.notice.bump()
+                continue
             if note[:1] != "@":
-                if not self.settings.queues or note in self.settings.queues:
-                    self.bulletin.counts["wakes"] += 1
-                    self.fleet.called()
-                    self.notice.bump()
+                calls += self.settings.serves(note)
                 continue
             only_work = False
             if note.startswith("@beat:"):
                 self.registration.echoed(note)
             elif note == "@due":
                 self.fleet.keeper_called = True
+            elif note == "@pause":
+                now = time.monotonic()
+                self.fleet.gates_changed(now)
+                self.crew.take_back(now)
+                self.notice.bump()
             elif note == "@cancel":
                 self.registration.look_for_cancels()
             elif note.startswith("@refused:"):
                 if note != self._refused:  # it may be refused twice a second for hours
                     log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
                 self._refused = note
+        if calls:
+            calls = -(-calls // self.settings.coalesce_notifies)
+            self.bulletin.counts["wakes"] += calls
+            self.fleet.called(calls)
+            self.notice.bump()
         return only_work
 
     def _obey(self, signum: int, now: float) -> None:
@@ -324,6 +339,8 @@ class Supervisor:
         if verdict is not None:
             ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
             log.info("job %d %s", case.now.job, BECAME[verdict.outcome], extra=ids)
+        if case.policy.table:
+            self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
             self.fleet.called(len(released))
@@ -348,9 +365,29 @@ class Supervisor:
             or not all(slot.state is State.READY and self.crew.boards[slot.number].idle for slot in workers)
         ):
             return
+        if fleet.stores and not self._stores_are_empty(sum(self.crew.boards[slot.number].times_idle for slot in workers)):
+            return
+        if fleet.stores_alone:
+            self._heard_empty([("f",)])
+            return
         self._ask_empty_at = now + 1.0
-        served = list(self.settings.queues) or None
+        served = list(self.settings.served) or None
         self.courier.ask("find_work", {"served": served}, self._heard_empty)
+
+    def _stores_are_empty(self, idled: int) -> bool:
+        """Whether the resetter has found every table empty by a look that began after all workers had gone idle, `idled` times in all."""
+        slot = next(slot for slot in self.fleet.slots if slot.kind is RESETTER)
+        board = self.crew.boards[slot.number]
+        looks = board.claims[0]
+        if slot.state is not State.READY or self._idled != idled:
+            self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
+        if looks >= self._looks + 2:  # one may have been on its way
+            return slot.state is State.READY and board.idle
+        self.fleet.resetter_called = True
+        return False
+
+    _idled = -1
+    _looks = 0
 
     def _heard_empty(self, answer: Answer) -> None:
         now = time.monotonic()
@@ -405,7 +442,8 @@ def limits(settings: Settings) -> Limits:
         max_rss=settings.max_rss,
         jitter=settings.jitter,
         until_empty=settings.until_empty,
-        hold=settings.hold if settings.batch > 1 else 0.0,
+        hold=settings.hold if settings.most_claimed > 1 else 0.0,
+        reserved=settings.reserved,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from supervisor.fleet import ORDERS, Course, Fleet, Ladder, Rung, Slot, State, Why
-from supervisor.kinds import KINDS, WORKER, Kind
+from supervisor.kinds import KEEPER, KINDS, RESETTER, WORKER, Kind
 from workers.board import Order, Reason
 
 NEVER: Final = float("inf")
@@ -123,9 +123,9 @@ def nudges(fleet: Fleet) -> list[Action]:
             fleet.calls -= 1
             actions.append(Nudge(slot))
             fleet.nudged(slot)
-        elif slot.kind.name == "keeper" and fleet.keeper_called:
+        elif (slot.kind is KEEPER and fleet.keeper_called) or (slot.kind is RESETTER and fleet.resetter_called):
             actions.append(Nudge(slot))
-    fleet.calls, fleet.all_called, fleet.keeper_called = 0, False, False
+    fleet.calls, fleet.all_called, fleet.keeper_called, fleet.resetter_called = 0, False, False, False
     return actions
 
 
@@ -250,7 +250,10 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
         if old and kind is WORKER and missing <= 0 and not resting and len(here) <= wanted:
             missing = 1  # one newcomer at a time; an old one goes when it is READY
         free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
-        result.actions.extend(Fork(slot) for slot in free[: max(missing, 0)])
+        forked = free[: max(missing, 0)]
+        if fleet.limits.reserved and kind is WORKER:
+            _reserve(forked, [slot for slot in here if slot not in old], fleet)
+        result.actions.extend(Fork(slot) for slot in forked)
         for slot in _surplus(here, old, wanted, kind):
             result.actions.append(Dismiss(slot))
             fleet.dismissed(slot, now)
@@ -259,8 +262,16 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
         fleet.notes.append("reloaded: every worker runs the new code")
 
 
+def _reserve(forked: list[Slot], here: list[Slot], fleet: Fleet) -> None:
+    """Say which queue each newcomer serves: one that lacks workers of its own, or all."""
+    lacking = [queue for queue, count in fleet.limits.reserved for _ in range(count - sum(slot.reserved == queue for slot in here))]
+    for place, slot in enumerate(forked):
+        slot.reserved = lacking[place] if place < len(lacking) else ""
+
+
 def _outdated(slot: Slot, fleet: Fleet) -> bool:
-    return slot.worn or (slot.kind.works and slot.generation < fleet.generation)
+    # Of those that load the handlers the workers go first: should the new code be broken, the others keep the old one.
+    return slot.worn or (slot.generation < fleet.generation and (slot.kind.works or (slot.kind.loads and not fleet.reloading)))
 
 
 def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:

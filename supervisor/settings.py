@@ -84,9 +84,14 @@ class Settings:
         "How long to wait before the database is tried again after it was lost; doubled each time, with jitter.",
         group="Database", metavar="TIME",
     )  # fmt: skip
-    db_retry_max: float = setting(
-        30.0, values.span(0.5, 300), "The longest such wait. The tries never end.", group="Database", metavar="TIME"
-    )
+    db_retry_max: float = setting(30.0, values.span(0.5, 300), "The longest such wait.", group="Database", metavar="TIME")
+    db_retry_max_attempts: int = setting(
+        0,
+        values.whole(1, 10_000, zero="for ever"),
+        "How often the supervisor tries to reach a database that does not answer before it ends with 69, for those whose service manager "
+        "is to hear of it. What runs then is handed back, or settled by the next supervisor.",
+        group="Database", metavar="N", says="0: for ever",
+    )  # fmt: skip
     lease: float = setting(
         15.0,
         values.span(3, 3600),
@@ -116,8 +121,33 @@ class Settings:
     queues: tuple[str, ...] = setting(
         (),
         values.queues(),
-        "The queues to serve, the most urgent first. With none: every queue, the most urgent job first.",
+        "The queues to serve, the most urgent first: `batch*` is every queue that begins so, `high:2` keeps two of the workers for that queue "
+        "alone. With none: every queue, the most urgent job first.",
         group="Work", metavar="NAMES", says="all",
+    )  # fmt: skip
+    queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.counts(),
+        "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
+    max_claim_batch: int = setting(
+        0,
+        values.whole(1, 1000, zero="as `batch` says"),
+        "The most jobs of one queue that a child claims at a time. A claim never mixes queues.",
+        group="Work", metavar="N", says="0: as `batch` says",
+    )  # fmt: skip
+    max_claim_per_worker: int = setting(
+        0,
+        values.whole(1, 1000, zero="as `batch` says"),
+        "The most jobs that a child holds at a time, the one that runs included.",
+        group="Work", metavar="N", says="0: as `batch` says",
+    )  # fmt: skip
+    coalesce_notifies: int = setting(
+        1,
+        values.whole(1, 1000),
+        "How many notifications that were heard together wake one child. Each says that there is work in a queue, not how much.",
+        group="Work", metavar="N",
     )  # fmt: skip
     batch: int = setting(
         500,
@@ -164,6 +194,13 @@ class Settings:
         2.0,
         values.span(0.2, 60),
         "How often the keeper looks for running jobs that nobody holds any more.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    long_transaction: float = setting(
+        60.0,
+        values.span(0.001, 86400),
+        "A job's transaction that was open longer is warned about: as long as it is open, nothing in the database can be vacuumed that was "
+        "updated or deleted since it began.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     until_empty: bool = setting(False, values.switch(), "Drain what is there, then exit with 0. For CI, cron and tests.", group="Work")
@@ -285,6 +322,30 @@ class Settings:
         """Return where a setting's value came from, in words: "--workers", "JOBHERD_WORKERS", "jobherd.toml", "default"."""
         return self.given.sources.get(name, "default")
 
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The queues to serve, and prefixes of them, without their numbers of workers."""
+        return tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+
+    @property
+    def reserved(self) -> tuple[tuple[str, int], ...]:
+        """Which queues have workers of their own, and how many."""
+        return tuple((queue, int(count)) for queue, _, count in (each.partition(":") for each in self.queues) if count)
+
+    @property
+    def most_claimed(self) -> int:
+        """How many jobs a claim takes at the most."""
+        return min(limit for limit in (self.batch, self.max_claim_batch, self.max_claim_per_worker) if limit)
+
+    def serves(self, queue: str) -> bool:
+        """Return whether a queue is served here.
+
+        >>> Settings(queues=("high:2", "batch*")).serves("batch-eu")
+        True
+        """
+        served = self.served
+        return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
+
     def resolved_log_format(self) -> str:
         """Return text or json: `auto` is text when standard error is a terminal."""
         if self.log_format != "auto":
@@ -301,8 +362,9 @@ class Settings:
             handlers=self.handlers,
             hooks=self.hooks,
             app_dir=self.app_dir,
-            queues=self.queues,
-            batch=self.batch,
+            queues=self.served,
+            limits=self.queue_max_concurrency,
+            batch=self.most_claimed,
             hold=self.hold,
             budget={name: float(amount) for name, amount in (each.split("=") for each in self.budget)},
             budget_patience=self.budget_patience,
@@ -310,6 +372,7 @@ class Settings:
             retry_initial=self.db_retry_initial,
             retry_max=self.db_retry_max,
             lease=self.lease,
+            long_transaction=self.long_transaction,
             grace=self.grace,
             unknown_delay=self.unknown_delay,
             unknown_for=self.unknown_for,
@@ -329,6 +392,15 @@ class Settings:
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         )
+        kept = sum(count for _, count in self.reserved)
+        others = len(self.served) > len(self.reserved)
+        if kept and kept + others > self.workers:
+            rest = " leaves none for the other queues" if others else " is fewer"
+            told = f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for queues of their own"
+            return (
+                *twice,
+                f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+            )
         return twice + tuple(
             f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
             f"{high} = {getattr(self, high):g} (from {self.source(high)}): lower the one or raise the other"
@@ -354,7 +426,8 @@ def shown(name: str, value: object) -> str:
         case (str() as host, int() as port):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         case tuple():
-            return (specifications()[name].reader.separator or ",").join(map(str, value)) or "none"
+            parts = [f"{part[0]}={part[1]}" if isinstance(part, tuple) else str(part) for part in value]
+            return (specifications()[name].reader.separator or ",").join(parts) or "none"
         case float() if name != "jitter":
             return values.show_span(value)
         case _:

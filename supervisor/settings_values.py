@@ -7,7 +7,7 @@ it reads, nor where the value came from: `supervisor.settings` does.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,8 @@ _BYTES: Final = {
 }  # fmt: skip
 _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
 _AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
-_QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+_QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
+_COUNT: Final = re.compile(r"((?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*))=([1-9]\d{0,5})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -132,8 +133,29 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
 
 
 def queues() -> Reader:
-    """Read names of queues."""
-    return words("queue names (lower-case letters, digits and _ . -, at most 63 characters)", ",", pattern=_QUEUE)
+    """Read names of queues, or their beginnings with a `*`, each perhaps with a number of workers."""
+    return words(
+        "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * at the end, "
+        'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
+    )  # fmt: skip
+
+
+def counts() -> Reader:
+    """Read a number for each of some queues."""
+    told = words('queues, or beginnings of them with a *, each with a number from 1 ("media=2,batch*=10")', ",")
+
+    def read(value: object) -> tuple[tuple[str, int], ...]:
+        listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
+        found = []
+        for word in told.read(listed):
+            match = _COUNT.fullmatch(word)
+            if match is None:
+                message = f"{word!r} is not one"
+                raise ValueError(message)
+            found.append((match[1], int(match[2])))
+        return tuple(found)
+
+    return Reader(told.allowed, read, ",")
 
 
 def amounts() -> Reader:

@@ -144,9 +144,10 @@ class Undertaker:
                 self._post.ask("end_backend", child, lambda answer: self._ended(case, answer, now))
             case Step.SETTLE if case.parts:
                 part = case.parts[0]
+                name, parameters = self._letter(case, part, now)
                 self._post.ask(
-                    "settle_jobs",
-                    settlement(case.now.child, case.token, part, ran_on=f"{self._host}/{death.pid}", now=now),
+                    name,
+                    parameters,
                     lambda answer: self._settled(case, part, answer, now),
                     lambda: self._refused(case, part, now),
                 )
@@ -155,6 +156,21 @@ class Undertaker:
                 self._release(case, now)
             case Step.DONE:
                 pass
+
+    def _letter(self, case: Case, part: list[Finished], now: float) -> tuple[str, dict[str, object]]:
+        """Return the statement that settles a part of a case, and its parameters."""
+        if not case.policy.table:
+            return "settle_jobs", settlement(case.now.child, case.token, part, ran_on=f"{self._host}/{case.death.pid}", now=now)
+        [one] = part  # a record is claimed alone; its table is not ours to know
+        return "note_table_end", {
+            "kind": case.policy.name,
+            "record": one.job,
+            "token": case.token,
+            "outcome": one.outcome.label,
+            "crashed": bool(one.crashed),
+            "delay": one.outcome.delay,
+            "error": one.outcome.error,
+        }
 
     def _ended(self, case: Case, answer: Answer, now: float) -> None:
         case.waiting = False

@@ -59,8 +59,9 @@ def main(words: list[str]) -> int:
     for piece in PIECES:  # some of what tests start may not write it, and would compile everything each time
         compileall.compile_dir(piece, quiet=2)
     with tempfile.TemporaryDirectory(prefix="jobherd-share-") as folder:
-        words = ["--no-header", "-o", "console_output_style=classic", *words]
-        shared = [*words, "-p", "tests.support.sharing", "--share", folder, "--ignore", ALONE]
+        # Named, for pytest would look for its settings above a folder that is an option's value.
+        words = ["-c", "pyproject.toml", "--no-header", "-o", "console_output_style=classic", *words]
+        shared = [*words, "-p", "tests.support.sharing", f"--share={folder}", f"--ignore={ALONE}"]
         others = min(max(len(os.sched_getaffinity(0)) - 1, 1), MOST)
         lanes = [Lane([*words, ALONE], shared), *(Lane(shared) for _ in range(others))]
         for lane in lanes:

@@ -27,6 +27,10 @@ OTHER_KINDS: Final = "(other)"
 """The first entry of the table of kinds: whatever has no entry of its own is counted there, so no flood of kinds can fill it."""
 
 
+MAX_ERRORS: Final = 64
+"""Pairs of a kind and an error code that a slot counts by name; the rest are counted together, so that no flood of codes can fill it."""
+
+
 class Phase(IntEnum):
     """What a child is at, for people and for the post-mortem."""
 
@@ -86,6 +90,7 @@ _MATE = struct.Struct("<qhhh")
 _HEAD = struct.Struct("<QII")
 _ENTRY_HEAD = struct.Struct("<II")
 _SEQUENCE = struct.Struct("<Q")
+_ERROR = struct.Struct("<H62s")
 
 
 _lock = threading.Lock()
@@ -164,6 +169,8 @@ class Policy:
     backoff: tuple[float, float, float, float] = (30.0, 2.0, 0.2, 3600.0)
     """Base in seconds, factor, jitter as a fraction, cap in seconds."""
     exclusive: bool = False
+    table: bool = False
+    """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +205,12 @@ _AT_TRACE: Final = _AT_LOG + _LOG
 _AT_LEDGER: Final = _AT_TRACE + _TRACE
 _AT_COMPANY: Final = _AT_LEDGER + _LEDGER
 _MATES: Final = _COMPANY.size + 500 * _MATE.size
-_SIZE: Final = (_AT_COMPANY + Cell.size(_MATES) + 4095) // 4096 * 4096
+_AT_ERRORS: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
+_SIZE: Final = (_AT_ERRORS + MAX_ERRORS * (_ERROR.size + 8) + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED, _IDLED, _BEGUN = range(14)
+_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED, _IDLED, _BEGUN, _ERRORS = (
+    range(15)
+)
 
 
 class Board:
@@ -221,12 +231,14 @@ class Board:
         self._company = Cell(self._view, _AT_COMPANY, _MATES)
         self._waits = self._view[_AT_WAITS : _AT_WAITS + 8 * 31].cast("Q")
         self._waited = self._view[_AT_WAITS + 8 * 31 : _AT_WAITS + 8 * 32].cast("d")
+        self._errors = self._view[_AT_ERRORS : _AT_ERRORS + 8 * MAX_ERRORS].cast("Q")
+        self._error_at: dict[tuple[int, str], int] | None = None
         self._counts: list[memoryview] = []
         self._sums: list[memoryview[float]] = []
 
     def close(self) -> None:
         """Let go of the page (the others keep it)."""
-        for view in (*self._counts, self._words, self._waits):
+        for view in (*self._counts, self._words, self._waits, self._errors):
             view.release()
         for sums in (*self._sums, self._waited):
             sums.release()
@@ -318,7 +330,15 @@ class Board:
             known[policy.name] = number
             at = _AT_KINDS + number * _ENTRY
             body = json.dumps(
-                [policy.max_attempts, policy.max_crashes, policy.keep_completed, policy.keep_failed, policy.backoff, policy.exclusive]
+                [
+                    policy.max_attempts,
+                    policy.max_crashes,
+                    policy.keep_completed,
+                    policy.keep_failed,
+                    policy.backoff,
+                    policy.exclusive,
+                    policy.table,
+                ]
             ).encode()
             self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
             self._view[at + _NAME : at + _NAME + _POLICY] = body.ljust(_POLICY)
@@ -340,6 +360,23 @@ class Board:
     def count_unrun(self, kind: int, outcome: int) -> None:
         """Called in the child: a job of `kind` ended without running, such as by expiry."""
         self._counts[kind][outcome] += 1
+
+    def count_error(self, kind: int, code: str) -> None:
+        """Called in the child: a job of `kind` ended, or is to be tried again, with this error code."""
+        if self._error_at is None:  # a successor goes on where its predecessor died
+            self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
+            self._error_at.setdefault((0, OTHER_KINDS), 0)
+        at = self._error_at.get((kind, code))
+        if at is None:
+            name = code.encode()
+            at = max(self._words[_ERRORS], 1)  # the first entry is that of all that have none
+            if at >= MAX_ERRORS or len(name) > _ERROR.size - 2:
+                at = 0
+            else:
+                _ERROR.pack_into(self._view, _AT_ERRORS + 8 * MAX_ERRORS + at * _ERROR.size, kind, name)
+                self._error_at[kind, code] = at
+        self._errors[at] += 1
+        self._words[_ERRORS] = max(self._words[_ERRORS], at + 1)
 
     def count_wait(self, seconds: float) -> None:
         """Called in the child: a job started so long after it became due."""
@@ -499,8 +536,10 @@ class Board:
         at = _AT_KINDS + kind * _ENTRY
         name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
         try:
-            attempts, crashes, completed, failed, backoff, exclusive = json.loads(bytes(self._view[at + _NAME : at + _NAME + _POLICY]))
-            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive)
+            attempts, crashes, completed, failed, backoff, exclusive, table = json.loads(
+                bytes(self._view[at + _NAME : at + _NAME + _POLICY])
+            )
+            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table)
         except ValueError:
             return Policy(name)
 
@@ -512,6 +551,17 @@ class Board:
             values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
             split = len(OUTCOMES)
             found.append(KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1 : -1], values[-1]))
+        return found
+
+    def error_counts(self) -> list[tuple[str, str, int]]:
+        """Return how often each error code was counted: kind, code, number. The first stands for all that have no place of their own."""
+        return [(self.policy(kind).name, code, number) for kind, code, number in self._read_errors()]
+
+    def _read_errors(self) -> list[tuple[int, str, int]]:
+        found = [(0, OTHER_KINDS, int(self._errors[0]))]
+        for at in range(1, min(int(self._words[_ERRORS]), MAX_ERRORS)):
+            kind, name = _ERROR.unpack_from(self._view, _AT_ERRORS + 8 * MAX_ERRORS + at * _ERROR.size)
+            found.append((kind, name.rstrip(b"\0").decode(errors="replace"), int(self._errors[at])))
         return found
 
     def waits(self) -> tuple[tuple[int, ...], float]:

@@ -222,7 +222,7 @@ class Session:
         self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
         if self._wake.dismissed:
             self._pause = min(self._pause, 1.0)  # no nudge can end this wait any more
-        return self._pause * random.uniform(0.75, 1.25)
+        return min(settings.retry_max, self._pause * random.uniform(0.75, 1.25))
 
     def _rest(self, seconds: float, *, patient: bool) -> None:
         until = time.monotonic() + seconds

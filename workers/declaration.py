@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from handlers._backoff import Backoff
+from handlers._tables import TableHandler
 from workers.board import Policy
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def policy_of(handler: AnyHandler) -> Policy:
         policy.keep_failed_days,
         _backoff(policy.backoff),
         policy.exclusive,
+        isinstance(handler, TableHandler),
     )
 
 

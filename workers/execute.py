@@ -2,11 +2,13 @@
 
 User code runs here and nowhere else in a child, and only while the alarm is open: the handler, the reading of its payload, and the
 describing of what it raised (an exception's own `__str__` is user code too). Nothing that a handler does may end this process but a
-signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database.
+signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database; a job that wants a transaction of
+its own has it from `transactions.py`, and is then settled by it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import time
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from workers.board import Board, Notice
     from workers.hooks import Caller
     from workers.seat import ChildSettings
+    from workers.transactions import Transactions
+
+_log = logging.getLogger("jobherd.execute")
 
 LONG: Final = 0.005
 """A run of so many seconds is worth a look at what it used."""
@@ -81,6 +86,7 @@ class _Kind(NamedTuple):
     max_attempts: int
     takes_job: bool
     exclusive: bool
+    transactional: bool
     keep_completed: int
     keep_failed: int
     """Days."""
@@ -98,6 +104,9 @@ class Executor:
     """Runs jobs, one at a time.
 
     handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
+    alone: the kinds that are claimed alone, since their jobs have transactions of their own.
+    among: the claim of the job that runs holds others.
+    committed: the job that ran last is settled already, by its transaction. Whoever has read it resets it.
     """
 
     def __init__(
@@ -108,11 +117,18 @@ class Executor:
         board: Board,
         notice: Notice,
         alarm: Alarm,
+        transactions: Transactions,
         settings: ChildSettings,
         title: Callable[[str], None],
         hooks: Caller,
     ) -> None:
         self.running: Claimed | None = None
+        self.committed = False
+        self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
+        self.among = False
+        self._started = 0.0
+        self._transactions = transactions
+        transactions.executor = self
         self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
         self._hooks = hooks
         self._board = board
@@ -147,7 +163,9 @@ class Executor:
 
     def shares(self, longest: float) -> dict[str, float]:
         """Return how much of a batch of `longest` seconds a job of each kind is expected to fill, of those that leave room for more."""
-        return {kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest}
+        return {
+            kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest and kind not in self.alone
+        }
 
     def short(self) -> list[str]:
         """Return the kinds whose jobs have lately been short here."""
@@ -195,6 +213,8 @@ class Executor:
         if not short:
             self._show_job()
         job = self._job(row, most, deadline) if kind.takes_job else _NO_JOB
+        transactions = self._transactions
+        self.among, self._started = among, started
         alarm.enter(row.id, deadline, timeout, self._notice if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
         ending: object
@@ -208,7 +228,10 @@ class Executor:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
             fits = True
-            ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
+            if kind.transactional:
+                ending = transactions.call(call if kind.hooks is None else kind.hooks.call, handler, job, arguments)
+            else:
+                ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
@@ -219,6 +242,9 @@ class Executor:
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
+        if transactions.used:
+            alarm.leave()  # or a deadline that passes meanwhile rings for nobody, a thousand times a second
+            outcome = self._conclude(row, kind, outcome, most)
         interruption = alarm.raised
         if kind.hooks is not None:
             problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
@@ -230,9 +256,14 @@ class Executor:
             return None
         ran = ended - started
         board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+        if outcome.code is not None:
+            board.count_error(number, outcome.code)
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
+        return self._finish(row, kind, outcome, ran, ended)
+
+    def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float) -> Finished:
         return Finished(
             row.id,
             outcome,
@@ -240,8 +271,31 @@ class Executor:
             ended,
             kind.keep_completed if outcome.label == "ok" else kind.keep_failed,
             self._usage(ended, ran) if ended - self._cpu_at >= LONG else None,
-            board.progress().decode(errors="replace") or None if self._said else None,
+            self._board.progress().decode(errors="replace") or None if self._said else None,
         )
+
+    def describe(self, outcome: Outcome) -> Finished:
+        """Return what there is to write of the job that runs, should this become of it now."""
+        assert self.running is not None
+        ended = time.monotonic()
+        return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended)
+
+    def _conclude(self, row: Claimed, kind: _Kind, outcome: Outcome, most: int) -> Outcome:
+        """The job has used a transaction of its own: end it, and return what became of the job."""
+        transactions = self._transactions
+        self.alone.add(row.kind)
+        said = transactions.conclude(
+            outcome, lambda problem: outcome_of(Raised(problem), handler=kind.handler, attempt=row.attempts, max_attempts=most)
+        )
+        self.committed, transactions.committed = transactions.committed, False
+        if not self.committed:
+            return said
+        if not kind.transactional and said is not OK:
+            _log.warning(
+                "the job was completed by its transaction, and what came after it is not kept: %s",
+                said.error or "it returned a value; set `result` of the transaction",
+            )
+        return OK
 
     def _show_job(self) -> None:
         if (row := self.running) is not None:
@@ -252,7 +306,10 @@ class Executor:
         return self._unrun(row, CANCELLED_BEFORE if cancelled else HANDED_BACK, self._kinds.get(row.kind), ended=0.0)
 
     def _unrun(self, row: Claimed, outcome: Outcome, kind: _Kind | None, *, ended: float) -> Finished:
-        self._board.count_unrun(0 if kind is None else kind.number, _NUMBER[outcome.label])
+        number = 0 if kind is None else kind.number
+        self._board.count_unrun(number, _NUMBER[outcome.label])
+        if outcome.code is not None:
+            self._board.count_error(number, outcome.code)
         finished = Finished(row.id, outcome, ended=ended)
         return finished if kind is None else finished._replace(keep=kind.keep_failed)
 
@@ -292,6 +349,7 @@ class Executor:
             resources=self._hooks.child.resources,
             on_progress=self._progress,
             on_cancelled=self._is_cancelled,
+            doors=self._transactions,
         )
 
     def _is_cancelled(self) -> bool:
@@ -338,6 +396,7 @@ def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
         policy.max_attempts,
         handler.signature.takes_job or hooks is not None,
         policy.exclusive,
+        policy.transactional,
         policy.keep_completed_days,
         policy.keep_failed_days,
         hooks,

@@ -1,8 +1,8 @@
 """The keeper: what must be done in time, but not by the parent, who must never wait for the database.
 
-It makes due jobs ready, gives back running jobs that nobody holds, keeps the partitions of the past, clears dead rows away, and copies
-what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so nothing that may take long is
-begun shortly before it.
+It makes due jobs ready, opens gates whose time has come, gives back running jobs that nobody holds, keeps the partitions of the past,
+clears dead rows away, and copies what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so
+nothing that may take long is begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
 When the parent is dead it has a last duty. The workers have been told by the kernel and hand back what they hold; what is left of their
@@ -80,6 +80,7 @@ class Keeper:
         self._session = Session(body.seat, body.wake)
         self._due_at = 0.0
         self._sweep_at = 0.0
+        self._gates_at = 0.0
         self._partitions_at = 0.0
         self._copy_at = 0.0
         self._forget_at = 0.0
@@ -96,15 +97,17 @@ class Keeper:
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while not self._wake.dismissed:
             self._do_what_is_due()
-            at = min(self._due_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at)
+            at = min(self._due_at, self._gates_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at)
             if self._wake.wait(at - time.monotonic()):
-                self._due_at = 0.0  # something was scheduled before all others, or the database is back
+                self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
         self._session.close()
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
         if now >= self._due_at:
             self._promote()
+        if now >= self._gates_at:
+            self._open_gates()
         if now >= self._copy_at:
             self._copy_progress()
             self._copy_at = now + _COPY
@@ -133,6 +136,15 @@ class Keeper:
             if due_in > 0 or -due_in >= now - asked:
                 break
         self._due_at = now + min(backstop, due_in if due_in > 0 else _MOVING)
+
+    def _open_gates(self) -> None:
+        """Resume what was paused until now, and make ready again what no gate holds back any more."""
+        [(opened, next_in)] = self._session.run("open_gates")
+        if opened:
+            _log.info("resumed %d gates that were paused until now", opened)
+        moved = self._session.count("release_parked", {"most": MOST})
+        pause = 0.0 if moved >= MOST else self._seat.settings.sweep
+        self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
     def _sweep(self) -> None:
         rows = self._session.run("release_orphans")
@@ -192,8 +204,8 @@ class Keeper:
 def _progress_on(board: Board) -> tuple[int, int, bytes] | None:
     """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
     before = board.now()
-    if before is None or before.phase is not Phase.RUNNING or not before.job:
-        return None
+    if before is None or before.phase is not Phase.RUNNING or not before.job or board.policy(before.kind).table:
+        return None  # a record's number may be a job's as well, who would be shown its progress
     text = board.progress()
     after = board.now()
     if not text or after is None or (after.job, after.token) != (before.job, before.token):

@@ -1,7 +1,7 @@
 """The pipes between a parent and a child, both ends: everything that can be said there.
 
 wake, parent to child: one byte says "look for work"; the end of the file says "finish what you hold and leave", and with a changed
-parent it says that the parent died. report, child to parent: READY, MORE, IDLE, and a PROBLEM in words. Never a message per job, never a
+parent it says that the parent died. report, child to parent: READY, MORE, IDLE, STORES, STOP, and a PROBLEM in words. Never a message per job, never a
 payload: a pipe that can fill up is a pipe that two processes can die on.
 """
 
@@ -42,16 +42,34 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Stores:
+    """Its handlers work tables of the application's own: somebody must look after those whose process has died."""
+
+    alone: bool
+    """They work nothing else: the queue is for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A resetter has seen that what a slot runs is cancelled."""
+
+    slot: int
+    token: int
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something people should know, in a sentence."""
 
     text: str
 
 
-Report = Ready | More | Idle | Problem
+Report = Ready | More | Idle | Stores | Stop | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
+_STOP = struct.Struct("<Hqq")
 _LONGEST: Final = 4000  # with its head below PIPE_BUF: a write is whole or not at all
 
 
@@ -75,6 +93,10 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"M", 0)
         case Idle():
             body = _HEAD.pack(b"I", 0)
+        case Stores(alone):
+            body = _HEAD.pack(b"S", 1) + bytes([alone])
+        case Stop(slot, token, job):
+            body = _HEAD.pack(b"X", _STOP.size) + _STOP.pack(slot, token, job)
         case Problem(text):
             words = text.encode(errors="replace")[:_LONGEST]
             body = _HEAD.pack(b"P", len(words)) + words
@@ -107,6 +129,10 @@ class Inbox:
                 found.append(More())
             elif tag == b"I":
                 found.append(Idle())
+            elif tag == b"S" and length == 1:
+                found.append(Stores(alone=bool(body[0])))
+            elif tag == b"X" and length == _STOP.size:
+                found.append(Stop(*_STOP.unpack(body)))
             elif tag == b"P":
                 found.append(Problem(body.decode(errors="replace")))
             else:

@@ -86,6 +86,12 @@ def _keeper(body: Body) -> int:
     return run(body)
 
 
+def _resetter(body: Body) -> int:
+    from workers.resetter import run  # noqa: PLC0415 - only in such a child
+
+    return run(body)
+
+
 def _web(body: Body) -> int:
     from workers.web import run  # noqa: PLC0415 - only in such a child
 
@@ -94,7 +100,7 @@ def _web(body: Body) -> int:
     return EXIT_LEFT
 
 
-KINDS: Final[dict[str, Callable[[Body], int]]] = {"worker": _worker, "keeper": _keeper, "web": _web}
+KINDS: Final[dict[str, Callable[[Body], int]]] = {"worker": _worker, "keeper": _keeper, "web": _web, "resetter": _resetter}
 """The kinds of children, and where the life of each begins. Each returns the exit code."""
 
 

@@ -29,7 +29,9 @@ class ChildSettings:
     app_dir: Path = field(default_factory=Path)
     """Put first on the import path of children."""
     queues: tuple[str, ...] = ()
-    """The queues to serve, the most urgent first; none: all, the most urgent job first."""
+    """The queues to serve, or prefixes of them (`batch*`), the most urgent first; none: all, the most urgent job first."""
+    limits: tuple[tuple[str, int], ...] = ()
+    """Queues, or prefixes, of which this supervisor runs at most so many jobs at a time."""
     batch: int = 1
     """How many jobs a child claims at a time, at the most."""
     hold: float = 0.0
@@ -44,6 +46,8 @@ class ChildSettings:
     retry_max: float = 30.0
     """Back-off of a child that has lost its database: from initial, doubling, to max, for ever."""
     lease: float = 15.0
+    long_transaction: float = 60.0
+    """A job's transaction that was open longer is warned about."""
     grace: float = 5.0
     """Each rung of the ladder: timer, then SIGTERM, then SIGKILL."""
     unknown_delay: float = 60.0

@@ -70,6 +70,9 @@ class SelectiveWorker(Worker):
             self._narrowing, self._failing = None, True
             return []
 
+    def _work_table(self) -> bool:
+        return self._narrowing is not None and super()._work_table()  # who declines takes no record either
+
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         if not self._budgeted:
             return super()._send_claim(by, claim, eager=eager)
@@ -84,7 +87,7 @@ class SelectiveWorker(Worker):
             joining = self._admission.joining()
             conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
             parameters = parameters | joining.parameters
-        return sql.narrow(by, *conditions), claim | parameters
+        return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:

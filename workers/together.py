@@ -21,6 +21,7 @@ from handlers._dispositions import JobInterrupted, JobTimeout
 from handlers._outcome import EXPIRED, OK, Raised
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
+from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import OUTCOMES, Now, Phase, Reason, fence
 from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable
@@ -180,6 +181,8 @@ class TogetherExecutor(Executor):
         usage = self._usage(ended, ran)  # of the call: it is written with its first job
         for row, outcome in zip(rows, outcomes, strict=True):
             board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+            if outcome.code is not None:
+                board.count_error(number, outcome.code)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
         return finished
@@ -203,6 +206,7 @@ class TogetherExecutor(Executor):
     def _one_of(self, row: Claimed, deadline: float, said: dict[int, str]) -> Job:
         """Return a job of a call. Its progress is written with its outcome: the board holds that of one job."""
         job = self._job(row, self._most(row), deadline)
+        job.doors = TOGETHER
         told = self._alarm.told
         job.on_progress = _into(said, row.id)
         job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._is_cancelled()

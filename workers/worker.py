@@ -20,16 +20,19 @@ from handlers._client import Client, configure
 from handlers._hooks import Child, Hooks, before_claim
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
+from handlers._tables import TableHandler
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
 from workers.execute import LEAST, Claimed
 from workers.hooks import Caller
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, send
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
+from workers.transactions import Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,7 +141,7 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
-        self._handlers = handlers
+        self._handlers = {kind: handler for kind, handler in handlers.items() if not isinstance(handler, TableHandler)}
         self._token = 0
         self._wanted = 1 if body.seat.settings.hold else body.seat.settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
@@ -147,6 +150,12 @@ class Worker:
         self._shares: list[float] | None = [] if body.seat.settings.hold else None
         """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
         self._short: list[str] = []
+        self._batch: list[Claimed] = []
+        settings = body.seat.settings
+        self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
+        """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._last = ("", "")
+        """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
         """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
@@ -156,14 +165,16 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
-        settings = self._seat.settings
-        self._clerk = Clerk(self._session, ran_on=f"{settings.host}/{os.getpid()}")
+        ran_on = f"{settings.host}/{os.getpid()}"
+        self._clerk = Clerk(self._session, ran_on=ran_on)
+        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,
+            transactions=self._transactions,
             settings=settings,
             title=body.title,
             hooks=hooks,
@@ -172,7 +183,6 @@ class Worker:
         if self._together and settings.hold:
             # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
             self._wanted = self._fewest = min(settings.batch, max(self._together.values()))
-            self._kinds, self._shares = list(shares := self._executor.shares(settings.hold)), list(shares.values())
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -181,20 +191,36 @@ class Worker:
             ids=self._ids,
         )
         self._tidy = Tidiness(body)
+        self._weigh()
+        stores = tables_of(handlers)
+        self._tables = (
+            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            if stores
+            else None
+        )
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
         self._session.run("register_kinds", kinds_of(self._handlers))
+        if self._tables is not None and not self._tables.fit():
+            return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
         self._say(Phase.IDLE)
+        if self._tables is not None:
+            send(self._seat.report, Stores(alone=not self._handlers))  # first: who is READY and idle must not be taken for all there is
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while (batch := self._next()) is not None:
             self._work(batch)
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
+        if self._last[0]:
+            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
+        self._transactions.close()
+        if self._tables is not None:
+            self._tables.close()
         self._session.close()
         if self._worn:
             _log.info("leaving, to be replaced: %s", self._worn)
@@ -209,6 +235,8 @@ class Worker:
         epoch = 0
         rested = False
         """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
+        tabled = False
+        """A record was worked: now it is the queue's turn."""
         while True:
             if not rested:
                 self._look(time.monotonic())
@@ -224,6 +252,11 @@ class Worker:
                 continue
             if not avoided:
                 epoch = self._notice.epoch
+            if self._tables is not None and not rested and not tabled and self._tables.is_due():
+                self._settle()
+                if tabled := self._work_table():
+                    continue  # it may have taken long: is there still a claim to be made?
+            tabled = False
             rows = self._claim(avoided, rested=rested)
             rested = False
             batch = self._sort(rows)
@@ -232,9 +265,15 @@ class Worker:
                     send(self._seat.report, More())
                 self._woken = False
                 return batch
+            if rows and not rows[-1].id and not rows[-1].queue:
+                self._gated, self._last = not self._gated, ("", "")  # gates have appeared, or the last one has gone
+                continue
             if rows and not rows[-1].id:
                 # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
                 avoided.append(rows[-1].queue)
+                continue
+            if not rows and self._work_table():
+                avoided.clear()
                 continue
             if not rows:
                 # Nobody calls when a lock is let go of, so whoever found one asks again soon.
@@ -266,6 +305,8 @@ class Worker:
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         """Settle what is not settled and claim, together."""
+        if not self._handlers:
+            return []  # only tables are worked here: the queue's jobs are for others
         by, claim = self._statement(avoided, rested=rested)
         rows = None
         if self._unsettled:
@@ -286,6 +327,18 @@ class Worker:
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         return self._session.run(by, claim, eager=eager)
 
+    def _work_table(self) -> bool:
+        """Work a record of the application's own tables, if one waits; return whether there was one."""
+        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+            return False
+        self._examine()
+        return True
+
+    def _tell_of_more(self) -> None:
+        if self._woken:
+            send(self._seat.report, More())
+            self._woken = False
+
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
         settings = self._seat.settings
@@ -299,6 +352,11 @@ class Worker:
             "shares": self._shares,
             "short": self._short,
         }
+        if self._gated:
+            claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
+            claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
+            claim["narrowed"] = False
+            return self._narrow("claim_gated", claim)
         return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
@@ -310,6 +368,8 @@ class Worker:
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._token = batch[0].token
+            if self._gated:
+                self._last = (batch[0].queue, batch[0].kind)
             surplus = batch[self._wanted :]
             if surplus:
                 # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
@@ -322,6 +382,7 @@ class Worker:
 
     def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board, together = self._alarm, self._executor, self._board, self._together
+        self._batch = batch
         self._held = {row.id for row in batch}
         alarm.begin(self._token, self._held)
         among = len(batch) > 1
@@ -357,12 +418,27 @@ class Worker:
                 self._lose(len(batch) - place)
                 return
             now = finished.ended
+            if executor.committed:
+                executor.committed = False
+                self._forget()  # it was the only one
+                break
             stands = self._enter(finished, more=place + 1 < len(batch))
             if not stands or (among and board.revoked == self._token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 self._hand_back(batch[place + 1 :])
                 return
         self._adapt(batch)
+
+    def _be_alone(self) -> None:
+        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        batch, running = self._batch, self._executor.running
+        place = next(place for place, row in enumerate(batch) if row is running)
+        rest = batch[place + 1 :]
+        del batch[place + 1 :]
+        self._board.set_held(0)
+        self._hand_back(rest)
+        self._settle(more=True)
+        self._say(Phase.RUNNING, keep_job=True)
 
     def _work_together(self, batch: list[Claimed], place: int) -> bool:
         """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
@@ -425,11 +501,17 @@ class Worker:
         """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
         settings = self._seat.settings
         self._short = self._executor.short()
+        self._weigh()
         if settings.hold:
-            shares = self._executor.shares(settings.hold)
-            self._kinds, self._shares = list(shares), list(shares.values())
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
+
+    def _weigh(self) -> None:
+        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        executor, hold = self._executor, self._seat.settings.hold
+        if hold or executor.alone:
+            shares = executor.shares(hold) if hold else dict.fromkeys(self._handlers.keys() - executor.alone, 0.0)
+            self._kinds, self._shares = list(shares), list(shares.values())
 
     def _enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.

@@ -5,26 +5,34 @@ WITH RECURSIVE me AS MATERIALIZED (
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
 ), head AS (
-    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
+), barred AS MATERIALIZED (
+    SELECT FROM jobherd.gates WHERE scope <> 'queue' LIMIT 1
 ), chosen AS MATERIALIZED (
-    SELECT h.queue, h.priority, h.id
-      FROM head h
-     WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
-       AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me)
-     ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
-     LIMIT 1
+    (SELECT CASE WHEN h.gate IS NULL THEN h.queue END AS queue, h.priority, h.id
+       FROM (SELECT queue, priority, id,
+                    (SELECT CASE WHEN g.paused_at IS NULL THEN 'capped' ELSE 'paused' END
+                       FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = head.queue) AS gate
+               FROM head
+             OFFSET 0) AS h
+      WHERE h.gate IS DISTINCT FROM 'paused' AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
+        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me) AND NOT EXISTS (SELECT FROM barred)
+      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
+      LIMIT 1)
+    UNION ALL
+    SELECT NULL, NULL, NULL FROM barred
 ), picked AS MATERIALIZED (
-    SELECT ctid AS place FROM jobherd.ready
+    SELECT ctid AS place FROM ONLY jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
        -- AND what narrows it
      ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), taken AS (
-    DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
 ), batch AS (
     INSERT INTO jobherd.running (child, token, queue, jobs)
     SELECT %(child)s, nextval('jobherd.tokens'), t.queue,
@@ -41,5 +49,5 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        date_part('epoch', t.run_at) AS run_at,
        date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
-       EXISTS (SELECT FROM jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more
+       EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

@@ -11,30 +11,40 @@
 -- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
 -- waits anyway. A long job waits: a server that crashes must not cost its run. %(short)s names the kinds that are short; without it
 -- everything waits. A settlement must stand in a transaction of its own: it waits always. A lost token may be given anew, to another child.
+-- A queue with a cap, or the gate of a kind or of everything, is none of this statement's business: one row without an id and a queue says
+-- that claim_gated.sql is to be asked. ONLY: parked jobs are found in `ready` too, and a place is a place in one table.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
 ), head AS (
-    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
+), barred AS MATERIALIZED (
+    SELECT FROM jobherd.gates WHERE scope <> 'queue' LIMIT 1
 ), chosen AS MATERIALIZED (
-    SELECT h.queue, h.priority, h.id
-      FROM head h
-     WHERE (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = h.queue) IS NULL AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
-       AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me)
-     ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
-     LIMIT 1
+    (SELECT CASE WHEN h.gate IS NULL THEN h.queue END AS queue, h.priority, h.id
+       FROM (SELECT queue, priority, id,
+                    (SELECT CASE WHEN g.paused_at IS NULL THEN 'capped' ELSE 'paused' END
+                       FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = head.queue) AS gate
+               FROM head
+             OFFSET 0) AS h
+      WHERE h.gate IS DISTINCT FROM 'paused' AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
+        AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me) AND NOT EXISTS (SELECT FROM barred)
+      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
+      LIMIT 1)
+    UNION ALL
+    SELECT NULL, NULL, NULL FROM barred
 ), picked AS MATERIALIZED (
     SELECT ctid AS place,
            CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
                 ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
-      FROM jobherd.ready
+      FROM ONLY jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
        -- AND what narrows it
      ORDER BY priority, id
@@ -43,7 +53,7 @@ WITH RECURSIVE me AS MATERIALIZED (
 ), counted AS (
     SELECT place, share, sum(share) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM picked
 ), taken AS (
-    DELETE FROM jobherd.ready
+    DELETE FROM ONLY jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place FROM counted WHERE before IS NULL OR (before < 1 AND share < 1)))
     RETURNING *
 ), batch AS (
@@ -63,7 +73,7 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        date_part('epoch', t.run_at) AS run_at,
        date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
-       (SELECT EXISTS (SELECT FROM jobherd.ready r
+       (SELECT EXISTS (SELECT FROM ONLY jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

@@ -2,6 +2,7 @@
 -- handler waits for a call that is worth it; it found the queue empty when it claimed, so the jobs are looked for among the first 500.
 -- me and picked are as in claim_jobs.sql, and so is the fence. What is to run alone is left, and joined by nobody. A job is claimed
 -- under the token of the claim it joins: its row is locked first, so whoever takes that claim back takes this job too, or it is not taken.
+-- Where a gate stands nothing is added: who may come through is claim_gated.sql's to say.
 WITH me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors
@@ -11,19 +12,20 @@ WITH me AS MATERIALIZED (
       FROM jobherd.running r
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM me)
        AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.alone)
-       AND (SELECT q.paused_at FROM jobherd.queues q WHERE q.name = r.queue) IS NULL
+       AND r.kind IS NULL AND NOT EXISTS (SELECT FROM jobherd.gates g
+                                           WHERE (g.scope, g.name) IN (('queue', r.queue), ('kind', %(kind)s), ('all', '*')))
        FOR UPDATE
 ), picked AS MATERIALIZED (
     SELECT r.ctid AS place
-      FROM jobherd.ready r
+      FROM ONLY jobherd.ready r
      WHERE r.queue = (SELECT queue FROM held) AND r.kind = %(kind)s AND NOT r.alone
-       AND r.id = ANY (ARRAY(SELECT f.id FROM jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
+       AND r.id = ANY (ARRAY(SELECT f.id FROM ONLY jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
        -- AND what narrows it
      ORDER BY r.priority, r.id
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
 ), taken AS (
-    DELETE FROM jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
 ), joined AS (
     UPDATE jobherd.running
        SET jobs = running.jobs || (SELECT array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority,

@@ -5,6 +5,8 @@
 -- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
 -- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
 -- had one whole lease to renew. Like every statement it speaks of history before attempts: the keeper locks them in that order.
+-- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
+-- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
@@ -13,9 +15,18 @@ WITH lapsed AS (
                 AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %(lease)s::double precision)))
     RETURNING id, host
 ), gone AS (
-    DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id RETURNING c.id, l.host || '/' || c.pid AS ran_on
+    DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id RETURNING c.id, l.host || '/' || c.pid AS ran_on, c.transaction_pid, c.transaction_started
+), ended AS MATERIALIZED (
+    SELECT count(pg_terminate_backend(a.pid)) AS sessions
+      FROM gone g JOIN pg_stat_activity a ON a.pid = g.transaction_pid AND a.backend_start = g.transaction_started
+), free AS MATERIALIZED (
+    SELECT r.child, r.token, g.ran_on
+      FROM jobherd.running r JOIN gone g ON g.id = r.child
+     WHERE (SELECT sessions FROM ended) >= 0
+       FOR UPDATE OF r SKIP LOCKED
 ), held AS (
-    DELETE FROM jobherd.running r USING gone g WHERE r.child = g.id RETURNING r.token, r.claimed_at, r.jobs, r.cancelled, g.ran_on
+    DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
+    RETURNING r.token, r.claimed_at, r.jobs, r.cancelled, f.ran_on
 ), job AS MATERIALIZED (
     SELECT j.*, h.token, h.claimed_at, h.ran_on, coalesce(k.keep_failed, 30) AS keep,
            CASE WHEN j.id = ANY (h.cancelled) THEN 'cancelled'

@@ -1,8 +1,13 @@
 -- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. Run by
--- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started.
-WITH held AS (
-    DELETE FROM jobherd.running r
+-- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
+-- transaction of such a job still holds is left for the next time.
+WITH free AS MATERIALIZED (
+    SELECT r.child, r.token
+      FROM jobherd.running r
      WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)
+       FOR UPDATE SKIP LOCKED
+), held AS (
+    DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
     RETURNING r.token, r.claimed_at, r.jobs, r.cancelled
 ), job AS MATERIALIZED (
     SELECT j.*, h.token, h.claimed_at, coalesce(k.keep_failed, 30) AS keep,

@@ -34,6 +34,9 @@ _COLUMNS: Final = (
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--print-sql", action="store_true", help="print what makes the tables of the declared stores, with their indexes, and exit"
+    )
     parser.add_argument("--timeout", type=span, default=60.0, metavar="TIME", help="how long importing may take (default 60s)")
 
 
@@ -54,7 +57,13 @@ def _check(arguments: argparse.Namespace) -> int:
         found = _import_elsewhere(settings, arguments.timeout)
         kinds, hooks = found["kinds"], found["hooks"]
         problems += found["problems"]
-    if arguments.json:
+    tables = [kind.pop("table") for kind in kinds]
+    if arguments.print_sql:
+        print("\n".join(table for table in tables if table), end="")
+        _complain(problems)
+        if not any(tables):
+            console.complain("no store is declared, so no table is needed: TableStore(...) declares one")
+    elif arguments.json:
         console.print_json({"ok": not problems, "kinds": kinds, "hooks": hooks, "problems": problems})
     else:
         _print(kinds, hooks, problems)
@@ -104,15 +113,19 @@ def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: l
     ]
     if rows:
         console.print_table(_COLUMNS, rows)
+    _complain(problems)
+    if not problems:
+        beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
+        print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
+
+
+def _complain(problems: list[dict[str, Any]]) -> None:
     sys.stdout.flush()
     for problem in problems:
         place = f"{_near(problem['file'])}:{problem['line']}" if problem["line"] else _near(problem["file"]) or problem["module"]
         console.complain(f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"]))
     if problems:
         console.complain(f"{len(problems)} found wrong")
-    else:
-        beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
-        print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
 
 
 def _near(file: str) -> str:
@@ -130,7 +143,7 @@ COMMANDS: Final = (
         _check,
         about="Read the settings and import the handlers in a throw-away process; report every broken module, kind declared twice\n"
         "and bad option with file and line. What it finds wrong, `jobherd run` would not start with. Nothing is started. The exit\n"
-        "code is 1 if something is wrong.",
+        "code is 1 if something is wrong. With --print-sql it prints the tables that declared stores need, for psql to read.",
         settings=tuple(specifications()),
         lists=True,
     ),

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 
 from handlers._registry import all_hooks, load
+from handlers._tables import TableHandler
+from sql.composed import definition
 from workers.worker import say_none_found
 
 
@@ -29,6 +31,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
             "max_attempts": handler.policy.max_attempts,
             "file": handler.file,
             "line": handler.line,
+            "table": definition(handler.store.names, kind) if isinstance(handler, TableHandler) else None,
         }
         for kind, handler in sorted(found.kinds.items())
     ]

@@ -1,11 +1,12 @@
-"""The queues: `queues`, `pause`, `resume`."""
+"""The queues and their gates: `queues`, `pause`, `resume`, `cap`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from handlers._durations import seconds
 from supervisor.cli import console
-from supervisor.cli.codes import ExitCode
+from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import Column, show_span
 from supervisor.cli.database import session
@@ -18,6 +19,8 @@ _COLUMNS: Final = (
     Column("QUEUE", least=12), Column("READY", right=True), Column("SCHEDULED", right=True), Column("RUNNING", right=True),
     Column("RETRYING", right=True), Column("OLDEST", right=True), Column("PAUSED", least=10),
 )  # fmt: skip
+
+_GATES: Final = (Column("GATE"), Column("NAME", least=12), Column("RUNNING", right=True), Column("PAUSED", least=10))
 
 
 def print_queues(queues: Sequence[dict[str, Any]]) -> None:
@@ -32,44 +35,111 @@ def print_queues(queues: Sequence[dict[str, Any]]) -> None:
     console.print_table(_COLUMNS, rows, colours=[{6: "yellow"} for _ in rows])
 
 
-def _paused(queue: dict[str, Any]) -> str:
-    if not queue["paused"]:
+def _paused(gate: dict[str, Any]) -> str:
+    if not gate["paused"]:
         return ""
-    return f"by {queue['paused_by']}" + (f": {queue['reason']}" if queue["reason"] else "")
+    until = f", until {console.show_moment(gate['resume_at'])}" if gate["resume_at"] else ""
+    return f"by {gate['paused_by']}{until}" + (f": {gate['reason']}" if gate["reason"] else "")
+
+
+def print_gates(gates: Sequence[dict[str, Any]]) -> None:
+    """Print the table of gates: what is paused or capped, beyond what the queues' own table says."""
+    rows = [
+        (
+            gate["scope"], "everything" if gate["scope"] == "all" else gate["name"],
+            "" if gate["max_running"] is None else f"{gate['running']} of {gate['max_running']}", _paused(gate),
+        )
+        for gate in gates
+    ]  # fmt: skip
+    print()
+    console.print_table(_GATES, rows, colours=[{3: "yellow"} for _ in rows])
 
 
 def _queues(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        queues = at.rows("list_queues")
+        queues, gates = at.rows("list_queues"), at.rows("list_gates", {"most": 1000})
+    beyond = [gate for gate in gates if gate["scope"] != "queue" or gate["max_running"] is not None]
     if arguments.json:
         console.print_json(queues)
-    elif queues:
+    elif queues or beyond:
         print_queues(queues)
+        if beyond:
+            print_gates(beyond)
     else:
-        console.complain("no queue holds a job, none is paused")
+        console.complain("no queue holds a job, none is paused or capped")
     return ExitCode.DONE
 
 
+def _names_gate(parser: argparse.ArgumentParser, *, everything: bool) -> None:
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue" + ("; '*' for everything" if everything else ""))
+    parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
+
+
+def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what names the gate, as parameters."""
+    if (arguments.queue is None) == (arguments.kind is None):
+        raise CommandError("say which queue, or which --kind" + (", not both" if arguments.kind else ""), ExitCode.USAGE)
+    return {"queue": arguments.queue, "kind": arguments.kind}
+
+
+def _called(arguments: argparse.Namespace) -> str:
+    return "everything" if arguments.queue == "*" else arguments.queue or arguments.kind
+
+
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE")
+    _names_gate(parser, everything=True)
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at `jobherd queues`")
+    parser.add_argument("--by", metavar="NAME", help="who, instead of the database's user")
+    parser.add_argument("--for", metavar="TIME", dest="span", help='resume by itself after this long, such as "30m"')
+    parser.add_argument("--until", metavar="TIMESTAMP", help="resume by itself at this time")
 
 
 def _pause(arguments: argparse.Namespace) -> int:
+    if arguments.span and arguments.until:
+        raise CommandError("--for and --until exclude each other: give one of them", ExitCode.USAGE)
+    try:
+        delay = seconds(arguments.span, field="--for") if arguments.span else None
+    except (TypeError, ValueError) as problem:
+        raise CommandError(str(problem), ExitCode.USAGE) from None
     with session(arguments) as at:
-        changed = at.row("pause_queue", {"queue": arguments.queue, "reason": arguments.reason})["changed"]
-    print(f"{arguments.queue} is paused" if changed else f"{arguments.queue} was paused already")
+        wanted = {**_gate(arguments), "reason": arguments.reason, "resume_at": arguments.until, "delay": delay, "actor": arguments.by}
+        changed = at.row("pause_gate", wanted)["changed"]
+    print(f"{_called(arguments)} is paused" if changed else f"{_called(arguments)} was paused already")
     return ExitCode.DONE
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE")
+    _names_gate(parser, everything=True)
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        changed = at.row("resume_queue", {"queue": arguments.queue})["changed"]
-    print(f"{arguments.queue} is resumed" if changed else f"{arguments.queue} was not paused")
+        changed = at.row("resume_gate", _gate(arguments))["changed"]
+    print(f"{_called(arguments)} is resumed" if changed else f"{_called(arguments)} was not paused")
+    return ExitCode.DONE
+
+
+def _cap_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="QUEUE", nargs="?", help="a queue")
+    parser.add_argument(
+        "limit", metavar="N", nargs="?", help="how many of its jobs may run at a time, over all hosts; off takes the cap away"
+    )
+    parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
+
+
+def _cap(arguments: argparse.Namespace) -> int:
+    if arguments.kind is not None and arguments.limit is None:
+        arguments.what, arguments.limit = None, arguments.what
+    arguments.queue = arguments.what
+    if arguments.limit is None:
+        raise CommandError('say how many may run at a time, or "off": `jobherd cap media 10`', ExitCode.USAGE)
+    if arguments.limit != "off" and not (arguments.limit.isdecimal() and len(arguments.limit) < 10 and int(arguments.limit)):
+        raise CommandError(f"{arguments.limit!r} is neither a number from 1 nor off; to let nothing run, pause it", ExitCode.USAGE)
+    limit = None if arguments.limit == "off" else int(arguments.limit)
+    with session(arguments) as at:
+        before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": None})["before"]
+    was = "there was no cap" if before is None else f"it was {before}"
+    print(f"{_called(arguments)} has no cap; {was}" if limit is None else f"{_called(arguments)} runs at most {limit} at a time; {was}")
     return ExitCode.DONE
 
 
@@ -81,11 +151,20 @@ COMMANDS: Final = (
     Command("queues", "list queues: how deep, how old, paused or not", "  jobherd queues --json", _nothing, _queues, lists=True),
     Command(
         "pause",
-        "pause a queue",
-        '  jobherd pause mail --reason "the provider is down"',
+        "pause a queue, a kind or everything",
+        '  jobherd pause mail --reason "the provider is down" --for 1h\n  jobherd pause --kind mail:receipt\n  jobherd pause "*"',
         _pause_arguments,
         _pause,
-        about="Pause a queue: nobody claims from it, on any machine, until it is resumed. What runs goes on.",
+        about="Pause a queue, a kind or everything: nobody claims there, on any machine, until it is resumed. What runs goes on; what was\n"
+        "claimed and has not started is given back.",
     ),
-    Command("resume", "resume a queue", "  jobherd resume mail", _resume_arguments, _resume),
+    Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
+    Command(
+        "cap",
+        "say how many jobs of a queue or a kind may run at a time",
+        "  jobherd cap media 10\n  jobherd cap --kind report:year 3\n  jobherd cap media off",
+        _cap_arguments,
+        _cap,
+        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. What runs above a new cap goes on.",
+    ),
 )

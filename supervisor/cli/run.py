@@ -65,8 +65,9 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _make_schema(settings: Settings, dsn: str) -> None:
     """Bring the schema to this version; wait while the database is away, and say so once."""
-    pause, away = settings.db_retry_initial, False
+    pause, away, tries = settings.db_retry_initial, False, 0
     while True:
+        tries += 1
         try:
             with connect(dsn, name="supervisor") as connection:
                 if away:
@@ -78,6 +79,10 @@ def _make_schema(settings: Settings, dsn: str) -> None:
             with explained():
                 raise
         except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
+            if 0 < settings.db_retry_max_attempts <= tries:
+                raise CommandError(
+                    f"the database does not answer, tried {tries} times: {why_away(problem)}", ExitCode.NO_DATABASE
+                ) from None
             if not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True

@@ -9,7 +9,7 @@ from supervisor.cli.codes import ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import Column, paint, plain, show_span
 from supervisor.cli.database import session
-from supervisor.cli.queues import print_queues
+from supervisor.cli.queues import print_gates, print_queues
 
 if TYPE_CHECKING:
     import argparse
@@ -23,10 +23,11 @@ _CHILDREN: Final = (
 def _status(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         supervisors, children, queues = at.rows("list_supervisors"), at.rows("list_children"), at.rows("list_queues")
+        gates = at.rows("list_gates", {"most": 1000})
     for supervisor in supervisors:
         supervisor["children"] = [child for child in children if child["supervisor"] == supervisor["id"]]
     if arguments.json:
-        console.print_json({"supervisors": supervisors, "queues": queues})
+        console.print_json({"supervisors": supervisors, "queues": queues, "gates": gates})
         return ExitCode.DONE
     for supervisor in supervisors:
         _print_supervisor(supervisor)
@@ -36,6 +37,8 @@ def _status(arguments: argparse.Namespace) -> int:
         print_queues(queues)
     else:
         print("Nothing waits, nothing runs.")
+    if gates:
+        print_gates(gates)
     return ExitCode.DONE
 
 

@@ -172,3 +172,11 @@ def away(number: int) -> tuple[int, bytes]:
 def test_run_waits_for_its_database_and_leaves_when_told():
     assert away(signal.SIGTERM) == (0, b"")
     assert away(signal.SIGINT) == (130, b"")
+
+
+@pytest.mark.promise("C31")
+def test_run_tries_its_database_so_often_as_it_may():
+    words = ("run", "--handlers", "handlers.jobs_purge", "--db-retry-initial", "0.1", "--db-retry-max-attempts", "2")
+    answer = jobherd(*words, dsn="host=/nonexistent")
+    assert answer.code == 69
+    assert "tried 2 times" in answer.err

@@ -240,6 +240,25 @@ def test_pause_and_resume(database):
     assert "not a queue name" in refused.err
 
 
+def test_caps_and_pauses_of_kinds_are_set_and_shown(database):
+    assert jobherd("cap", "media", "10", dsn=database).out == "media runs at most 10 at a time; there was no cap\n"
+    assert jobherd("cap", "--kind", "report:year", "3", dsn=database).out == "report:year runs at most 3 at a time; there was no cap\n"
+    assert jobherd("pause", "--kind", "mail:receipt", "--for", "1h", "--by", "ada", "--reason", "bounces", dsn=database).out.startswith(
+        "mail:receipt is"
+    )
+    shown = jobherd("queues", dsn=database).out
+    assert "0 of 10" in shown
+    assert "by ada, until" in shown
+    gates = {gate["name"]: gate for gate in jobherd("status", "--json", dsn=database).json["gates"]}
+    assert (gates["media"]["scope"], gates["media"]["running"], gates["media"]["max_running"]) == ("queue", 0, 10)
+    assert gates["mail:receipt"]["paused"] is True
+    assert jobherd("resume", "--kind", "mail:receipt", dsn=database).out == "mail:receipt is resumed\n"
+    assert jobherd("cap", "media", "off", dsn=database).out == "media has no cap; it was 10\n"
+    assert jobherd("pause", "*", dsn=database).out == "everything is paused\n"
+    for wrong in (["cap", "media"], ["cap", "media", "0"], ["pause"], ["pause", "a", "--kind", "a:b"], ["pause", "a", "--for", "long"]):
+        assert jobherd(*wrong, dsn=database).code == 2, wrong
+
+
 def test_queues_count_what_they_hold(database):
     everything(database)
     past(database, "completed", many=5)

@@ -61,6 +61,12 @@ def test_a_job_and_its_cost_are_there_together_or_not_at_all(database):
         assert connection.execute("SELECT count(*) FROM jobherd.ready").fetchone() == (0,)
 
 
+def test_in_a_pipeline(database):
+    with psycopg.connect(database, autocommit=True) as connection, connection.pipeline():
+        job = enqueue_on(connection, "cost:plain", {}, cost={"memory_mb": 3})
+    assert costs(database) == {job: 3}
+
+
 def test_from_asyncio(database):
     async def enqueue():
         async with AsyncClient(database) as client:

@@ -191,6 +191,40 @@ def test_only_some_exceptions_may_be_retried():
     assert judge(thrown(JobTimeout()), by=picky).label == "retry"
 
 
+@handler("demo:coded", retry_on=("BUSY", "JOB_TIMEOUT", OSError), poison_on="NO_ORDER", backoff_on={"BUSY": "7s", "JOB_TIMEOUT": "8s"})
+def coded():
+    pass
+
+
+@handler("demo:hasty", poison_on=("JOB_TIMEOUT", "UNHANDLED_ERROR"))
+def hasty():
+    pass
+
+
+@pytest.mark.promise("C16", "C34", "D20")
+@pytest.mark.parametrize(
+    ("ending", "by", "expected"),
+    [
+        (Failed("x", code="BUSY"), coded, ("retry", "scheduled", 7, True, "BUSY")),
+        (Raised(Failed("x", code="BUSY")), coded, ("retry", "scheduled", 7, True, "BUSY")),
+        (Failed("x", code="OTHER"), coded, ("failed", "failed", 0, True, "OTHER")),
+        (Failed("x"), coded, ("failed", "failed", 0, True, "UNHANDLED_ERROR")),
+        (Failed("x", code="NO_ORDER"), coded, ("poison", "failed", 0, True, "NO_ORDER")),
+        (Raised(JobTimeout()), coded, ("retry", "scheduled", 8, True, "JOB_TIMEOUT")),
+        (Raised(OSError()), coded, ("retry", "scheduled", 30, True, "UNHANDLED_ERROR")),
+        (Raised(ValueError()), coded, ("failed", "failed", 0, True, "UNHANDLED_ERROR")),
+        (Nack(5), coded, ("retry", "scheduled", 5, True, "NACK")),
+        (Failed("x", code="BUSY"), picky, ("retry", "scheduled", 30, True, "BUSY")),
+        (Raised(JobTimeout()), hasty, ("poison", "failed", 0, True, "JOB_TIMEOUT")),
+        (Raised(ValueError()), hasty, ("poison", "failed", 0, True, "POISON")),
+        (Failed("x", code="MINE"), hasty, ("retry", "scheduled", 30, True, "MINE")),
+    ],
+    ids=repr,
+)
+def test_rules_may_name_codes(ending, by, expected):
+    assert summary(judge(ending, by=by)) == expected
+
+
 def test_interruptions_have_their_own_ends():
     assert summary(judge(thrown(JobTimeout()))) == ("retry", "scheduled", 30, True, "JOB_TIMEOUT")
     assert judge(thrown(JobTimeout("after 5 s"))).error == "JobTimeout: after 5 s"

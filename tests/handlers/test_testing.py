@@ -179,3 +179,40 @@ def test_a_failed_statement_of_a_handler_does_not_spoil_the_test(database):
         assert jobs.run(broken).outcome.label == "retry"
         assert jobs.connection.execute("SELECT 1").fetchone() == (1,)
         assert isinstance(jobs.client, Client)
+
+
+def test_a_job_s_transaction_is_a_part_of_the_test_s(database):
+    with inline(database) as jobs:
+
+        @handler("demo:pay", transactional=True)
+        def pay(job: Job, how: str) -> object:
+            job.connection.execute("SELECT 1")
+            third.enqueue()
+            return Nack("1h") if how == "nack" else how
+
+        @handler("demo:part")
+        def part(job: Job, how: str) -> None:
+            with (transaction := job.transaction()) as connection:
+                connection.execute("SELECT 1")
+                third.enqueue()
+                transaction.result = how
+                if how == "raises":
+                    raise ValueError
+            raise KeyError("too late")
+
+        assert jobs.run(pay, how="well").result == "well"
+        assert len(jobs.enqueued(third)) == 1
+        assert jobs.run(pay, how="nack").outcome.label == "retry"
+        assert jobs.run(part, how="raises").outcome.label == "retry"
+        assert len(jobs.enqueued(third)) == 1, "undone with the attempt"
+        assert jobs.run(part, how="well").result == "well"
+        assert jobs.connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (2,)
+
+
+def test_without_a_database_a_transaction_says_what_it_needs():
+    @handler("demo:pay")
+    def pay(job: Job) -> None:
+        with job.transaction():
+            pass
+
+    assert "handlers.testing.inline" in (run(pay).outcome.error or "")

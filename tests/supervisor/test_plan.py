@@ -257,6 +257,23 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
     assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
 
 
+@pytest.mark.promise("C31")
+def test_a_database_that_is_given_up_is_a_drain_that_does_not_end_with_0():
+    story = Story().up()
+    story.fleet.database_down()
+    for _ in range(2):
+        story.fleet.database_given_up(story.now)
+    assert story.fleet.course is Course.DRAINING
+    assert len(story.fleet.warnings) == 1
+    for slot in [slot for slot in story.fleet.alive() if slot.kind.works]:
+        story.dies(slot.number, LEFT)
+    story.fleet.deaths_open = 0
+    story.step()
+    story.dies(keeper(story).number, LEFT)
+    story.fleet.deaths_open = 0
+    assert story.step() == [Finish(69)]
+
+
 def test_who_is_told_twice_waits_for_no_database():
     story = Story().up()
     for _ in range(2):

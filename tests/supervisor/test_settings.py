@@ -184,3 +184,24 @@ def test_the_page_is_the_one_that_the_code_makes():
     for name, told in specifications().items():
         for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):
             assert words in page
+
+
+@pytest.mark.promise("C26", "C29", "C30", "C31", "C32")
+@pytest.mark.parametrize(
+    ("name", "default", "least", "most", "beyond"),
+    [
+        ("db_retry_initial", 0.5, "100ms", "60s", ("99ms", "61s")),
+        ("db_retry_max", 30.0, "500ms", "300s", ("499ms", "301s")),
+        ("db_retry_max_attempts", 0, "0", "10000", ("-1", "10001")),
+        ("poll", 5.0, "1s", "300s", ("999ms", "301s")),
+    ],
+)
+def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ranges(name, default, least, most, beyond):
+    assert getattr(Settings(), name) == default
+    others = {"db_retry_max": "300s"} if name == "db_retry_initial" else {"db_retry_initial": "100ms"}
+    for value in (least, most):
+        load({name: value, **others})
+    for value in beyond:
+        (problem,) = refused({name: value, **others})
+        assert f"{name} = " in problem
+        assert f"must be {specifications()[name].reader.allowed}" in problem

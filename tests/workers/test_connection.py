@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ from tests.support.gate import Gate
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.seats import Bench, wait_for_line
-from workers.connection import is_away, session_parameters
+from workers.connection import Session, is_away, session_parameters
 from workers.link import EXIT_LEFT, Ready
 
 
@@ -197,3 +198,13 @@ def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool
 def test_our_time_limits_give_way_to_those_of_the_dsn():
     found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
     assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == ("3", "15000", "jobherd:worker:1:2")
+
+
+@pytest.mark.promise("C33")
+def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
+    seat = SimpleNamespace(settings=SimpleNamespace(retry_initial=0.5, retry_max=30.0))
+    session = SimpleNamespace(_seat=seat, _wake=SimpleNamespace(dismissed=False), _pause=0.0)
+    for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
+        assert 0.75 * plain <= Session._backoff(session) <= min(30, 1.25 * plain)
+    session._pause = 0.0
+    assert Session._backoff(session) <= 0.625

@@ -36,6 +36,7 @@ def scraped(database, monkeypatch):
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
     with Web(database) as child:
         child.boards[0].count(child.boards[0].declare([Policy("k")])["k"], 0, 0.1)
+        child.boards[0].count_error(1, "NO_PAPER")
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
         child.notice.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1"})
         scrape = child.scrape()

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.workers.web_support import Scrape, Web
-from workers.board import BUCKETS, MAX_KINDS, OUTCOMES, Board, Notice, Now, Phase, Policy
+from workers.board import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Board, Notice, Now, Phase, Policy
 from workers.web import exposition, facts, measure, metrics
 from workers.web.server import Request
 from workers.web.thrift import Thrift
@@ -251,6 +251,43 @@ def test_what_the_parent_says_is_shown():
         assert again.of("jobherd_draining") == 1
         assert again.of("jobherd_lease_seconds") < -2
         assert again.of("jobherd_start_time_seconds") == scrape.of("jobherd_start_time_seconds")
+
+
+def errors_of(child):
+    family = child.scrape().families["jobherd_worker_errors"]
+    return {(sample.labels["kind"], sample.labels["code"]): sample.value for sample in family.samples if sample.name.endswith("_total")}
+
+
+@pytest.mark.promise("C34", "C35", "C36", "C37", "C38")
+def test_error_codes_are_counted_by_kind_whoever_wrote_them():
+    with Web() as child:
+        board = child.boards[0]
+        number = board.declare(policies("a"))["a"]
+        for code in ("NO_PAPER", "NO_PAPER", "JOB_TIMEOUT", "ünsäglich", "x" * 200):
+            board.count_error(number, code)
+        child.notice.publish({"errors": {"a": {"WORKER_CRASHED": 2, "JOB_TIMEOUT": 1}}})
+        errors = errors_of(child)
+    assert errors.pop(("(other)", "(other)")) == 1
+    assert errors.pop(("a", "(other)")) == 1
+    assert errors == {("a", "NO_PAPER"): 2, ("a", "JOB_TIMEOUT"): 2, ("a", "WORKER_CRASHED"): 2}
+
+
+def test_a_flood_of_codes_makes_no_flood_of_series_and_counts_outlive_the_child():
+    with Web() as child:
+        board = child.boards[0]
+        number = board.declare(policies("a"))["a"]
+        for code in range(3 * MAX_ERRORS):
+            board.count_error(number, f"CODE_{code}")
+        successor = Board.__new__(Board)
+        successor.fd = board.fd
+        successor._open()
+        successor.declare(policies("a"))
+        successor.count_error(number, "CODE_7")
+        successor.count_error(number, "CODE_X")
+        errors = errors_of(child)
+    assert len(errors) == MAX_ERRORS
+    assert errors["a", "CODE_7"] == 2
+    assert errors["(other)", "(other)"] == 2 * MAX_ERRORS + 2
 
 
 def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():

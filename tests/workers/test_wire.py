@@ -26,7 +26,7 @@ def test_two_statements_are_one_transaction(connection, prepared):
         "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN INSERT INTO public.seen SELECT txid_current(); RETURN NULL; END $$"
     )
-    connection.execute("CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+    connection.execute("CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
     queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
     assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
     assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
@@ -49,7 +49,7 @@ def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database
     connection.execute(
         "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held; RETURN NULL; END $$"
     )
-    connection.execute("CREATE TRIGGER wait AFTER INSERT ON jobherd.queues FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    connection.execute("CREATE TRIGGER wait AFTER INSERT ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
     with psycopg.connect(database) as holder:
         holder.execute("LOCK TABLE public.held")
         backend = connection.info.backend_pid
@@ -85,7 +85,7 @@ def test_a_name_that_another_session_has_left_is_not_taken_for_ours(connection):
 def test_nothing_with_a_nul_is_sent(connection):
     with pytest.raises(ValueError, match="NUL"):
         Wire(connection, "jobherd", prepared=True).exchange(("pause_queue", {"queue": "a", "reason": "a\0b"}))
-    assert connection.execute("SELECT count(*) FROM jobherd.queues").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
 
 
 def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Bench, gate):

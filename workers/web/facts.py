@@ -51,6 +51,8 @@ class Facts:
     """Outcomes that the parent wrote itself, for jobs whose process is dead: kind, outcome, number."""
     timeouts: Mapping[str, int] = field(default_factory=dict)
     """Timeouts that the parent settled itself, by kind."""
+    errors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Error codes that the parent wrote itself: kind, code, number."""
 
     @property
     def loop_age(self) -> float:
@@ -113,6 +115,7 @@ def understand(said: Mapping[str, Any], *, now: float, loop_at: float, lease_unt
         counts={name: _number(said.get(name)) for name in COUNTS},
         settled={str(kind): _numbers(outcomes) for kind, outcomes in (said.get("settled") or {}).items()},
         timeouts=_numbers(said.get("timeouts")),
+        errors={str(kind): _numbers(codes) for kind, codes in (said.get("errors") or {}).items()},
     )
 
 

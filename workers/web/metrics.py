@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 CAUSES: Final = 64
 """Causes of death that are shown by name; more of them count as "(other)"."""
 
+ERRORS: Final = 1000
+"""Pairs of a kind and a code that are shown."""
+
+_CODE: Final = re.compile(r"[\w.:-]{1,62}", re.ASCII)
 _STATE: Final = re.compile(r"[a-z_]{1,20}")
 _PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.TOGETHER)
 """For people one job that runs, or several, are the same."""
@@ -144,8 +148,24 @@ class JobherdCollector(Collector):
             durations.add_metric([kind], list(zip(_LE, accumulate(tally.buckets), strict=True)), tally.seconds)
         for kind, number in running.items():
             in_flight.add_metric([kind], number)
-        yield from (processed, durations, in_flight, timeouts)
+        yield from (processed, durations, in_flight, timeouts, self._errors(facts))
         yield from self._sums()
+
+    def _errors(self, facts: Facts) -> Metric:
+        counted: dict[tuple[str, str], int] = {}
+        for slot, board in enumerate(self._boards):
+            for at, (kind, code, number) in enumerate(board.error_counts()):
+                (highest,) = self._highest.of("error", slot, at, numbers=(number,))
+                if highest:
+                    key = (self._label(kind), code if _CODE.fullmatch(code) else OTHER_KINDS)
+                    counted[key] = counted.get(key, 0) + int(highest)
+        for kind, codes in facts.errors.items():
+            for code, number in codes.items():
+                counted[self._label(kind), code] = counted.get((self._label(kind), code), 0) + number
+        family = CounterMetricFamily("jobherd_worker_errors", "Error codes that attempts ended with.", labels=["kind", "code"])
+        for labels, number in sorted(counted.items())[:ERRORS]:
+            family.add_metric(labels, number)
+        return family
 
     def _running(self, facts: Facts, known: Iterable[str]) -> dict[str, int]:
         """Return how many handlers of each kind run.

@@ -5,7 +5,7 @@
 -- starving is the job with a cost that has waited longest, of those near the heads of their queues that could have been claimed for more
 -- than %(patience)s seconds and would fit into an empty host. Room for it is kept: it sees what is free, all others only what is left
 -- beside it. It is found anew each time, so nothing is to be cleaned up when it is claimed elsewhere, or cancelled. A job that these
--- children do not take, for %(only_kinds)s, %(not_kinds)s or %(room)s, keeps no room.
+-- children do not take, for a gate, %(only_kinds)s, %(not_kinds)s or %(room)s, is kept no room.
 -- The state does not depend on the job that is weighed: it is found once for each claim.
 NOT EXISTS (
     SELECT
@@ -41,9 +41,12 @@ NOT EXISTS (
                             FROM (SELECT * FROM jobherd.ready f WHERE f.queue = h.queue ORDER BY f.priority, f.id LIMIT 100) AS r
                            WHERE (%(only_kinds)s::text[] IS NULL OR r.kind = ANY (%(only_kinds)s::text[]))
                              AND (%(not_kinds)s::text[] IS NULL OR r.kind <> ALL (%(not_kinds)s::text[]))
+                             AND NOT EXISTS (SELECT FROM jobherd.gates g
+                                              WHERE (g.scope, g.name) IN (('queue', r.queue), ('kind', r.kind))
+                                                AND (g.paused_at IS NOT NULL
+                                                     OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running))
                           ) AS w
-                    WHERE (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
-                      AND NOT EXISTS (SELECT FROM jobherd.queues q WHERE q.name = h.queue AND q.paused_at IS NOT NULL)
+                    WHERE jobherd.rank_queue(h.queue, %(served)s::text[]) IS NOT NULL
                       AND w.since < clock_timestamp() - make_interval(secs => %(patience)s::double precision)
                       AND EXISTS (SELECT FROM jsonb_each_text(w.cost) AS c (name, amount) JOIN room USING (name) WHERE c.amount::numeric > 0)
                       AND NOT EXISTS (SELECT FROM jsonb_each_text(w.cost) AS c (name, amount)

@@ -1,0 +1,35 @@
+-- Claim with an eye on caps, on pauses of kinds, on prefixes among the queues and on this supervisor's own limits. Run by a child whom
+-- claim_jobs.sql has sent here, or whose settings ask for it; answers with the rows of that statement. One row without an id and a queue
+-- says that no gate is there any more: claim_jobs.sql does it better. See migrations/0012_flow.sql.
+--
+-- What a before_claim hook lets through is looked for among the first 2,000 jobs of what is not shut.
+-- The function takes new looks at what runs, each after it has locked a cap; one statement sees one moment alone.
+WITH among AS MATERIALIZED (
+    SELECT id
+      FROM jobherd.ready
+     WHERE %(narrowed)s::boolean AND jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL
+       AND NOT EXISTS (SELECT FROM jobherd.gates g
+                        WHERE (g.scope, g.name) IN (('queue', ready.queue), ('kind', ready.kind))
+                          AND (g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running))
+       -- AND what narrows it
+     ORDER BY queue, priority, id
+     LIMIT 2000
+), claimed AS MATERIALIZED (
+    SELECT token, queue, jobs, more
+      FROM jobherd.claim_gated(%(supervisor)s::bigint, %(child)s::bigint, %(served)s::text[], %(avoided)s::text[], %(wanted)s::integer,
+                               %(kinds)s::text[], %(shares)s::real[], %(limited)s::text[], %(limits)s::integer[], %(left_queue)s::text,
+                               %(left_kind)s::text,
+                               CASE WHEN %(narrowed)s::boolean THEN ARRAY(SELECT id FROM among) END)
+), relaxed AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+      FROM claimed c
+     WHERE %(short)s::text[] IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(c.jobs) AS j WHERE j.kind <> ALL (%(short)s::text[]))
+)
+SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts, j.max_attempts, j.crashes, j.priority,
+       j.timeout, date_part('epoch', j.created_at) AS created_at,
+       date_part('epoch', j.run_at) AS run_at,
+       date_part('epoch', j.good_until - clock_timestamp()) AS good_for,
+       date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at)) AS waited,
+       c.more
+  FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true LEFT JOIN relaxed ON true
+ ORDER BY j.priority, j.id

@@ -1,0 +1,7 @@
+-- Kinds of the first %(most)s jobs that wait, and of as many that are scheduled, which no worker has ever declared.
+SELECT w.kind, count(*) AS jobs, min(w.id) AS job
+  FROM ((SELECT kind, id FROM jobherd.ready ORDER BY id LIMIT %(most)s)
+        UNION ALL (SELECT kind, id FROM jobherd.scheduled ORDER BY run_at, id LIMIT %(most)s)) AS w
+ WHERE NOT EXISTS (SELECT FROM jobherd.kinds k WHERE k.name = w.kind)
+ GROUP BY w.kind
+ ORDER BY jobs DESC, w.kind

@@ -1,0 +1,2 @@
+-- Call ourselves on the channel of listen_briefly.sql.
+NOTIFY jobherd_doctor

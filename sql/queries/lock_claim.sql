@@ -1,0 +1,9 @@
+-- The first statement of a job's transaction: hold the row of its claim, of which it must be the only job, or return nothing; then the
+-- claim is lost. Returns the transaction's id.
+--
+-- The weakest lock is the right one: nobody can settle, give back or reclaim the job before the transaction has ended, and cancelling
+-- it, which writes into the row but not into its key, need not wait.
+SELECT pg_current_xact_id()::text AS xact
+  FROM jobherd.running
+ WHERE child = %(child)s AND token = %(token)s AND cardinality(jobs) = 1 AND jobs[1].id = %(job)s
+   FOR KEY SHARE

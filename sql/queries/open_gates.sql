@@ -1,0 +1,9 @@
+-- Resume what was paused until now; returns in how many seconds the next gate is to be opened. Run by keepers.
+WITH due AS MATERIALIZED (
+    SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+), resumed AS MATERIALIZED (
+    SELECT CASE d.scope WHEN 'kind' THEN jobherd.resume(kind => d.name) ELSE jobherd.resume(d.name) END FROM due d
+)
+SELECT (SELECT count(*) FROM resumed) AS opened,
+       (SELECT extract(epoch FROM min(g.resume_at) - clock_timestamp())::double precision FROM jobherd.gates g WHERE g.resume_at > clock_timestamp())
+       AS next_in

@@ -1,0 +1,152 @@
+"""`doctor`: ask the database all that can keep jobs waiting, and say for each finding what to do.
+
+This module asks and prints; what the answers mean is judged in `supervisor.checkup`. Nothing is changed: the schema that drift is
+measured against is drawn in a transaction that is rolled back.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+import sql
+from sql.drift import drift
+from sql.migrate import SchemaError, pending
+from supervisor import checkup
+from supervisor.checkup import Finding
+from supervisor.cli import console
+from supervisor.cli.codes import ExitCode
+from supervisor.cli.command import CONNECTION, Command, given_flags
+from supervisor.cli.console import paint, plain, plain_lines
+from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+_LATE: Final = 60.0
+"""Seconds that the first job of a queue may be due."""
+_MOST: Final = 10_000
+"""Waiting jobs whose kinds are looked at."""
+_HEARD_IN: Final = 2.0
+"""Seconds in which a notification to ourselves must arrive."""
+_LONGEST: Final = 6
+"""Lines of a remedy that a terminal shows."""
+_COLOURS: Final = {"ok": "green", "note": "yellow", "wrong": "red"}
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    settings = load_settings(given_flags(arguments), only=(*CONNECTION, "listen_dsn"))
+    with chosen(settings) as dsn, explained(), connect(dsn, name="doctor") as connection:
+        findings = list(_examine(Session(connection, settings.schema), settings.listen_dsn))
+    wrong = sum(finding.weight == "wrong" for finding in findings)
+    if arguments.json:
+        console.print_json(
+            {
+                "ok": not wrong,
+                "findings": [{"weight": f.weight, "about": f.about, "text": f.text, "remedy": f.remedy or None} for f in findings],
+            }
+        )
+    else:
+        _print(findings, wrong)
+    return ExitCode.WRONG if wrong else ExitCode.DONE
+
+
+def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
+    settings = at.rows("doctor/list_settings")
+    told = {row["name"]: row["setting"] for row in settings}
+    yield from checkup.settings(settings)
+    before = time.time()
+    state = at.row("doctor/show_server")
+    seen = state["now"].timestamp() - (before + time.time()) / 2
+    limit = int(told["max_connections"]) - int(told["superuser_reserved_connections"])
+    yield from checkup.server(state, seen=seen, limit=limit)
+    yield from checkup.holders(at.rows("doctor/list_holders"))
+    if listen_dsn is None:
+        yield from checkup.pooler(told=at.connection.info.backend_pid, real=state["backend"])
+        yield from _listen(at)
+    else:
+        with connect(listen_dsn, name="doctor") as listener:
+            there = Session(listener, at.schema)
+            yield from checkup.pooler(told=listener.info.backend_pid, real=there.row("doctor/show_server")["backend"])
+            yield from _listen(there)
+    try:
+        missing = pending(at.connection, schema=at.schema)
+    except SchemaError as problem:
+        yield Finding("wrong", "schema", str(problem), "run the doctor of that version")
+        return
+    if missing:
+        yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", "jobherd migrate")
+        return
+    yield from _compare(at)
+    named = {"schema": at.schema}
+    yield from checkup.indexes(at.rows("doctor/list_broken_indexes", named))
+    yield from checkup.tables(at.rows("doctor/list_tables", named))
+    unserved = at.rows("doctor/list_unserved", {"late": _LATE})
+    yield from checkup.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
+
+
+def _compare(at: Session) -> Iterator[Finding]:
+    try:
+        found = drift(at.connection, schema=at.schema)
+    except psycopg.errors.InsufficientPrivilege:
+        yield Finding("note", "schema", "this role may not create a schema to compare with", "run this as the owner of the database")
+    else:
+        yield from checkup.schema(found)
+
+
+def _listen(at: Session) -> Iterator[Finding]:
+    """Call ourselves, and see whether it is heard."""
+    at.connection.execute(sql.load("doctor/listen_briefly"))
+    at.connection.execute(sql.load("doctor/notify_briefly"))
+    heard = any(True for _ in at.connection.notifies(timeout=_HEARD_IN, stop_after=1))
+    if heard:
+        yield Finding("ok", "listen", "a notification arrives")
+    else:
+        yield Finding(
+            "wrong", "listen", f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll",
+            "give the server's own address in --listen-dsn",
+        )  # fmt: skip
+
+
+def _print(findings: list[Finding], wrong: int) -> None:
+    wide = max(len(finding.about) for finding in findings)
+    for finding in findings:
+        head = f"{paint(f'{finding.weight:<5}', _COLOURS[finding.weight])}  {finding.about:<{wide}}  "
+        lines = textwrap.wrap(plain(finding.text), console.width() - wide - 9) or [""]
+        print(head + f"\n{' ' * (wide + 9)}".join(lines))
+        if finding.remedy:
+            indent = " " * (wide + 9)
+            lines = plain_lines(finding.remedy).splitlines()
+            if len(lines) > _LONGEST:
+                lines[_LONGEST - 1 :] = [f"... {len(lines) - _LONGEST + 1} more lines: see --json"]
+            print("\n".join(indent + paint(line, "dim") for line in lines))
+    notes = sum(finding.weight == "note" for finding in findings)
+    print()
+    if wrong:
+        print(paint(f"{wrong} wrong", "red") + (f", {notes} worth a look" if notes else ""))
+    else:
+        print(paint("nothing wrong", "green") + (f", {notes} worth a look" if notes else ""))
+
+
+def _nothing(_: argparse.ArgumentParser) -> None:
+    """No arguments of its own."""
+
+
+COMMANDS: Final = (
+    Command(
+        "doctor",
+        "look for what keeps jobs waiting, with a remedy for each finding",
+        "  jobherd doctor --dsn postgresql://jobs@db/app",
+        _nothing,
+        _doctor,
+        about="Look at the server's settings, at what holds vacuum back, at bloat, indexes and drift of the schema (with the SQL that\n"
+        "mends it), at poolers, LISTEN and clocks, and for queues and kinds that nobody serves. Changes nothing. Exit code 1 when\n"
+        "something is wrong.",
+        settings=(*CONNECTION, "listen_dsn"),
+        lists=True,
+    ),
+)

@@ -1,0 +1,89 @@
+"""`doctor`: what it finds, and that what it tells to do helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.rows import child, send, supervisor
+from tests.cli.shell import jobherd
+
+HARM = (
+    "DROP INDEX jobherd.ready_by_id",
+    "ALTER TABLE jobherd.ready DROP CONSTRAINT ready_counts_are_counts",
+    "ALTER TABLE jobherd.scheduled DROP CONSTRAINT ready_counts_are_counts",
+    "ALTER TABLE jobherd.scheduled ADD CONSTRAINT ready_counts_are_counts CHECK (attempts >= 0)",
+    "ALTER TABLE jobherd.ready RESET (autovacuum_vacuum_threshold)",
+    "ALTER TABLE jobherd.ready DISABLE TRIGGER wake",
+    "ALTER TABLE jobherd.ready ALTER priority DROP DEFAULT",
+    "ALTER TABLE jobherd.gates DROP COLUMN reason CASCADE",
+    "CREATE OR REPLACE FUNCTION jobherd.cancel(bigint) RETURNS text LANGUAGE sql AS $$ SELECT 'no' $$",
+)
+HURT = {
+    "the index ready_by_id of ready is missing",
+    "the constraint ready_counts_are_counts of ready is missing",
+    "the constraint ready_counts_are_counts of scheduled is not as the migrations make it",
+    "the setting autovacuum_vacuum_threshold of ready is missing",
+    "the trigger wake of ready is not as the migrations make it",
+    "the default priority of ready is missing",
+    "the column reason of gates is missing",
+}
+
+
+def findings(dsn: str, code: int) -> dict[str, dict[str, str]]:
+    """By their sentences, those that are not ok."""
+    answer = jobherd("doctor", "--json", dsn=dsn)
+    assert answer.code == code, answer
+    assert answer.json["ok"] is (code == 0)
+    return {found["text"]: found for found in answer.json["findings"] if found["weight"] != "ok"}
+
+
+def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(database):
+    before = send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class")
+    found = findings(database, 0)
+    assert set(found) == {"no supervisor holds a lease: nothing runs"}
+    assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
+
+
+def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mends_it(database):
+    function = send(database, "SELECT pg_get_function_identity_arguments('jobherd.cancel'::regproc)")[0][0]
+    for harm in HARM:
+        send(database, harm.replace("cancel(bigint) RETURNS text", f"cancel({function}) RETURNS text"))
+    found = {text: one for text, one in findings(database, 1).items() if one["about"] == "schema"}
+    assert HURT <= set(found)
+    assert any("function cancel" in text for text in found)
+    for one in found.values():
+        if not one["remedy"].startswith("nothing"):
+            send(database, one["remedy"])
+    left = [text for text, one in findings(database, 0).items() if one["about"] == "schema"]
+    assert not left
+
+
+def test_an_object_of_the_users_own_is_only_noted(database):
+    send(database, "CREATE INDEX mine ON jobherd.history (kind)")
+    assert findings(database, 0)["the index mine of history is not of Jobherd's making"]["weight"] == "note"
+
+
+def test_a_schema_that_is_not_there_or_behind_is_named_with_the_command_that_makes_it(empty_database):
+    found = findings(empty_database, 1)
+    (missing,) = [text for text in found if "migrations are missing" in text]
+    assert found[missing]["remedy"] == "jobherd migrate"
+
+
+def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
+    child(database, supervisor(database))
+    (job,) = send(
+        database,
+        "INSERT INTO jobherd.ready (kind, queue, run_at, created_at) VALUES ('a:b', 'media', now() - interval '5 min', now() - interval '5 min') RETURNING id",
+    )[0]
+    found = findings(database, 1)
+    assert f"queue media is served by nobody: job {job} (a:b) is due for 5 minutes, and 1 workers are idle" in found
+    assert f"no worker has ever declared the kind a:b; job {job} waits for it, and 0 others" in found
+    send(database, "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'media', now())")
+    assert not [text for text in findings(database, 1) if "served by nobody" in text], "it was paused on purpose"
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
+    answer = jobherd("doctor", dsn=database, COLUMNS=columns)
+    assert answer.lines[-1] == "nothing wrong, 1 worth a look"
+    assert max(map(len, answer.lines)) <= int(columns)

@@ -1,0 +1,128 @@
+"""The statements about an application's table: names are quoted, misfits are said, and each does what its head says."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from sql.composed import COLUMNS, compose, definition, find_columns, misfits, names_of
+from tests.support.postgres import Cluster
+
+ODD = {"state": "Status", "id": "Key$", "cancel": "order"}
+
+
+def names(**given):
+    return names_of(**({"table": "public.Odd$Jobs", "view": None, "columns": (), "order_by": None, "alternate_columns": ODD} | given))
+
+
+@pytest.fixture
+def table(cluster: Cluster):
+    """A table whose names all have to be quoted, made by what we print."""
+    with cluster.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(definition(names(), "odd:jobs").encode())
+        yield connection
+
+
+def add(connection, **values) -> int:
+    columns = ", ".join(f'"{dict(names().columns).get(name, name)}"' for name in values)
+    marks = ", ".join(["%s"] * len(values))
+    statement = (
+        f'INSERT INTO "Odd$Jobs" ({columns}) VALUES ({marks}) RETURNING "Key$"'
+        if values
+        else 'INSERT INTO "Odd$Jobs" DEFAULT VALUES RETURNING "Key$"'
+    )
+    return connection.execute(statement.encode(), list(values.values())).fetchone()[0]
+
+
+def ask(connection, statement, **parameters):
+    return connection.execute(compose(statement, names()), parameters).fetchall()
+
+
+def shape(connection, of) -> list[str]:
+    return misfits(of, {name: (type_, unique) for name, type_, unique in connection.execute(find_columns("jobherd"), {"table": of.quoted})})
+
+
+@pytest.mark.promise("B18", "B19", "B21", "B25", "B26", "B28", "B29", "B30", "B38", "B58")
+def test_what_is_printed_makes_a_table_that_fits(table):
+    """B18 to B30 by our types and defaults, B38, B58."""
+    assert shape(table, names()) == []
+    indexes = [row[0] for row in table.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'Odd$Jobs'").fetchall()]
+    assert any('("Status", process_after)' in each and "queued" in each for each in indexes)
+    assert any("(started_at)" in each and "processing" in each for each in indexes)
+    table.execute("LISTEN jobherd_jobs")
+    table.execute(definition(names(), "odd:jobs").encode())  # as often as one likes
+    add(table)
+    assert [note.payload for note in table.notifies(timeout=10, stop_after=1)] == ["@table:odd:jobs"]
+
+
+def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
+    assert shape(table, names(table="nowhere")) == [
+        'there is no table "nowhere": create it (jobherd check --print-sql prints how), or mend the name'
+    ]
+    table.execute('ALTER TABLE "Odd$Jobs" DROP COLUMN num_resets, DROP COLUMN "Status" CASCADE')
+    table.execute('ALTER TABLE "Odd$Jobs" ALTER COLUMN started_at TYPE timestamp, ALTER COLUMN worker_hostname TYPE varchar(99)')
+    table.execute('ALTER TABLE "Odd$Jobs" DROP CONSTRAINT "Odd$Jobs_pkey"')
+    said = "\n".join(shape(table, names()))
+    assert 'has no column "Status" (for state): ALTER TABLE "public"."Odd$Jobs" ADD COLUMN "Status" text' in said
+    assert '"started_at" of "public"."Odd$Jobs" is timestamp without time zone and must be timestamp with time zone: ALTER TABLE' in said
+    assert 'ADD PRIMARY KEY ("Key$")' in said
+    assert said.count("\n") == 3
+    for each in [line.split(": ", 1)[1].split(", or say")[0] for line in said.splitlines()]:
+        table.execute(each.encode())
+    assert shape(table, names()) == []
+
+
+def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(table):
+    later = add(table, process_after="infinity")
+    flagged, first, second = add(table, cancel=True), add(table), add(table, state="errored", process_after="-infinity")
+    claim = {"host": "h"}
+    [(record, token, failures, resets, *_)] = ask(table, "dequeue_record", **claim)
+    assert (record, failures, resets) == (first, 0, 0)
+    with psycopg.connect(table.info.dsn, autocommit=True) as other, other.transaction():
+        assert other.execute(compose("lock_record", names()), {"record": first, "token": token}).fetchall() == [(first,)]
+        assert other.execute(compose("lock_record", names()), {"record": first, "token": token - 1}).fetchall() == []
+        # While it is held: its owner may write to it, nobody may put it back, and a neighbour is not in its way.
+        table.execute("""UPDATE "Odd$Jobs" SET "order" = true WHERE "Key$" = %s""", (first,))
+        assert ask(table, "reset_stalled", age=0, most=5, message="", cancelled="") == []
+        assert [row[0] for row in ask(table, "dequeue_record", **claim)] == [second]
+        assert ask(table, "find_stopped", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
+    table.execute("""UPDATE "Odd$Jobs" SET "order" = false, "Status" = 'queued' WHERE "Key$" = %s""", (first,))
+    assert ask(table, "find_stopped", records=[first], tokens=[token], sessions=["x"]) == [(first, token)]
+    [(again, greater, *_)] = ask(table, "dequeue_record", **claim)
+    assert again == first
+    assert greater > token
+    done = {"state": "completed", "message": None, "delay": None, "failures": 0, "logs": None}
+    assert ask(table, "settle_record", record=first, token=token, **done) == []
+    assert ask(table, "settle_record", record=first, token=greater, **done) == [(first,)]
+    assert ask(table, "dequeue_record", **claim) == []
+    assert ask(table, "cancel_waiting", message="m") == [(flagged,)]
+    assert ask(table, "find_waiting") == [(False, True)]
+    assert table.execute("""SELECT "Status" FROM "Odd$Jobs" WHERE "Key$" = %s""", (later,)).fetchone() == ("queued",)
+
+
+@pytest.mark.promise("B45", "B46", "B47", "B48")
+def test_who_is_in_work_by_nobody_goes_back_until_it_was_too_often(table):
+    """B45 to B48."""
+    fresh = add(table, state="processing", started_at="now")
+    beating = add(table, state="processing", started_at="-infinity", last_heartbeat_at="now")
+    stale = add(table, state="processing", started_at="2020-01-01")
+    worn = add(table, state="processing", started_at="2020-01-01", num_resets=2)
+    stopped = add(table, state="processing", started_at="2020-01-01", cancel=True)
+    with psycopg.connect(table.info.dsn) as other:
+        other.execute("""SELECT FROM "Odd$Jobs" WHERE "Key$" = %s FOR KEY SHARE""", (stale,))
+        assert dict(ask(table, "reset_stalled", age=60, most=2, message="given up", cancelled="c")) == {worn: "failed", stopped: "canceled"}
+    assert dict(ask(table, "reset_stalled", age=60, most=2, message="given up", cancelled="c")) == {stale: "queued"}
+    rows = table.execute("""SELECT "Key$", "Status", num_resets, failure_message FROM "Odd$Jobs" ORDER BY 1""").fetchall()
+    assert rows == [
+        (fresh, "processing", 0, None), (beating, "processing", 0, None), (stale, "queued", 1, None), (worn, "failed", 2, "given up"),
+        (stopped, "canceled", 0, "c"),
+    ]  # fmt: skip
+
+
+def test_what_a_store_reads_and_writes_is_what_it_asks_for():
+    """Every column that the statements name is one that a table is looked at for, and the other way round."""
+    from importlib.resources import files
+
+    text = "\n".join(file.read_text() for file in (files("sql") / "tables").iterdir())
+    ours = {"table", "quoted_table", "me", "seen", "view", "columns", "order_by"}
+    assert {word.split("}")[0] for word in text.split("{")[1:]} - ours == set(COLUMNS)

@@ -1,0 +1,250 @@
+"""Gates: caps that are exact, pauses of queues, kinds and everything, and what they cost whoever is behind them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+import sql
+from tests.support.queue import Queue
+from workers.wire import Wire
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def gated(child, wanted=10, **parameters):
+    """The rows of claim_gated.sql."""
+    nothing = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
+    known = child.parameters(wanted) | nothing | parameters
+    return child.connection.cursor(row_factory=dict_row).execute(child.queue.text("claim_gated"), known).fetchall()
+
+
+def ids(rows):
+    return [row["id"] for row in rows]
+
+
+def settle(child, rows):
+    assert child.settle(rows[0]["token"], ids(rows), "ok") == ids(rows)
+
+
+def test_the_plain_claim_hands_what_has_a_cap_to_the_other_one(queue):
+    queue.enqueue("a:b", queue="free", priority=-1)
+    first = queue.enqueue("a:b", queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 1)")
+    child = queue.child()
+    assert [row["queue"] for row in child.claim_raw(10)] == ["free"], "what has no cap is not slowed down"
+    assert [(row["id"], row["queue"]) for row in child.claim_raw(10)] == [(None, None)]
+    assert ids(gated(child)) == [first]
+    assert queue.run("SELECT scope, name, max_running, running FROM jobherd.caps") == [("queue", "media", 1, 1)]
+
+
+def test_no_more_of_a_queue_than_its_cap(queue):
+    jobs = queue.enqueue_many("a:b", 5, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 2)")
+    one, other, third = queue.child(), queue.child(), queue.supervisor().child()
+    mine, theirs = gated(one), gated(other)
+    assert (ids(mine), ids(theirs), ids(gated(third))) == (jobs[:1], jobs[1:2], [])
+    settle(other, theirs)
+    assert ids(gated(third)) == jobs[2:3], "a slot is free with the row"
+    assert ids(gated(other)) == []
+
+
+def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queue):
+    jobs = queue.enqueue_many("slow:one", 250)
+    others = queue.enqueue_many("a:b", 3)
+    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    one, other = queue.child(), queue.child()
+    mine = gated(one)
+    assert ids(mine) == jobs[:1]
+    assert ids(gated(other)) == others, "a batch, as ever"
+    assert queue.count("parked") == 249
+    assert queue.states(jobs[1:3]) == ["ready", "ready"], "parked is nobody else's business"
+    assert queue.count("ready") == 249, "whoever reads ready sees them"
+    assert gated(other) == []
+    settle(one, mine)
+    assert ids(gated(other)) == jobs[1:2], "in their order"
+
+
+def test_a_parked_job_keeps_its_place(queue):
+    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    first, second = queue.enqueue_many("slow:one", 2)
+    one, other = queue.child(), queue.child()
+    mine = gated(one)
+    assert (ids(mine), gated(other)) == ([first], [])
+    urgent = queue.enqueue("a:b", priority=-1)
+    later = queue.enqueue("a:b")
+    settle(one, mine)
+    assert [ids(gated(child, wanted=1)) for child in (one, other, queue.child())] == [[urgent], [second], [later]]
+
+
+@pytest.mark.parametrize("how", ["cancel", "release", "reclaim", "orphan"])
+def test_a_slot_is_free_however_its_job_ends(queue, how):
+    jobs = queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 1)")
+    supervisor, other = queue.supervisor(), queue.child()
+    dying = supervisor.child()
+    rows = gated(dying)
+    assert (ids(rows), gated(other)) == (jobs[:1], [])
+    if how == "cancel":
+        queue.cancel(jobs[0])
+        dying.settle(rows[0]["token"], jobs[:1], "cancelled")
+    elif how == "release":
+        assert dying.release() == jobs[:1]
+    elif how == "reclaim":
+        assert queue.supervisor().reclaim(dead=[supervisor.id]) == (1, 1)
+    else:
+        queue.run("DELETE FROM jobherd.children WHERE id = %s", dying.id)
+        assert queue.orphans() == jobs[:1]
+    assert len(gated(other)) == 1
+
+
+def test_jobs_claimed_before_the_cap_count(queue):
+    jobs = queue.enqueue_many("a:b", 4, queue="media")
+    early, late = queue.child(), queue.child()
+    assert [job.id for job in early.claim(3)] == jobs[:3]
+    queue.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    assert gated(late) == []
+    queue.run("SELECT jobherd.set_cap('media', 9), jobherd.set_cap(kind => 'a:b', max_running => 9)")
+    assert ids(gated(late)) == jobs[3:]
+
+
+def test_who_waited_for_the_lock_counts_anew(queue):
+    """The one that waits has begun before the other one's claim was there to see."""
+    queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 1)")
+    one, other = queue.child(), queue.child()
+    with psycopg.connect(queue.dsn, autocommit=True) as watcher, one.connection.transaction():
+        assert len(gated(one)) == 1
+        other.connection.pgconn.send_query_params(
+            b"SELECT token FROM jobherd.claim_gated(%d, %d, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+            % (other.supervisor, other.id),
+            [],
+        )
+        while not watcher.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone()[0]:
+            pass
+    while other.connection.pgconn.is_busy():
+        other.connection.pgconn.consume_input()
+    assert other.connection.pgconn.get_result().ntuples == 0
+    assert queue.run("SELECT running FROM jobherd.caps") == [(1,)]
+
+
+def test_a_supervisor_keeps_its_own_limit(queue):
+    queue.enqueue_many("a:b", 5, queue="media")
+    here, there = queue.supervisor(), queue.supervisor()
+    own = {"limited": ["media"], "limits": [1]}
+    first = here.child()
+    assert len(gated(first, **own)) == 1
+    assert gated(here.child(), **own) == []
+    assert len(gated(there.child(), **own)) == 1
+    assert len(gated(here.child(), limited=["med*"], limits=[2])) == 1
+
+
+def test_prefixes_are_served_in_their_place(queue):
+    second = queue.enqueue("a:b", queue="batch_two", priority=-5)
+    first = queue.enqueue("a:b", queue="high")
+    queue.enqueue("a:b", queue="other")
+    child = queue.child()
+    assert ids(gated(child, served=["high", "batch*"])) == [first]
+    assert ids(gated(child, served=["high", "batch*"])) == [second]
+    assert gated(child, served=["high", "batch*"]) == []
+
+
+def test_what_a_hook_lets_through_is_taken_and_nothing_else(queue):
+    queue.run("SELECT jobherd.set_cap(kind => 'a:slow', max_running => 1)")
+    queue.enqueue_many("a:other", 3)
+    slow = queue.enqueue_many("a:slow", 2)
+    wire = Wire(queue.child().connection, "jobherd", prepared=True)
+    for taken in ([slow[0]], []):
+        child = queue.child()
+        known = child.parameters(9) | dict.fromkeys(("limited", "limits", "left_queue", "left_kind"))
+        rows = wire.exchange((sql.narrow("claim_gated", "of_kinds"), known | {"narrowed": True, "only_kinds": ["a:slow"]}))[0]
+        assert [row[1] for row in rows] == taken
+
+
+def test_pauses_of_a_kind_and_of_everything(queue):
+    mail, other = queue.enqueue("mail:send"), queue.enqueue("a:b")
+    child = queue.child()
+    assert queue.run("SELECT jobherd.pause(kind => 'mail:send', reason => 'down', actor => 'ada')") == [(True,)]
+    assert queue.run("SELECT jobherd.pause(kind => 'mail:send')") == [(False,)]
+    assert queue.run("SELECT paused_by, reason FROM jobherd.gates WHERE scope = 'kind'")[0][1] == "down"
+    assert ids(gated(child)) == [other]
+    queue.run("SELECT jobherd.pause('*')")
+    assert gated(child) == []
+    assert queue.run("SELECT jobherd.resume('*')") == [(True,)]
+    assert gated(child) == []
+    queue.run("SELECT jobherd.resume(kind => 'mail:send')")
+    assert [(row["id"], row["queue"]) for row in gated(child)] == [(None, None)], "no gate is left"
+    assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
+    assert [job.id for job in child.claim(10)] == [mail]
+
+
+def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
+    queue.run("SELECT jobherd.set_cap('media', 2)")
+    queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
+    [(opened, next_in)] = queue.run(queue.text("open_gates"))
+    assert opened == 0
+    assert 3500 < next_in <= 3600
+    queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
+    assert queue.run(queue.text("open_gates")) == [(1, None)]
+    assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
+    assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
+    assert queue.count("gates") == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("pause()", "give a queue or a kind"),
+        ("pause('a', kind => 'a:b')", "not both"),
+        ("pause('A b')", "not a queue name"),
+        ("pause(kind => 'A b')", "not a name like"),
+        ("pause('a', resume_at => now() - interval '1 s')", "not in the future"),
+        ("set_cap('a', 0)", "max_running 0 is not a number from 1"),
+        ("set_cap('*', 3)", "everything together has no cap"),
+    ],
+)
+def test_what_is_wrong_is_named(queue, call, words):
+    with pytest.raises(psycopg.Error, match=re.escape(words)):
+        queue.run(f"SELECT jobherd.{call}")
+
+
+def test_a_claim_costs_the_same_however_many_are_parked(queue):
+    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    child = queue.child()
+
+    def touched():
+        plan = child.connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.claim_gated(%s, %s, NULL, NULL, 10, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+            [child.supervisor, child.id],
+        ).fetchone()[0][0]["Plan"]
+        return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+    queue.enqueue("slow:one")
+    assert len(gated(queue.child())) == 1
+    found = []
+    for jobs in (100, 5000):
+        queue.enqueue_many("slow:one", jobs)
+        for _ in range(60):
+            gated(child)
+        assert queue.run("SELECT count(*) FROM ONLY jobherd.ready") == [(0,)]
+        queue.run("VACUUM ANALYZE jobherd.ready, jobherd.parked")
+        found.append(touched())
+    assert found[1] <= found[0] + 20, found
+
+
+def test_whoever_finds_a_ready_row_by_its_place_looks_into_one_table_alone():
+    """A place is a place in one table: another table of the same family has a row there too."""
+    for file in (files("sql") / "queries").iterdir():
+        text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--")) if file.is_file() else ""
+        if "ctid" in text:
+            assert not re.search(r"(FROM|USING|UPDATE) jobherd\.(ready)\b", text), f"{file.name}: say ONLY"

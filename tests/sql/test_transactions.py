@@ -1,0 +1,126 @@
+"""What a job's open transaction holds, and whom it must not hold up."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+class Working:
+    """A child with a claim of one job, and that job's transaction."""
+
+    def __init__(self, queue):
+        self.queue = queue
+        self.child = queue.child()
+        queue.enqueue("a:b")
+        (self.job,) = self.child.claim(1)
+        self.connection = psycopg.connect(queue.dsn)
+        queue.opened.append(self.connection)
+        self.connection.autocommit = True
+        self.connection.execute(queue.text("register_transactions"), {"child": self.child.id})
+        self.connection.autocommit = False
+        self.xact = self.lock(self.job.token)
+
+    def lock(self, token):
+        row = self.connection.execute(
+            self.queue.text("lock_claim"), {"child": self.child.id, "token": token, "job": self.job.id}
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def complete(self):
+        parameters = self.child.settlement(self.job.token, [self.job.id], "ok", keep=7, ago=0.0)
+        return self.connection.execute(self.queue.text("settle_completed"), parameters).fetchall()
+
+
+@pytest.mark.promise("B11", "B43", "B56")
+def test_writes_and_completion_are_one(queue):
+    queue.run("CREATE TABLE public.effects (job bigint)")
+    for end, there in (("rollback", []), ("commit", None)):
+        one = Working(queue)
+        one.connection.execute("INSERT INTO public.effects VALUES (%s)", [one.job.id])
+        assert one.complete() == [(1,)]
+        assert queue.state(one.job.id) == "running", "nobody sees it before it is committed"
+        getattr(one.connection, end)()
+        assert queue.run("SELECT * FROM public.effects") == ([(one.job.id,)] if there is None else there)
+        assert queue.state(one.job.id) == ("completed" if there is None else "running")
+
+
+def test_only_who_has_the_claim_begins_one(queue):
+    one = Working(queue)
+    assert one.xact is not None
+    one.connection.rollback()
+    assert one.lock(one.job.token + 1) is None
+    one.connection.rollback()
+    one.child.release()
+    assert one.lock(one.job.token) is None
+
+
+def test_the_job_must_be_alone_in_its_claim(queue):
+    queue.enqueue_many("a:b", 2)
+    child = queue.child()
+    first, _ = child.claim(2)
+    lock = {"child": child.id, "token": first.token, "job": first.id}
+    assert queue.run("SELECT 1") == [(1,)]
+    assert child.connection.execute(queue.text("lock_claim"), lock).fetchall() == []
+    child.settle(first.token, [first.id], "abandoned")
+
+
+def test_nobody_settles_or_gives_back_what_it_holds_and_cancelling_does_not_wait(queue):
+    one = Working(queue)
+    queue.run("SET lock_timeout = '100ms'")
+    assert queue.cancel(one.job.id) == "cancelling"
+    one.child.connection.execute("SET lock_timeout = '100ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        one.child.settle(one.job.token, [one.job.id], "retry")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        one.child.release()
+    assert one.complete() == [(1,)]
+    one.connection.commit()
+    assert one.child.settle(one.job.token, [one.job.id], "retry") == [], "the fence: it is completed"
+    assert queue.state(one.job.id) == "completed"
+
+
+def test_a_dead_child_is_rid_of_both_its_sessions(queue):
+    one = Working(queue)
+    me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
+    assert queue.connection.execute(queue.text("end_backend"), me).fetchone()[0] == 2
+    while queue.connection.execute(queue.text("end_backend"), me).fetchone()[0]:
+        pass
+    assert one.child.release() == [one.job.id]
+    assert queue.connection.execute(queue.text("find_fate"), {"xact": one.xact}).fetchone() == ("aborted",)
+
+
+def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
+    """The host is gone, and the server may not notice for hours."""
+    one, other = Working(queue), queue.child()
+    queue.enqueue("a:b")
+    (beside,) = other.claim(1)
+    rescuer = queue.supervisor()
+    queue.run("SET lock_timeout = '5s'")
+    supervisors, jobs = rescuer.reclaim(dead=[one.child.supervisor])
+    assert supervisors == 1
+    assert jobs >= 1
+    assert queue.state(beside.id) == "retrying"
+    while queue.run("SELECT 1 FROM pg_stat_activity WHERE pid = %s", one.connection.info.backend_pid):
+        pass
+    queue.orphans()
+    assert queue.state(one.job.id) == "retrying"
+    with pytest.raises(psycopg.OperationalError):
+        one.complete()
+
+
+def test_the_sweep_passes_over_what_a_transaction_holds(queue):
+    one = Working(queue)
+    queue.run("SET lock_timeout = '5s'")
+    queue.run("DELETE FROM jobherd.children WHERE id = %s", one.child.id)
+    assert queue.orphans() == []
+    one.connection.rollback()
+    assert queue.orphans() == [one.job.id]

@@ -1,0 +1,95 @@
+"""Queues and flow with real supervisors: caps over several of them, pauses, reserved workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psycopg
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+FLEETS = 4
+SAMPLES = 3000
+
+
+def test_four_supervisors_never_run_one_too_many(stage: Stage):
+    """Jobs of a millisecond, sampled as fast as one session can read."""
+    stage.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 't:spin', max_running => 2)")
+    spins = stage.run("SELECT jobherd.enqueue('t:spin', '{\"seconds\": 0.001}') FROM generate_series(1, 300)")
+    jobs = [*stage.enqueue_many("t:noop", 600, queue="media"), *(row[0] for row in spins), *stage.enqueue_many("t:noop", 300)]
+    fleets = [stage.start(workers=3) for _ in range(FLEETS)]
+    seen = {"media": 0, "t:spin": 0}
+    with psycopg.connect(stage.dsn, autocommit=True) as watcher:
+        left = len(jobs)
+        for sample in range(20 * SAMPLES):
+            rows = watcher.execute(
+                "SELECT count(*) FILTER (WHERE j.queue = 'media'), count(*) FILTER (WHERE j.kind = 't:spin')"
+                "  FROM jobherd.running r CROSS JOIN unnest(r.jobs) AS j"
+            ).fetchall()
+            seen = {"media": max(seen["media"], rows[0][0]), "t:spin": max(seen["t:spin"], rows[0][1])}
+            if sample % 100 == 0:
+                left = watcher.execute("SELECT count(*) FROM jobherd.history").fetchone()[0] - len(jobs)
+                if not left and sample >= SAMPLES:
+                    break
+    assert not left, f"{-left} jobs are left"
+    assert seen == {"media": 3, "t:spin": 2}, "as many as the cap says, and never one more"
+    assert stage.completed_twice() == []
+    assert stage.census(jobs) == {"completed": len(jobs)}
+    for fleet in fleets:
+        assert fleet.stop() == 0
+
+
+def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gate):
+    stage.run("SELECT jobherd.set_cap('media', 1)")
+    one, other = stage.run_fleet(workers=1, poll="300s"), stage.run_fleet(workers=1, poll="300s")
+    first = stage.enqueue("t:gate", '{"label": "first"}', queue="media")
+    second = stage.enqueue("t:gate", '{"label": "second"}', queue="media")
+    arrival = gate.wait_arrival("first")
+    assert stage.state(second) == "ready"
+    os.kill(arrival.pid, signal.SIGKILL)
+    again = gate.wait_arrival("first")
+    again.open()
+    gate.wait_arrival("second").open()
+    stage.wait_all([first, second], "completed")
+    assert one.stop() == other.stop() == 0
+
+
+def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, batch=10, hold=0, poll="300s")
+    with stage.connection.transaction():
+        running = stage.enqueue("b:maybe", '{"label": "runs"}')
+        waiting = [stage.enqueue("b:maybe") for _ in range(3)]
+    arrival = gate.wait_arrival("runs")
+    assert stage.states(waiting) == ["running"] * 3
+    stage.run("SELECT jobherd.pause(kind => 'b:maybe', reason => 'a test')")
+    stage.wait_all(waiting, "ready")
+    other = stage.enqueue("t:noop")
+    arrival.open()
+    stage.wait_all([running, other], "completed")
+    assert stage.states(waiting) == ["ready"] * 3
+    stage.run("SELECT jobherd.resume(kind => 'b:maybe')")
+    stage.wait_all(waiting, "completed")
+    stage.run("SELECT jobherd.pause('*', resume_at => clock_timestamp() + interval '300 ms')")
+    last = stage.enqueue("t:noop")
+    stage.wait_state(last, "completed")
+    assert stage.count("gates") == 0
+    assert fleet.stop() == 0
+
+
+def test_reserved_workers_serve_their_queue_alone(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, queues="high:1,batch*", poll="300s")
+    stage.enqueue("t:gate", '{"label": "long"}', queue="batch-1")
+    blocked = stage.enqueue("t:noop", queue="batch-2")
+    strange = stage.enqueue("t:noop", queue="other")
+    arrival = gate.wait_arrival("long")
+    urgent = [stage.enqueue("t:noop", queue="high") for _ in range(3)]
+    stage.wait_all(urgent, "completed")
+    assert stage.states([blocked, strange]) == ["ready", "ready"]
+    arrival.open()
+    stage.wait_state(blocked, "completed")
+    assert stage.state(strange) == "ready"
+    assert fleet.stop() == 0

@@ -1,0 +1,257 @@
+"""A table of the application's own, worked by a real supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+TABLE = """
+CREATE TABLE repo (id serial PRIMARY KEY, name text NOT NULL);
+INSERT INTO repo (name) VALUES ('alpha'), ('beta');
+CREATE TABLE example_jobs (
+    id SERIAL PRIMARY KEY, status text DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(), started_at timestamptz,
+    finished_at timestamptz, process_after timestamptz, num_resets integer NOT NULL DEFAULT 0, num_failures integer NOT NULL DEFAULT 0,
+    last_heartbeat_at timestamptz, execution_logs json[], worker_hostname text NOT NULL DEFAULT '', cancel boolean NOT NULL DEFAULT false,
+    repository_id integer NOT NULL, what text NOT NULL DEFAULT 'noop');
+CREATE VIEW example_jobs_with_repository_name AS SELECT ej.*, r.name AS repository_name FROM example_jobs ej JOIN repo r ON r.id = ej.repository_id;
+CREATE TABLE effects (job integer, what text);
+CREATE TRIGGER t_tell AFTER INSERT OR UPDATE OR DELETE ON example_jobs FOR EACH STATEMENT EXECUTE FUNCTION t_tell();
+"""
+
+STORE = """
+import os, signal, time
+from dataclasses import dataclass
+import psycopg
+from handlers import Job, Poison, Snooze, TableStore
+from tests.support.gate import at_gate
+
+@dataclass
+class ExampleJob:
+    id: int
+    state: str
+    num_failures: int
+    num_resets: int
+    repository_id: int
+    what: str
+    repository_name: str
+
+example_jobs = TableStore("example_job_worker_store", table="example_jobs",
+    view="example_jobs_with_repository_name example_jobs", scan=ExampleJob, order_by="example_jobs.repository_id, example_jobs.id",
+    alternate_columns={{"state": "status"}}, {options})
+
+@example_jobs.handler(timeout={timeout!r}, poison_on=KeyError)
+def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
+    connection.execute("INSERT INTO effects VALUES (%s, %s)", (record.id, record.repository_name))
+    match record.what:
+        case "raise":
+            raise ValueError(f"no luck with {{record.repository_name}}")
+        case "twice" if record.num_failures < 1:
+            raise ValueError("not yet")
+        case "poison":
+            raise KeyError("vanished")
+        case "gate":
+            at_gate(record.id)
+        case "sql":
+            at_gate(record.id)
+            connection.execute("SELECT pg_sleep(60)")
+        case "commit":
+            connection.execute("COMMIT")
+        case "die":
+            at_gate(record.id)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "loop":
+            while True:
+                try:
+                    time.sleep(60)
+                except BaseException:
+                    pass
+"""
+
+
+class Jobs:
+    """The table under test, and the handlers that work it."""
+
+    def __init__(self, stage: Stage, *, timeout: str = "5m", **options: object) -> None:
+        self.stage = stage
+        stage.run(TABLE)
+        given = {
+            "interval": "1s",
+            "cancel_interval": "200ms",
+            "heartbeat_interval": "200ms",
+            "stalled_max_age": "1s",
+            "reset_interval": "1s",
+        }
+        words = ", ".join(f"{name}={value!r}" for name, value in (given | options).items())
+        self.handlers = stage.write("example.py", STORE.format(options=words, timeout=timeout))
+
+    def add(self, what: str = "noop", repository: int = 1) -> int:
+        return self.stage.call("INSERT INTO example_jobs (what, repository_id) VALUES (%s, %s) RETURNING id", what, repository)
+
+    def start(self, *words: str, **settings: object):
+        return self.stage.start(*words, handlers=self.handlers, **{"workers": 2, **settings})
+
+    def row(self, job: int) -> dict:
+        found = self.stage.run("SELECT to_jsonb(t) FROM example_jobs t WHERE id = %s", job)
+        return found[0][0] if found else {}
+
+    def wait(self, job: int, *states: str) -> dict:
+        self.stage.wait(lambda: self.row(job).get("status") in states, lambda: f"{states}; it is {self.row(job)}")
+        return self.row(job)
+
+    def effects(self, job: int) -> list[str]:
+        return [row[0] for row in self.stage.run("SELECT what FROM effects WHERE job = %s", job)]
+
+
+@pytest.mark.promise(
+    "B1", "B2", "B3", "B10", "B11", "B12", "B17", "B18", "B19", "B20", "B21", "B22", "B23", "B24", "B29", "B31", "B32", "B33", "B34", "B35",
+    "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B60",
+)  # fmt: skip
+def test_records_are_worked_in_their_order_within_the_transaction_that_holds_them(stage: Stage):
+    """B1 to B3, B10 to B12, B17 to B24, B29, B31 to B39, B42, B43, B53, B54, B56, B60."""
+    jobs = Jobs(stage)
+    good = [jobs.add(repository=2), jobs.add(repository=1), jobs.add(repository=2)]
+    bad, poison, commits = jobs.add("raise"), jobs.add("poison"), jobs.add("commit")
+    plain = stage.enqueue("t:noop")
+    fleet = jobs.start("--until-empty", workers=1)
+    assert fleet.wait_exit() == 0
+    rows = [jobs.row(job) for job in good]
+    assert [row["status"] for row in rows] == ["completed"] * 3
+    assert all(row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows)
+    order = [row[0] for row in stage.run("SELECT id FROM example_jobs ORDER BY started_at")]
+    assert order == [good[1], bad, poison, commits, good[0], good[2]]
+    assert [jobs.effects(job) for job in good] == [["beta"], ["alpha"], ["beta"]]
+    assert jobs.row(bad)["failure_message"] == "ValueError: no luck with alpha"
+    assert [jobs.row(job)["status"] for job in (bad, poison, commits)] == ["failed"] * 3
+    assert [jobs.effects(job) for job in (bad, poison)] == [[], []]
+    assert "transaction" in jobs.row(commits)["failure_message"]
+    assert jobs.row(bad)["num_failures"] == 1
+    assert stage.state(plain) == "ready"  # nobody here knows jobs of the queue
+
+
+@pytest.mark.promise("B12", "B26", "B40", "B41")
+def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
+    """B12, B26, B40, B41."""
+    jobs = Jobs(stage, max_retries=1, retry_after="1ms")
+    bad, twice, poison = jobs.add("raise"), jobs.add("twice"), jobs.add("poison")
+    stage.run("UPDATE example_jobs SET process_after = now() + interval '1 day' WHERE id = %s", later := jobs.add())
+    fleet = jobs.start(workers=1)
+    rows = [jobs.wait(job, "completed", "failed") for job in (bad, twice, poison)]
+    assert [row["status"] for row in rows] == ["failed", "completed", "failed"]
+    assert [row["num_failures"] for row in rows] == [2, 1, 1]
+    assert jobs.effects(twice) == ["alpha"]
+    assert jobs.row(later)["status"] == "queued"
+    assert fleet.stop() == 0
+
+
+@pytest.mark.promise("B25", "B27", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
+def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it_died_of(stage: Stage, gate: Gate):
+    """B25, B27, B44 to B49, B55, B57: known to be dead at once, and in work by nobody after the grace period."""
+    jobs = Jobs(stage, max_resets=1)
+    orphan = jobs.add("noop")
+    stage.run("UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour', num_resets = 1 WHERE id = %s", orphan)
+    locked = jobs.add("noop")
+    stage.run("UPDATE example_jobs SET status = 'processing', started_at = now() - interval '1 hour' WHERE id = %s", locked)
+    dying = jobs.add("die")
+    with psycopg.connect(stage.dsn) as holder:
+        holder.execute("SELECT FROM example_jobs WHERE id = %s FOR KEY SHARE", (locked,))
+        fleet = jobs.start(workers=1, respawn_initial="10ms")
+        gate.wait_arrival(dying).open()
+        arrival = gate.wait_arrival(dying)
+        row = jobs.row(dying)
+        assert (row["status"], row["num_resets"]) == ("processing", 1)
+        beat = row["last_heartbeat_at"]
+        stage.wait(lambda: jobs.row(dying)["last_heartbeat_at"] > beat, "a heartbeat")
+        arrival.open()
+        row = jobs.wait(dying, "failed")
+        assert "max_resets" in row["failure_message"]
+        assert "SIGKILL" in row["failure_message"]
+        assert jobs.effects(dying) == []
+        assert jobs.wait(orphan, "failed")["failure_message"].startswith("given up")
+        assert jobs.row(locked)["status"] == "processing"
+    assert jobs.wait(locked, "completed")["num_resets"] == 1
+    assert fleet.stop() == 0
+
+
+@pytest.mark.promise("B30", "B50", "B51", "B52")
+def test_records_are_cancelled_by_their_flag_and_by_being_deleted(stage: Stage, gate: Gate):
+    """B30, B50 to B52; a handler in the middle of a statement, and one that swallows every interruption."""
+    jobs = Jobs(stage)
+    flagged, deleted, waiting = jobs.add("sql"), jobs.add("gate"), jobs.add("gate", 2)
+    stage.run("UPDATE example_jobs SET cancel = true WHERE id = %s", waiting)
+    fleet = jobs.start(workers=2, grace="200ms")
+    gate.wait_arrival(flagged).open()
+    arrival = gate.wait_arrival(deleted)
+    stage.run("UPDATE example_jobs SET cancel = true WHERE id = %s", flagged)
+    stage.run("DELETE FROM example_jobs WHERE id = %s", deleted)  # returns once the run has ended
+    arrival.wait_gone()
+    assert jobs.wait(flagged, "canceled")["failure_message"]
+    assert jobs.wait(waiting, "canceled")["started_at"] is None
+    assert jobs.effects(flagged) + jobs.effects(deleted) == []
+    deaf = jobs.add("loop")
+    jobs.wait(deaf, "processing")
+    stage.run("UPDATE example_jobs SET cancel = true WHERE id = %s", deaf)
+    assert jobs.wait(deaf, "canceled")["num_resets"] == 0
+    assert fleet.stop() == 0
+
+
+def test_timeouts_and_drains_end_a_record_as_they_end_a_job(stage: Stage, gate: Gate):
+    jobs = Jobs(stage, timeout="300ms", max_retries=1, retry_after="1h")
+    soft, hard = jobs.add("gate"), jobs.add("loop")
+    fleet = jobs.start(workers=2, grace="200ms", drain_timeout="100ms")
+    assert jobs.wait(soft, "errored")["failure_message"].startswith("JobTimeout")
+    assert jobs.wait(hard, "errored")["num_failures"] == 1
+    stage.run("UPDATE example_jobs SET status = 'queued' WHERE id = %s", soft)
+    assert fleet.stop() == 0
+    drained = jobs.add("gate", 2)
+    jobs.handlers = stage.write("example.py", (jobs.handlers / "example.py").read_text().replace("timeout='300ms'", "timeout='5m'"))
+    fleet = jobs.start(workers=1, grace="200ms", drain_timeout="100ms")
+    gate.wait_arrival(drained)
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit() == 0
+    row = jobs.row(drained)
+    assert (row["status"], row["num_resets"], row["num_failures"]) == ("queued", 0, 0)
+
+
+@pytest.mark.promise("B14", "B15", "B16")
+def test_a_new_record_wakes_an_idle_worker_and_as_many_as_there_are_records_work(stage: Stage, gate: Gate):
+    """B14 to B16: by the trigger that `check --print-sql` prints at once, without it after the interval; as many at once as workers."""
+    jobs = Jobs(stage, interval="1h")
+    fleet = jobs.start(workers=2)
+    fleet.wait_ready(2)
+    fleet.wait_log("resetter is ready")
+    stage.run("""
+        CREATE FUNCTION example_jobs_notify() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_notify('jobherd_jobs', '@table:example_job_worker_store'); RETURN NULL; END $$;
+        CREATE TRIGGER wake AFTER INSERT ON example_jobs FOR EACH STATEMENT EXECUTE FUNCTION example_jobs_notify();
+    """)
+    one = jobs.add("gate")
+    first = gate.wait_arrival(one)
+    two = jobs.add("gate")
+    second = gate.wait_arrival(two)
+    first.open(), second.open()
+    jobs.wait(one, "completed"), jobs.wait(two, "completed")
+    assert fleet.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE example_jobs DROP COLUMN num_resets CASCADE", 'has no column "num_resets": ALTER TABLE "example_jobs" ADD COLUMN'),
+        ("DROP TABLE example_jobs CASCADE", 'there is no table "example_jobs"'),
+        ("DROP VIEW example_jobs_with_repository_name", "example_jobs_with_repository_name"),
+    ],
+)
+def test_what_is_wrong_with_the_table_is_said_at_start_up(stage: Stage, change: str, said: str):
+    jobs = Jobs(stage)
+    stage.run(change)
+    fleet = jobs.start(workers=1)
+    assert fleet.wait_exit() == 78
+    fleet.wait_log(said)

@@ -1,0 +1,142 @@
+"""Handlers that work in transactions of their own, loaded by the children under test."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from handlers import Completed, Job, Nack, handler
+from tests.support.gate import at_gate
+
+if TYPE_CHECKING:
+    import psycopg
+
+_KEPT: list[Any] = []
+
+
+def _note(connection: psycopg.Connection[Any], job: Job, note: str) -> None:
+    connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, note])
+
+
+@handler("bank:nothing")
+def nothing(n: int = 0) -> None: ...
+
+
+@handler("bank:declared", transactional=True, timeout="60s")
+def declared(job: Job, how: str) -> object:  # one branch for each way to end
+    connection = job.connection
+    _note(connection, job, how)
+    nothing.enqueue(n=1)
+    match how:
+        case "raises":
+            raise ValueError("no")
+        case "nack":
+            return Nack("1h", "later")
+        case "completed":
+            return Completed({"paid": 7})
+        case "unstorable":
+            return object()
+        case "commit":
+            connection.commit()
+        case "COMMIT":
+            connection.execute("COMMIT")
+            _note(connection, job, "after")
+        case "COMMIT and raise":
+            connection.execute("COMMIT")
+            raise ValueError("no")
+        case "COMMIT and no more":
+            connection.execute("COMMIT")
+        case "ROLLBACK":
+            connection.execute("ROLLBACK")
+            _note(connection, job, "after")
+        case "swallows":
+            try:
+                connection.execute("SELECT 1/0")
+            except Exception:
+                return None
+        case "part":
+            try:
+                with connection.transaction():
+                    _note(connection, job, "undone")
+                    connection.execute("SELECT 1/0")
+            except Exception:
+                return None
+        case "closes":
+            connection.close()
+        case "late":
+            connection.execute("INSERT INTO public.unique_in_the_end VALUES (1), (1)")
+        case "leaves its mark":
+            connection.execute("SET application_name = 'marked'")
+            connection.execute("CREATE TEMP TABLE marks (n int)")
+            _KEPT.append(connection)
+        case "looks for marks":
+            assert _KEPT.pop().closed
+            return connection.execute("SELECT current_setting('application_name'), to_regclass('marks')").fetchone()
+        case _:
+            return {"how": at_gate(how) if how.startswith("gate") else how}
+    return None
+
+
+@handler("bank:sleeps", transactional=True, timeout="200ms", max_attempts=1)
+def sleeps(job: Job) -> None:
+    _note(job.connection, job, "slept")
+    job.connection.execute("SELECT pg_sleep(60)")
+
+
+@handler("bank:async", transactional=True, timeout="60s")
+async def coroutine(job: Job, how: str) -> object:
+    connection: Any = job.connection
+    await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])
+    await nothing.aenqueue(n=2)
+    if how == "raises":
+        raise ValueError("no")
+    if how == "sleeps":
+        await connection.execute("SELECT pg_sleep(60)")
+    if how == "enqueues":
+        nothing.enqueue(n=3)
+    return how
+
+
+@handler("bank:part", timeout="60s", backoff="1h")
+def part(job: Job, how: str = "") -> object:  # one branch for each way to end
+    if how == "twice":
+        try:
+            with job.transaction() as connection:
+                _note(connection, job, "first")
+                raise KeyError("first")
+        except KeyError:
+            pass
+    transaction = job.transaction()
+    with transaction as connection:
+        _note(connection, job, how)
+        nothing.enqueue(n=4)
+        transaction.result = {"how": how}
+        if how == "raises":
+            raise ValueError("no")
+        if how == "nested":
+            with job.transaction():
+                pass
+        if how.startswith("gate"):
+            at_gate(how)
+    match how:
+        case "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "again":
+            with job.transaction():
+                pass
+        case "goes on":
+            return "unheard"
+    return None
+
+
+@handler("bank:apart", timeout="60s")
+async def apart(job: Job, how: str) -> None:
+    async with job.transaction() as connection:
+        await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])
+
+
+@handler("bank:short")
+def short(label: str = "") -> None:
+    if label:
+        at_gate(label)

@@ -1,0 +1,323 @@
+"""A worker's side of the tables that the application owns: take a record, hold it, run it, write what became of it.
+
+Two steps. The claim is committed at once, so that all can see it. Then one transaction locks the row, runs the handler within a
+savepoint, writes the record's new state and commits: what a failed attempt has written in that transaction is gone, what a successful
+one has is there together with the state. While it lasts nobody else can take the record; when the process or its session dies, the lock
+goes by itself. The claim is named by its started_at, and every write names it.
+
+One connection of its own, opened when the first record is looked for: a worker without stores has none. Nothing here decides when a
+worker looks; what is done about records whose process is dead stands in `resetter.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+from psycopg.rows import dict_row, tuple_row
+
+import sql
+from handlers._outcome import UNHANDLED_ERROR, Outcome
+from handlers._sanitize import sanitize
+from handlers._tables import Held, TableHandler
+from sql.composed import compose, find_columns, misfits
+from workers.board import Now, Phase
+from workers.connection import is_away, session_parameters
+from workers.execute import Claimed
+from workers.link import Problem, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from handlers._handler import AnyHandler
+    from workers.alarm import Alarm
+    from workers.connection import Session
+    from workers.execute import Executor
+    from workers.seat import ChildSettings, Seat
+    from workers.settle import Finished
+
+_log = logging.getLogger("jobherd.tables")
+
+CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
+"""The state that a record gets for an outcome; every other puts it back to the queue."""
+_WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
+
+
+class Taken(NamedTuple):
+    """A row of dequeue_record.sql."""
+
+    record: int
+    token: int
+    failures: int
+    resets: int
+    created_at: float
+    run_at: float
+    now: float
+
+
+def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
+    """Return the handlers that work a table."""
+    return [one for one in handlers.values() if isinstance(one, TableHandler)]
+
+
+def session_name(child: int) -> str:
+    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead."""
+    return f"jobherd:table:{child}"
+
+
+def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
+    """Return a connection for the statements about an application's table. Raises psycopg.Error."""
+    connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
+    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
+    return connection
+
+
+def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
+    """Return the parameters of settle_record.sql for an outcome.
+
+    >>> fate(Outcome("retry", "scheduled", delay=5.0, error="no answer"), record=7, token=1)["state"]
+    'errored'
+    """
+    failed = outcome.label in {"retry", "failed", "poison"}
+    return {
+        "record": record,
+        "token": token,
+        "state": CODES.get(outcome.label, "queued"),
+        "message": None if outcome.label == "ok" else outcome.error,
+        "delay": outcome.delay if outcome.label in {"retry", "snoozed"} else None,
+        "failures": int(failed),
+        "logs": logs or None,
+    }
+
+
+def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
+    """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
+    problems: list[str] = []
+    with connect(settings, "jobherd:check") as connection:
+        for table in tables:
+            names, store = table.store.names, table.store
+            rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()
+            found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
+            if not found:
+                try:
+                    columns = [column.name for column in connection.execute(compose("try_columns", names)).description or ()]
+                    found += store.scanner.misfits(columns)
+                    connection.execute(compose("try_order", names))
+                except psycopg.Error as problem:
+                    if not problem.sqlstate:
+                        raise
+                    found.append(
+                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
+                    )
+            problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
+    return problems
+
+
+class Tables:
+    """The stores that a worker serves, in turn.
+
+    taken: called once a record is taken, before it is run: there may be more for others.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableHandler],
+        *,
+        seat: Seat,
+        session: Session,
+        executor: Executor,
+        alarm: Alarm,
+        taken: Callable[[], None],
+    ) -> None:
+        self._tables = list(tables)
+        self._seat = seat
+        self._session = session
+        self._executor = executor
+        self._alarm = alarm
+        self._taken = taken
+        self._connection: psycopg.Connection[Any] | None = None
+        self._at = 0.0
+        self._pause = 0.0
+
+    def fit(self) -> bool:
+        """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
+        while True:
+            self._session.run("tell_time")
+            try:
+                problems = look_at_tables(self._seat.settings, self._tables)
+            except psycopg.Error as problem:
+                if not is_away(problem):
+                    raise
+                continue
+            for each in problems:
+                if not send(self._seat.report, Problem(each)):
+                    _log.error("%s", each)
+            return not problems
+
+    def is_due(self) -> bool:
+        """Return whether it is time to look although nobody has called: a busy queue must not keep the tables waiting for ever."""
+        return time.monotonic() >= self._at
+
+    def work(self) -> bool:
+        """Take a record and work it; return whether there was one. The database may be away: then there is none."""
+        board = self._seat.board
+        try:
+            found = self._take()
+            board.count_claim(empty=found is None)
+            if found is not None:
+                self._taken()
+                self._run(*found)
+        except psycopg.Error as problem:
+            self._lose(problem)
+            board.count_claim(empty=True)
+            return False
+        now = time.monotonic()
+        self._pause = 0.0
+        self._at = now if found is not None else now + min(table.store.interval for table in self._tables)
+        return found is not None
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- the two steps ----------------------------------------------------------------------------------------------
+
+    def _take(self) -> tuple[TableHandler, Taken] | None:
+        """Step one: the first store that has a record; the next time the one after it comes first."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
+        for place, table in enumerate(self._tables):
+            cursor = connection.cursor(row_factory=tuple_row)
+            row = cursor.execute(compose("dequeue_record", table.store.names), {"host": self._seat.settings.host}).fetchone()
+            if row is not None:
+                self._tables = self._tables[place + 1 :] + self._tables[: place + 1]
+                return table, Taken._make(row)
+        return None
+
+    def _run(self, table: TableHandler, taken: Taken) -> None:
+        """Step two: hold the record, run it, write what became of it."""
+        finished: Finished | None = None
+        connection = self._connection
+        assert connection is not None, "the claim has just been made through it"
+        where = {"record": taken.record, "token": taken.token}
+        names = table.store.names
+        try:
+            with connection.transaction():
+                if connection.execute(compose("lock_record", names), where).fetchone() is None:
+                    _log.warning("the claim of record %d was lost before it was begun", taken.record, extra={"kind": table.kind})
+                    return
+                finished = self._attempt(table, taken, connection)
+                self._settle(connection, table, taken, finished)
+        except (psycopg.Error, ValueError) as problem:
+            if finished is None:
+                raise psycopg.OperationalError(str(problem)) from problem
+            self._settle_apart(table, taken, finished, problem)
+        finally:
+            table.held = None
+            self._alarm.end()
+            self._seat.board.say(Now(Phase.CLAIMING, self._session.child))
+
+    def _attempt(self, table: TableHandler, taken: Taken, connection: psycopg.Connection[Any]) -> Finished:
+        """Run the handler within a savepoint, that is undone if it fails."""
+        names = table.store.names
+        row = connection.cursor(row_factory=dict_row).execute(compose("read_record", names), {"record": taken.record}).fetchone()
+        claimed = self._claimed(table, taken)
+        if row is None:
+            gone = f"the view {'.'.join(names.view)} has no row for this record"
+            return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
+        table.held = Held(row, connection)
+        self._alarm.begin(taken.token, {taken.record})
+        finished: Finished | None = None
+        try:
+            with connection.transaction() as attempt:
+                finished = self._executor.execute(claimed, claimed_at=time.monotonic())
+                self._keep_job()
+                if finished is None:  # by order of a parent that has lost its lease; the lock is ours all the same
+                    finished = self._executor.unstarted(claimed, cancelled=False)
+                if finished.outcome.label != "ok":
+                    raise psycopg.Rollback(attempt)
+        except psycopg.Error as problem:
+            if finished is None:
+                raise
+            if finished.outcome.label != "ok" or connection.broken:
+                return finished  # what cannot be undone within the transaction goes with the whole of it
+            # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
+            error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
+            return finished._replace(outcome=_failed(table, taken, error))
+        return finished
+
+    def _settle(self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished) -> None:
+        if connection.info.transaction_status != _WITHIN:
+            message = "the transaction that held the record is over"
+            raise psycopg.OperationalError(message)
+        parameters = fate(finished.outcome, record=taken.record, token=taken.token)
+        cursor = connection.cursor(row_factory=tuple_row)
+        if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
+            _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
+
+    def _settle_apart(self, table: TableHandler, taken: Taken, finished: Finished, problem: BaseException) -> None:
+        """The transaction is lost: write the outcome in another, if it does not depend on what was written in the first."""
+        broken = self._connection is None or self._connection.broken
+        self.close()
+        outcome = finished.outcome
+        if outcome.label == "ok" and table.transactional:
+            if broken:
+                # What the handler has written may be committed or gone: as the record's state says, which nobody else may touch.
+                _log.warning("the transaction of record %d was lost with its session, it is left to the resetter", taken.record)
+                return
+            outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
+        _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
+        least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
+        attempts = [fate(said, record=taken.record, token=taken.token) for said in (outcome, least)]
+        while attempts:
+            self._session.run("tell_time", patient=True)  # however long the database is away
+            try:
+                connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
+                connection.execute(compose("settle_record", table.store.names), attempts[0])
+            except (psycopg.Error, ValueError) as refusal:
+                self.close()
+                if isinstance(refusal, psycopg.Error) and is_away(refusal):
+                    continue
+                _log.error("what became of record %d was refused: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind})
+                del attempts[0]
+            else:
+                return
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _claimed(table: TableHandler, taken: Taken) -> Claimed:
+        """Return the record in the words of a queue's job: one executor, one ladder, one way to end."""
+        waited = taken.now - taken.run_at
+        return Claimed(
+            taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
+            taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
+        )  # fmt: skip
+
+    def _keep_job(self) -> None:
+        """It has run and is not written yet: should this process die now, the board still names it."""
+        if (now := self._seat.board.now()) is not None:
+            self._seat.board.say(now._replace(phase=Phase.SETTLING))
+
+    def _lose(self, problem: psycopg.Error) -> None:
+        self.close()
+        settings = self._seat.settings
+        self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
+        self._at = time.monotonic() + self._pause
+        _log.warning(
+            "a table could not be looked at, trying again in %g s: %s",
+            self._pause,
+            sanitize(problem, 300),
+            extra={"sqlstate": problem.sqlstate or ""},
+        )
+
+
+def _failed(table: TableHandler, taken: Taken, error: str) -> Outcome:
+    if taken.failures < table.store.max_retries:
+        return Outcome("retry", "scheduled", delay=table.store.retry_after, error=error, code=UNHANDLED_ERROR)
+    return Outcome("failed", "failed", error=error, code=UNHANDLED_ERROR)

@@ -83,7 +83,9 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str | Non
                 copy.write(statement.lines)
             return statement.read([], ())
         cursor.execute(_text(statement, schema), statement.parameters)
-        rows = cursor.fetchall() if cursor.description or _is_pipeline(connection) else []  # a pipeline knows no description before its rows
+        rows = (
+            cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        )  # a pipeline knows no description before its rows
         return statement.read(rows, _names(cursor))
 
 

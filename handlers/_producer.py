@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
 import psycopg
 
 from handlers import _bulk, _client, _enqueue
+from handlers._binding import BYTES
 from handlers._bulk import Chunk
 from handlers._client import AsyncClient, Client
 from handlers._demands import check_amounts
-from handlers._payload import check_payload, decode_payload
+from handlers._payload import check_bytes, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,6 +71,8 @@ class Producer(Generic[P]):
         timeout: Duration | None = None,
         good_until: datetime | None = None,
         cost: Mapping[str, float] | None = None,
+        tenant: str | None = None,
+        webhook: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
     ) -> Producer[P]:
@@ -80,6 +83,7 @@ class Producer(Generic[P]):
         max_attempts: before they fail for good. timeout: a span of time for one attempt.
         good_until: a datetime with a zone after which they are not started any more.
         cost: what each takes of its host while it runs, amounts by name.
+        tenant: whose jobs they are. webhook: a URL that is told of each one's end.
         connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
         Raises ValueError or TypeError that name the field, the value and the remedy.
 
@@ -98,6 +102,8 @@ class Producer(Generic[P]):
             timeout=timeout,
             good_until=good_until,
             cost=cost,
+            tenant=tenant,
+            webhook=webhook,
         )
         return Producer(
             self.kind,
@@ -113,7 +119,21 @@ class Producer(Generic[P]):
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
         """
-        return decode_payload(self._encoded(self.signature.payload(args, kwargs)))
+        return decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
+
+    def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
+        """Return the bytes among the arguments of a call, if the handler takes any, and the arguments that are JSON."""
+        if not self.signature.takes_bytes:
+            return None, kwargs
+        if args:
+            message = f"{self.signature.name} takes payload_bytes: give all arguments by name"
+            raise TypeError(message)
+        rest = dict(kwargs)
+        data = rest.pop(BYTES, None)
+        if data is None and self.signature.needs_bytes:
+            message = f"{self.signature.name} needs 'payload_bytes'"
+            raise TypeError(message)
+        return None if data is None else check_bytes(data), rest
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Put one job into the queue and return its id. The arguments are the handler's own, without the job.
@@ -183,7 +203,11 @@ class Producer(Generic[P]):
         return text
 
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
-        return self._weighed(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], self._options))
+        options = self._options
+        if self.signature.takes_bytes:
+            data, kwargs = self.split_bytes(args, kwargs)
+            options = replace(options, payload_bytes=data)
+        return self._weighed(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
 
     def _weighed(self, chunk: Chunk) -> Chunk:
         """Return the chunk with what each of its jobs costs. Raises what the kind's own function does, TypeError or ValueError for no cost."""
@@ -192,6 +216,9 @@ class Producer(Generic[P]):
         return replace(chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts])
 
     def _many(self, calls: Iterable[object], most: int = _bulk.CHUNK) -> Iterator[Chunk]:
+        if self.signature.needs_bytes:
+            message = f"each job of {self.kind!r} needs payload_bytes of its own: enqueue them one by one"
+            raise TypeError(message)
         arguments, bind = self._call, self.binding.bind  # looked up once and not for each job
 
         def encode(call: object) -> str:

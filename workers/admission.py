@@ -39,6 +39,11 @@ class Narrowing:
     hooked: bool = False
     """A hook has narrowed it: a sibling may take what this child may not."""
 
+    def admits(self, kind: str) -> bool:
+        """Return whether records of the store of that name may be taken. A condition in SQL is about the queue, and says nothing of it."""
+        only = self.parameters.get("only_kinds")
+        return (only is None or kind in only) and kind not in self.parameters.get("not_kinds", ())
+
 
 class Admission:
     """Asks the `before_claim` hooks and says what their answers mean for a claim.

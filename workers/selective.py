@@ -89,6 +89,16 @@ class SelectiveWorker(Worker):
             parameters = parameters | joining.parameters
         return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
+    def _work_table(self) -> bool:
+        self._settle()
+        self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
+        self._failing = self._admission.failing
+        self._worn = self._worn or self._hooks.torn
+        return self._narrowing is not None and super()._work_table()
+
+    def _admits(self, kind: str) -> bool:
+        return self._narrowing is not None and self._narrowing.admits(kind)
+
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:
             return

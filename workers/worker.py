@@ -194,7 +194,15 @@ class Worker:
         self._weigh()
         stores = tables_of(handlers)
         self._tables = (
-            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            Tables(
+                stores,
+                seat=self._seat,
+                session=self._session,
+                executor=self._executor,
+                alarm=self._alarm,
+                taken=self._tell_of_more,
+                hooks=hooks,
+            )
             if stores
             else None
         )
@@ -329,9 +337,16 @@ class Worker:
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
-        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+        if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        self._examine()
+        worked = self._tables.work(self._admits)
+        if worked:
+            self._examine()
+        self._worn = self._worn or self._hooks.torn
+        return worked
+
+    def _admits(self, _kind: str) -> bool:
+        """Whether records of that store may be taken now."""
         return True
 
     def _tell_of_more(self) -> None:

@@ -26,6 +26,7 @@ QUICK = {
     "pinned": "--minutes 0.3",
     "enqueue": "--rounds 2 --large 50000",
     "producers": "--rounds 4 --seconds 0.3",
+    "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
 }
 """Every measurement, in order, and how to have it quickly."""

@@ -38,11 +38,13 @@ class Narrowing:
     parameters: dict[str, Any] = field(default_factory=dict)
     hooked: bool = False
     """A hook has narrowed it: a sibling may take what this child may not."""
+    costly: frozenset[str] = frozenset()
+    """Kinds that declare to cost more than the hooks allow; a single job may cost less."""
 
     def admits(self, kind: str) -> bool:
         """Return whether records of the store of that name may be taken. A condition in SQL is about the queue, and says nothing of it."""
-        only = self.parameters.get("only_kinds")
-        return (only is None or kind in only) and kind not in self.parameters.get("not_kinds", ())
+        only, barred = self.parameters.get("only_kinds"), self.parameters.get("not_kinds")
+        return (only is None or kind in only) and (barred is None or kind not in barred) and kind not in self.costly
 
 
 class Admission:
@@ -140,7 +142,11 @@ class Admission:
             parameters["budget"] = orjson.dumps(dict(self._budget)).decode()
             # What a condition of somebody's own keeps out is not known here, and a job that nobody takes must keep no room.
             parameters["patience"] = None if own else self._patience
-        return Narrowing(tuple(conditions), parameters, hooked)
+        return Narrowing(tuple(conditions), parameters, hooked, frozenset(kind for kind in self._policies if self._exceeds(kind, most)))
+
+    def _exceeds(self, kind: str, most: Mapping[str, float]) -> bool:
+        cost = self._policies[kind].cost
+        return not callable(cost) and any(amount > most.get(name, amount) for name, amount in cost.items())
 
 
 def _sendable(value: object) -> object:

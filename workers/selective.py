@@ -70,9 +70,6 @@ class SelectiveWorker(Worker):
             self._narrowing, self._failing = None, True
             return []
 
-    def _work_table(self) -> bool:
-        return self._narrowing is not None and super()._work_table()  # who declines takes no record either
-
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         if not self._budgeted:
             return super()._send_claim(by, claim, eager=eager)
@@ -90,6 +87,8 @@ class SelectiveWorker(Worker):
         return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
     def _work_table(self) -> bool:
+        if self._tables is None:
+            return False
         self._settle()
         self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
         self._failing = self._admission.failing

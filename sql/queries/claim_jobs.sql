@@ -18,14 +18,18 @@ WITH RECURSIVE me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
-), head AS (
+),
+-- WALK
+head AS (
     (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
            SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
-), barred AS MATERIALIZED (
+),
+-- END OF THE WALK
+barred AS MATERIALIZED (
     SELECT FROM jobherd.gates WHERE scope <> 'queue' LIMIT 1
 ), chosen AS MATERIALIZED (
     (SELECT CASE WHEN h.gate IS NULL THEN h.queue END AS queue, h.priority, h.id

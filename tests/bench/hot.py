@@ -63,9 +63,7 @@ class ThinAir:
             for _ in range(said["wanted"])
         ]
 
-    def run_both(
-        self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]
-    ) -> tuple[list[tuple[object, ...]], ...]:
+    def run_both(self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]) -> tuple[list[tuple[object, ...]], ...]:
         assert before["ids"]
         return [(len(before["ids"]),)], self.run("claim_jobs", claim)
 

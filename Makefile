@@ -46,7 +46,7 @@ promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
 
-bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two)
+bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .bench/ (about 15 minutes)

@@ -38,7 +38,7 @@ class BatchSignature(Signature):
         given = self.parameters
         jobs = bool(given) and _is_job_list(given[0])
         rest = given[1:] if jobs else given
-        if self.takes_job or self.open or not given or len(rest) > 1:
+        if self.takes_job or self.takes_bytes or self.open or not given or len(rest) > 1:
             message = (
                 f"{self.name} takes batches, so its parameters are a list of jobs, a list of payloads, or both: "
                 "def send(jobs: list[Job], payloads: list[Sms])"

@@ -25,6 +25,8 @@ has to have it."""
 _AS_THEY_ARE: Final = frozenset({int, str, bool, float})
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+BYTES: Final = "payload_bytes"
+"""A parameter of this name takes the job's bytes, which are no part of the document."""
 WHOLE: Final = "payload"
 """A handler whose only parameter has this name takes the whole document, whatever it is."""
 
@@ -48,6 +50,9 @@ class Signature:
         if self.takes_job:
             del parameters[0]
         self.open = False
+        self.takes_bytes = any(parameter.name == BYTES for parameter in parameters)
+        """Whether the job's bytes are an argument."""
+        self.needs_bytes = any(parameter.name == BYTES and parameter.default is inspect.Parameter.empty for parameter in parameters)
         self.parameters: list[inspect.Parameter] = []
         for parameter in parameters:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -55,7 +60,7 @@ class Signature:
             elif parameter.kind not in _NAMED:
                 message = f"{name}: parameter {parameter.name!r} has no name that a payload could use: write it without * or /"
                 raise TypeError(message)
-            else:
+            elif parameter.name != BYTES:
                 self.parameters.append(parameter)
         self._binding: Binding | None = None
         self.function = function
@@ -67,6 +72,17 @@ class Signature:
     def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the resolved annotations of what a payload holds, and the names of those that cannot be resolved."""
         return resolve_hints(self.function, self.parameters)
+
+    def take_bytes(self, arguments: dict[str, Any], data: bytes | None) -> None:
+        """Add the job's bytes to the arguments. Raises BindingError if they are missing, or nobody would ever see them."""
+        if data is None and self.needs_bytes:
+            message = "the job has no payload_bytes, and the handler needs them: enqueue it with payload_bytes=..."
+            raise BindingError(message, BYTES)
+        if data is not None and not self.takes_bytes and not self.takes_job:
+            message = "the job has payload_bytes, and the handler has neither a parameter payload_bytes nor one that takes the Job"
+            raise BindingError(message, BYTES)
+        if data is not None and self.takes_bytes:
+            arguments[BYTES] = data
 
     @property
     def binding(self) -> Binding:

@@ -42,7 +42,7 @@ class Chunk:
     @property
     def is_large(self) -> bool:
         """Whether it is worth a COPY."""
-        return len(self.texts) >= COPY_FROM
+        return len(self.texts) >= COPY_FROM and not self.options.has_extras
 
     def statement(self) -> Statement[list[int]]:
         """Enqueue it by one statement; the answer is the ids in order."""
@@ -78,6 +78,9 @@ def one_by_name(kind: str, payload: object, options: Mapping[str, Any]) -> Chunk
 
 def many_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, Any], *, most: int = CHUNK) -> Iterator[Chunk]:
     """Check kind and options at once, and the payloads as they are taken."""
+    if options.get("payload_bytes") is not None:
+        message = "payload_bytes are one job's own: enqueue() takes them, a list of jobs does not"
+        raise TypeError(message)
     return chunks(check_kind(kind), payloads, check_options(**options), most=most)
 
 

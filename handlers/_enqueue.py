@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from handlers._durations import Duration, at_least_zero, positive
-from handlers._payload import PayloadError, decode_payload
-from handlers._policy import check_queue, check_whole
+from handlers._payload import PayloadError, check_bytes, decode_payload
+from handlers._policy import check_queue, check_tenant, check_webhook, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,14 @@ class Options:
     max_attempts: int | None = None
     timeout: float | None = None
     good_until: datetime | None = None
+    tenant: str | None = None
+    webhook: str | None = None
+    payload_bytes: bytes | None = None
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether there is anything that few jobs have: a COPY has no place for it."""
+        return self.tenant is not None or self.webhook is not None or self.payload_bytes is not None
 
     def parameters(self) -> dict[str, Any]:
         """Return them by name, as the statements take them."""
@@ -66,6 +74,9 @@ def check_options(  # one parameter for each option
     max_attempts: int | None = None,
     timeout: Duration | None = None,
     good_until: datetime | None = None,
+    tenant: str | None = None,
+    webhook: str | None = None,
+    payload_bytes: bytes | None = None,
 ) -> Options:
     """Return the options checked, spans of time in seconds. Raises ValueError or TypeError that name the field and the remedy."""
     if delay is not None and run_at is not None:
@@ -79,6 +90,9 @@ def check_options(  # one parameter for each option
         max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
         timeout=None if timeout is None else positive(timeout, field="timeout"),
         good_until=None if good_until is None else _moment(good_until, field="good_until"),
+        tenant=None if tenant is None else check_tenant(tenant),
+        webhook=None if webhook is None else check_webhook(webhook),
+        payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
     )
 
 

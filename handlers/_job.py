@@ -101,6 +101,12 @@ class Job:
     """How many processes have died with this job so far."""
     payload: object = None
     """The whole payload, as it was read: before it was taken apart into arguments."""
+    payload_bytes: bytes | None = None
+    """What was enqueued beside it as bytes, untouched, or None."""
+    tenant: str | None = None
+    """Whose job it is, or None."""
+    webhook: str | None = None
+    """The URL that is told of the job's end, or None."""
     token: int = 0
     """The number of the claim: it grows each time the job is claimed, so an outside system can tell a late run from a new one."""
     created: float = 0.0

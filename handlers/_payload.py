@@ -79,6 +79,21 @@ def check_payload(value: object, *, max_bytes: int | None = None) -> str:
     return _encode(value, max_payload() if max_bytes is None else max_bytes, "payload", PayloadError)
 
 
+def check_bytes(value: object) -> bytes:
+    """Return `value` as the bytes of a job that are no JSON, or raise TypeError or PayloadError.
+
+    >>> check_bytes(bytearray(b"PNG"))
+    b'PNG'
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        message = f"payload_bytes must be bytes, not a {type(value).__name__}: pass text.encode(), or a JSON value as the payload"
+        raise TypeError(message)
+    data = bytes(value)
+    if len(data) > max_payload():
+        raise PayloadError(_too_long("payload_bytes", len(data), max_payload()))
+    return data
+
+
 def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
     """Return a handler's return value as JSON text, or None for None.
 

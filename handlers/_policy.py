@@ -20,6 +20,8 @@ from handlers._durations import Duration, at_least_zero, positive
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
 QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
+TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
+WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
 CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 Errors: TypeAlias = tuple[type[BaseException] | str, ...]
@@ -60,6 +62,30 @@ def check_queue(value: object) -> str:
             f"queue {_shown(value)} is not a name like 'media': use lower-case letters, digits and _ . - , "
             "at most 63 characters, the first a letter, digit or _"
         )
+        raise ValueError(message)
+    return value
+
+
+def check_tenant(value: object) -> str:
+    """Return `value` if it can name a tenant, or raise ValueError with the rule.
+
+    >>> check_tenant("acme")
+    'acme'
+    """
+    if not isinstance(value, str) or not TENANT.fullmatch(value):
+        message = f"tenant {_shown(value)} is not a name like 'acme': use letters, digits and _ . : @ - , at most 100 characters"
+        raise ValueError(message)
+    return value
+
+
+def check_webhook(value: object) -> str:
+    """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule. Whether it may be called is seen when it is.
+
+    >>> check_webhook("https://example.com/done?by=jobherd")
+    'https://example.com/done?by=jobherd'
+    """
+    if not isinstance(value, str) or not WEBHOOK.fullmatch(value) or len(value) > 2000:
+        message = f"webhook must be a URL like 'https://example.com/done', without a user, at most 2000 characters, not {_shown(value)}"
         raise ValueError(message)
     return value
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
 
 import psycopg
 
 from handlers import _bulk, _client, _enqueue
+from handlers._binding import BYTES
 from handlers._bulk import Chunk
 from handlers._client import AsyncClient, Client
-from handlers._payload import check_payload, decode_payload
+from handlers._payload import check_bytes, check_payload, decode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +60,8 @@ class Producer(Generic[P]):
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         good_until: datetime | None = None,
+        tenant: str | None = None,
+        webhook: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
     ) -> Producer[P]:
@@ -67,6 +71,7 @@ class Producer(Generic[P]):
         delay: a span of time before they may run ("10m", seconds, timedelta). run_at: the moment instead, a datetime with a zone.
         max_attempts: before they fail for good. timeout: a span of time for one attempt.
         good_until: a datetime with a zone after which they are not started any more.
+        tenant: whose jobs they are. webhook: a URL that is told of each one's end.
         connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
         Raises ValueError or TypeError that name the field, the value and the remedy.
 
@@ -84,6 +89,8 @@ class Producer(Generic[P]):
             max_attempts=max_attempts,
             timeout=timeout,
             good_until=good_until,
+            tenant=tenant,
+            webhook=webhook,
         )
         return Producer(
             self.kind,
@@ -98,7 +105,21 @@ class Producer(Generic[P]):
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
         """
-        return decode_payload(self._encoded(self.signature.payload(args, kwargs)))
+        return decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
+
+    def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
+        """Return the bytes among the arguments of a call, if the handler takes any, and the arguments that are JSON."""
+        if not self.signature.takes_bytes:
+            return None, kwargs
+        if args:
+            message = f"{self.signature.name} takes payload_bytes: give all arguments by name"
+            raise TypeError(message)
+        rest = dict(kwargs)
+        data = rest.pop(BYTES, None)
+        if data is None and self.signature.needs_bytes:
+            message = f"{self.signature.name} needs 'payload_bytes'"
+            raise TypeError(message)
+        return None if data is None else check_bytes(data), rest
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Put one job into the queue and return its id. The arguments are the handler's own, without the job.
@@ -168,9 +189,16 @@ class Producer(Generic[P]):
         return text
 
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
-        return Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], self._options)
+        options = self._options
+        if self.signature.takes_bytes:
+            data, kwargs = self.split_bytes(args, kwargs)
+            options = replace(options, payload_bytes=data)
+        return Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options)
 
     def _many(self, calls: Iterable[object], most: int = _bulk.CHUNK) -> Iterator[Chunk]:
+        if self.signature.needs_bytes:
+            message = f"each job of {self.kind!r} needs payload_bytes of its own: enqueue them one by one"
+            raise TypeError(message)
         arguments, bind = self._call, self.binding.bind  # looked up once and not for each job
 
         def encode(call: object) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from handlers._durations import Duration
+    from handlers._hooks import Child
+    from handlers._only import Only
     from handlers._policy import Errors
     from handlers._records import Scan
 
@@ -93,6 +95,7 @@ class TableStore:
         self.heartbeat_interval = positive(heartbeat_interval, field="heartbeat_interval")
         self.reset_interval = positive(reset_interval, field="reset_interval")
         self.max_resets = check_whole(max_resets, field="max_resets", least=0)
+        self.asked: Callable[[Child], Only | bool | None] | None = None
         self.cancel_interval = at_least_zero(cancel_interval, field="cancel_interval")
         if self.heartbeat_interval >= self.stalled_max_age:
             message = (
@@ -139,6 +142,19 @@ class TableStore:
             return TableHandler(function, self, policy)
 
         return decorate if function is None else decorate(function)
+
+    def before_claim(self, function: Callable[[Child], Only | bool | None], /) -> Callable[[Child], Only | bool | None]:
+        """Have a function asked before each look for a record: False, and none is taken; an `Only` with a condition, and only such.
+
+        The condition is SQL over the table, under the alias of the view. What the function raises lets nothing through.
+
+        >>> store = TableStore("example_job_worker_store", table="example_jobs")
+        >>> @store.before_claim
+        ... def small_ones(child):
+        ...     return Only(condition="example_jobs.size < %(room)s", parameters={"room": 900})
+        """
+        self.asked = function
+        return function
 
     def _chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         """Return the expressions to select; by default a column for each field of the record."""

@@ -89,15 +89,23 @@ def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
     >>> run(double, number=21).result
     42
     """
-    return run_payload(handler, handler.payload(*args, **kwargs))
+    data = handler.split_bytes(args, kwargs)[0]
+    return run_payload(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
 
 def run_payload(
-    handler: AnyHandler, payload: object, *, attempt: int = 1, max_attempts: int | None = None, random: Dice = _random, **fields: Any
+    handler: AnyHandler,
+    payload: object,
+    *,
+    attempt: int = 1,
+    max_attempts: int | None = None,
+    random: Dice = _random,
+    payload_bytes: bytes | None = None,
+    **fields: Any,
 ) -> Ran:
     """Run a handler once with any payload, also one that does not fit.
 
-    attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
+    payload_bytes: what goes along as bytes, default nothing. attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
     random: where the jitter of the back-off comes from. fields: for `Job`, like `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
@@ -108,9 +116,10 @@ def run_payload(
     try:
         decoded = decode_payload(text)
         arguments = handler.binding.bind(decoded)
+        handler.signature.take_bytes(arguments, payload_bytes)
     except PayloadError as problem:
         return Ran(unreadable(problem), exception=problem)
-    job = _job(handler, told, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
+    job = _job(handler, told, {"attempt": attempt, "max_attempts": limit, "payload": decoded, "payload_bytes": payload_bytes} | fields)
     ending: object
     try:
         ending = call(handler, job, arguments)
@@ -223,7 +232,8 @@ class Inline:
 
     def run(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
         """Run a handler once, as `run` does; what it writes through `connection` stays if it returns and is undone if it raises."""
-        return self._attempt(handler, handler.payload(*args, **kwargs))
+        data = handler.split_bytes(args, kwargs)[0]
+        return self._attempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
     def drain(self, handlers: Iterable[AnyHandler], *, attempts: int = 1, most: int = 1000) -> list[Enqueued]:
         """Run the jobs that wait, and those that they enqueue, until none is left. Returns the jobs that ran.
@@ -244,7 +254,8 @@ class Inline:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit)
+                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes")}
+                ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit, **own)
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
             job.ran.append(ran)

@@ -1,6 +1,7 @@
 """All of the SQL, and the way to it.
 
-One statement a file in `queries/`, named verb_noun; forward-only `migrations/`; `schema.sql`, generated from them for people to read.
+One statement a file in `queries/`, named verb_noun; those about a table that an application owns are templates in `tables/`, filled by
+`composed.py`; forward-only `migrations/`; `schema.sql`, generated from them for people to read.
 This package knows no connection but the one `migrate` is handed, and no job: it hands out text.
 
 How a job lives is the first thing to read: the head of `migrations/0001_jobs.sql`. State is table. A claim moves a batch of whole
@@ -45,6 +46,9 @@ def check_schema(name: str) -> str:
     return name
 
 
+WALK, END_OF_WALK = "-- WALK\n", "-- END OF THE WALK\n"
+"""Between these lines stands how a claim gets to its jobs; `seeking` puts another way there, and leaves all else as it is."""
+
 _own: dict[str, str] = {}
 _MOST_OWN = 50
 
@@ -58,6 +62,15 @@ def narrow(statement: str, *conditions: str) -> str:
     'claim_jobs+of_kinds'
     """
     return "+".join((statement, *conditions))
+
+
+def seeking(statement: str) -> str:
+    """Return the name of a statement that seeks its jobs where the given one walks to them, for `load` and `numbered`.
+
+    >>> seeking("claim_jobs")
+    'claim_jobs~sought'
+    """
+    return statement + "~sought"
 
 
 def own_condition(text: str, prefix: str, given: Container[str]) -> str:
@@ -93,7 +106,7 @@ def _narrowed(text: str, conditions: list[str]) -> str:
 
 @cache
 def load(name: str, schema: str = SCHEMA) -> str:
-    """Return the statement `name` (a path below `queries/` without the ending, or what `narrow` returned), for the given schema.
+    """Return the statement `name` (a path below `queries/` without the ending, or what `narrow` or `seeking` returned), for the given schema.
 
     Raises FileNotFoundError if there is no such statement. The text is sent as written; only another schema's name is put in.
 
@@ -101,7 +114,11 @@ def load(name: str, schema: str = SCHEMA) -> str:
     'SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
     """
     statement, *conditions = name.split("+")
+    statement, _, way = statement.partition("~")
     text = _read("queries", statement)
+    if way:
+        before, _, rest = text.partition(WALK)
+        text = before + _read("queries/walks", way) + rest.partition(END_OF_WALK)[2]
     return in_schema(_narrowed(text, conditions) if conditions else text, schema)
 
 

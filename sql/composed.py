@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from sql import CHANNEL, load
+from sql import CHANNEL, SCHEMA, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,9 +130,11 @@ def check_name(value: object, *, field: str) -> str:
     return value
 
 
-@cache
-def compose(statement: str, names: Names) -> bytes:
+@lru_cache(maxsize=1000)
+def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str = "true") -> bytes:
     """Return the statement of that name in `sql/tables/` for a table, ready to be executed with named parameters.
+
+    schema: where our own tables are. condition: SQL over the table for the one that takes a record, with parameters of its own; default all.
 
     >>> names = names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={})
     >>> compose("try_order", names)
@@ -148,6 +150,8 @@ def compose(statement: str, names: Names) -> bytes:
         "seen": Identifier(names.seen),
         "view": SQL("{} AS {}").format(Identifier(*names.view), Identifier(names.seen)),
         "columns": SQL(", ").join(SQL(_expression(each)) for each in names.expressions or (f"{Identifier(names.seen).as_string(None)}.*",)),
+        "gates": Identifier(schema, "gates"),
+        "condition": SQL(condition),
         "order_by": SQL(_expression(names.order_by)),
     }
     return SQL(body).format(**parts).as_bytes(None)

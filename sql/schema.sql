@@ -2,12 +2,21 @@
 
 CREATE SCHEMA jobherd;
 
+CREATE TYPE jobherd.extras AS (
+	tenant text,
+	webhook text,
+	payload_bytes bytea
+);
+
 CREATE FUNCTION jobherd.cancel(job_id bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
 DECLARE
     answer text;
 BEGIN
+    IF row_security_active('jobherd.ready'::regclass) THEN
+        RETURN jobherd.cancel_own(job_id);
+    END IF;
     FOR look IN 1..3 LOOP
         WITH waiting AS (
             DELETE FROM jobherd.ready WHERE id = job_id RETURNING *
@@ -17,9 +26,9 @@ BEGIN
             SELECT * FROM waiting UNION ALL SELECT * FROM later
         )
         INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
-                                     state, queue, kind, payload, error_code, error)
+                                     state, queue, kind, payload, extras, error_code, error)
         SELECT g.id, g.created_at, g.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
-               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, 'JOB_CANCELLED', 'cancelled while it waited'
+               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
@@ -40,6 +49,28 @@ BEGIN
     END LOOP;
     RETURN answer;
 END $$;
+
+CREATE FUNCTION jobherd.cancel_own(job_id bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = job_id AND j.tenant = ANY (jobherd.own_tenants())) THEN
+        RETURN jobherd.cancel(job_id);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION jobherd.check_tenant(tenant text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+BEGIN
+    IF tenant !~ '^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$' OR length(tenant) > 100 THEN
+        RAISE EXCEPTION 'jobherd: % is not the name of a tenant', quote_literal(left(tenant, 120))
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Letters, digits and _ . : @ - , at most 100 characters.';
+    END IF;
+    RETURN tenant;
+END $_$;
 
 CREATE SEQUENCE jobherd.job_ids
     START WITH 1
@@ -63,6 +94,7 @@ CREATE TABLE jobherd.ready (
     queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
     kind text NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json NOT NULL,
+    extras jobherd.extras,
     CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
     CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
@@ -271,6 +303,12 @@ CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp
         END
 $$;
 
+CREATE FUNCTION jobherd.default_tenant() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE WHEN row_security_active('jobherd.ready'::regclass) AND cardinality(jobherd.own_tenants()) = 1 THEN (jobherd.own_tenants())[1] END
+$$;
+
 CREATE FUNCTION jobherd.delete_job() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -290,7 +328,8 @@ CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, op
 DECLARE
     job bigint;
 BEGIN
-    IF options = '{}' AND pg_column_size(payload) <= 200 AND kind ~ '^[a-z0-9_][a-z0-9_.:-]*$' AND length(kind) <= 100 THEN
+    IF options = '{}' AND NOT row_security_active('jobherd.ready'::regclass) AND pg_column_size(payload) <= 200
+       AND kind ~ '^[a-z0-9_][a-z0-9_.:-]*$' AND length(kind) <= 100 THEN
         INSERT INTO jobherd.ready (kind, payload, queue, priority)
         SELECT enqueue.kind, enqueue.payload::json, coalesce(k.queue, 'default'), coalesce(k.priority, 0::smallint)
           FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = enqueue.kind
@@ -300,11 +339,22 @@ BEGIN
     RETURN jobherd.enqueue_with(kind, payload, options);
 END $_$;
 
-CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb) RETURNS bigint
+CREATE FUNCTION jobherd.enqueue_bytes(kind text, payload_bytes bytea, options jsonb DEFAULT '{}'::jsonb, payload jsonb DEFAULT '{}'::jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF payload_bytes IS NULL THEN
+        RAISE EXCEPTION 'jobherd.enqueue_bytes: payload_bytes must not be null'
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give an empty bytea, or call jobherd.enqueue.';
+    END IF;
+    RETURN jobherd.enqueue_with(kind, payload, options, payload_bytes);
+END $$;
+
+CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb, bytes bytea DEFAULT NULL::bytea) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until}';
+    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until,tenant,webhook}';
     name   text;
     wanted jsonb := coalesce(options, '{}');
     body   text := coalesce(payload, '{}')::text;
@@ -341,6 +391,10 @@ BEGIN
         IF hostile IS NOT NULL THEN
             RAISE EXCEPTION 'jobherd.enqueue: payload %', left(hostile, 500) USING ERRCODE = 'invalid_parameter_value';
         END IF;
+    END IF;
+    IF octet_length(bytes) > 1000000 THEN
+        RAISE EXCEPTION 'jobherd.enqueue: payload_bytes are % bytes, more than 1000000', octet_length(bytes)
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Store the data elsewhere and enqueue its key.';
     END IF;
     job.kind := kind;
     job.payload := body::json;
@@ -379,17 +433,28 @@ BEGIN
         IF NOT isfinite(job.good_until) OR job.good_until > '9000-01-01' OR job.good_until < '1900-01-01' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
+        name := 'tenant';
+        job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
+        name := 'webhook';
+        job.extras.webhook := wanted ->> 'webhook';
+        IF (job.extras).webhook !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length((job.extras).webhook) > 2000 THEN
+            RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
+        END IF;
+        job.extras.payload_bytes := bytes;
+        IF job.extras IS NULL THEN
+            job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
+        END IF;
     EXCEPTION WHEN data_exception OR raise_exception THEN
         RAISE EXCEPTION 'jobherd.enqueue: option "%" has a bad value %: %', name, left((wanted -> name)::text, 120), SQLERRM
             USING ERRCODE = 'invalid_parameter_value';
     END;
     IF due > now() THEN
-        INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload)
+        INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     ELSE
-        INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
-        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload)
+        INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+        VALUES (due, job.good_until, job.timeout, job.priority, job.max_attempts, job.queue, job.kind, job.payload, job.extras)
         RETURNING id INTO job.id;
     END IF;
     RETURN job.id;
@@ -420,6 +485,32 @@ BEGIN
     END IF;
     name := coalesce(queue, kind);
 END $_$;
+
+CREATE FUNCTION jobherd.grant_tenant(role name, tenant text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF grant_tenant.role IS NULL OR grant_tenant.tenant IS NULL OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role) THEN
+        RAISE EXCEPTION 'jobherd.grant_tenant: there is no role %', coalesce(quote_ident(grant_tenant.role), 'null')
+            USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE it first.';
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role AND (rolsuper OR rolbypassrls)) THEN
+        RAISE EXCEPTION 'jobherd.grant_tenant: role % is a superuser or has BYPASSRLS, so nothing can keep it to its tenant', quote_ident(grant_tenant.role)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Take another role.';
+    END IF;
+    PERFORM jobherd.check_tenant(grant_tenant.tenant);
+    EXECUTE format('GRANT USAGE ON SCHEMA jobherd TO %I', grant_tenant.role);
+    EXECUTE format('GRANT SELECT, INSERT ON jobherd.ready, jobherd.scheduled TO %I', grant_tenant.role);
+    EXECUTE format('GRANT SELECT ON jobherd.kinds, jobherd.tenant_jobs TO %I', grant_tenant.role);
+    EXECUTE format('GRANT USAGE ON SEQUENCE jobherd.job_ids TO %I', grant_tenant.role);
+    IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = 'jobherd.ready'::regclass) THEN
+        ALTER TABLE jobherd.ready ENABLE ROW LEVEL SECURITY;
+        ALTER TABLE jobherd.scheduled ENABLE ROW LEVEL SECURITY;
+        ALTER TABLE jobherd.history ENABLE ROW LEVEL SECURITY;
+    END IF;
+    INSERT INTO jobherd.tenants (role, tenant) VALUES (grant_tenant.role, grant_tenant.tenant) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
 
 CREATE FUNCTION jobherd.hostile_path(document jsonb, path text DEFAULT '$'::text, depth integer DEFAULT 1) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -507,6 +598,15 @@ BEGIN
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
 
+CREATE FUNCTION jobherd.own_tenants() RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(array_agg(DISTINCT t.tenant), '{}')
+      FROM jobherd.tenants t JOIN pg_roles r ON r.rolname = t.role
+     WHERE pg_has_role(coalesce(nullif(current_setting('role', true), 'none'), session_user)::name, r.oid, 'USAGE')
+$$;
+
 CREATE FUNCTION jobherd.pause(queue text DEFAULT NULL::text, reason text DEFAULT NULL::text, kind text DEFAULT NULL::text, resume_at timestamp with time zone DEFAULT NULL::timestamp with time zone, actor text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -556,12 +656,15 @@ CREATE FUNCTION jobherd.retry(job_id bigint) RETURNS text
 DECLARE
     answer text;
 BEGIN
+    IF row_security_active('jobherd.ready'::regclass) THEN
+        RETURN jobherd.retry_own(job_id);
+    END IF;
     FOR look IN 1..3 LOOP
         WITH later AS (
             DELETE FROM jobherd.scheduled WHERE id = job_id RETURNING *
         )
         INSERT INTO jobherd.ready
-        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload
+        SELECT id, created_at, now(), good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras
           FROM later
         RETURNING 'ready' INTO answer;
         IF answer IS NULL THEN
@@ -574,9 +677,9 @@ BEGIN
                        post_mortem
                   FROM over
             )
-            INSERT INTO jobherd.ready (id, created_at, run_at, last_error, priority, max_attempts, queue, kind, payload)
+            INSERT INTO jobherd.ready (id, created_at, run_at, last_error, priority, max_attempts, queue, kind, payload, extras)
             SELECT id, created_at, now(), nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
-                   priority, max_attempts, queue, kind, payload
+                   priority, max_attempts, queue, kind, payload, extras
               FROM over
             RETURNING 'ready' INTO answer;
         END IF;
@@ -589,6 +692,34 @@ BEGIN
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
     RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.retry_own(job_id bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM jobherd.jobs j WHERE j.id = job_id AND j.tenant = ANY (jobherd.own_tenants())) THEN
+        RETURN jobherd.retry(job_id);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION jobherd.revoke_tenant(role name, tenant text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    found_one boolean;
+BEGIN
+    DELETE FROM jobherd.tenants t WHERE t.role = revoke_tenant.role AND t.tenant = revoke_tenant.tenant;
+    found_one := FOUND;
+    IF found_one AND NOT EXISTS (SELECT FROM jobherd.tenants t WHERE t.role = revoke_tenant.role)
+       AND EXISTS (SELECT FROM pg_roles WHERE rolname = revoke_tenant.role) THEN
+        EXECUTE format('REVOKE ALL ON jobherd.ready, jobherd.scheduled, jobherd.kinds, jobherd.tenant_jobs FROM %I', revoke_tenant.role);
+        EXECUTE format('REVOKE ALL ON SEQUENCE jobherd.job_ids FROM %I', revoke_tenant.role);
+        EXECUTE format('REVOKE ALL ON SCHEMA jobherd FROM %I', revoke_tenant.role);
+    END IF;
+    RETURN found_one;
 END $$;
 
 CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
@@ -793,6 +924,7 @@ CREATE TABLE jobherd.history (
     usage jsonb,
     post_mortem jsonb,
     progress jsonb,
+    extras jobherd.extras,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
@@ -823,6 +955,7 @@ CREATE TABLE jobherd.history_default (
     usage jsonb,
     post_mortem jsonb,
     progress jsonb,
+    extras jobherd.extras,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
@@ -875,6 +1008,7 @@ CREATE TABLE jobherd.scheduled (
     queue text DEFAULT 'default'::text CONSTRAINT ready_queue_not_null NOT NULL COLLATE pg_catalog."C",
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
+    extras jobherd.extras,
     CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
     CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
@@ -923,7 +1057,14 @@ CREATE VIEW jobherd.jobs AS
     good_until,
     timeout,
     token,
-    ran_on
+    ran_on,
+    (extras).tenant AS tenant,
+    (extras).webhook AS webhook,
+    (((octet_length((extras).payload_bytes) || ' bytes, '::text) || encode(substr((extras).payload_bytes, 1, 16), 'hex'::text)) ||
+        CASE
+            WHEN (octet_length((extras).payload_bytes) > 16) THEN '...'::text
+            ELSE ''::text
+        END) AS payload_bytes
    FROM ( SELECT ready.id,
             ready.kind,
             ready.queue,
@@ -952,7 +1093,8 @@ CREATE VIEW jobherd.jobs AS
             NULL::text AS traceback,
             NULL::text AS ran_on,
             NULL::jsonb AS usage,
-            NULL::jsonb AS post_mortem
+            NULL::jsonb AS post_mortem,
+            ready.extras
            FROM jobherd.ready
         UNION ALL
          SELECT scheduled.id,
@@ -969,56 +1111,58 @@ CREATE VIEW jobherd.jobs AS
                   WHERE (k.name = scheduled.kind)), (5)::smallint) AS "coalesce",
             scheduled.crashes,
             scheduled.payload,
-            NULL::json,
+            NULL::json AS "json",
             (scheduled.last_error ->> 'message'::text),
             (scheduled.last_error ->> 'code'::text),
             scheduled.run_at,
             scheduled.created_at,
-            NULL::timestamp with time zone,
-            NULL::timestamp with time zone,
-            NULL::jsonb,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::jsonb AS jsonb,
             scheduled.good_until,
             scheduled.timeout,
-            NULL::bigint,
-            NULL::text,
-            NULL::text,
-            NULL::jsonb,
-            NULL::jsonb
+            NULL::bigint AS int8,
+            NULL::text AS text,
+            NULL::text AS text,
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
+            scheduled.extras
            FROM jobherd.scheduled
         UNION ALL
          SELECT j.id,
             j.kind,
             j.queue,
             j.priority,
-            'running'::text,
+            'running'::text AS text,
             j.attempts,
             COALESCE(j.max_attempts, ( SELECT k.max_attempts
                    FROM jobherd.kinds k
                   WHERE (k.name = j.kind)), (5)::smallint) AS "coalesce",
             j.crashes,
             j.payload,
-            NULL::json,
+            NULL::json AS "json",
             (j.last_error ->> 'message'::text),
             (j.last_error ->> 'code'::text),
             j.run_at,
             j.created_at,
             r.claimed_at,
-            NULL::timestamp with time zone,
+            NULL::timestamp with time zone AS timestamptz,
             ( SELECT p.progress
                    FROM jobherd.progress p
                   WHERE ((p.job = j.id) AND (p.token = r.token))) AS progress,
             j.good_until,
             j.timeout,
             r.token,
-            NULL::text,
+            NULL::text AS text,
             ( SELECT ((s.host || '/'::text) || c.pid)
                    FROM (jobherd.children c
                      JOIN jobherd.supervisors s ON ((s.id = c.supervisor)))
                   WHERE (c.id = r.child)),
-            NULL::jsonb,
-            NULL::jsonb
+            NULL::jsonb AS jsonb,
+            NULL::jsonb AS jsonb,
+            j.extras
            FROM (jobherd.running r
-             CROSS JOIN LATERAL unnest(r.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload))
+             CROSS JOIN LATERAL unnest(r.jobs) j(id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras))
         UNION ALL
          SELECT history.id,
             history.kind,
@@ -1039,13 +1183,14 @@ CREATE VIEW jobherd.jobs AS
             history.started_at,
             history.finished_at,
             history.progress,
-            NULL::timestamp with time zone,
-            NULL::double precision,
+            NULL::timestamp with time zone AS timestamptz,
+            NULL::double precision AS float8,
             history.token,
             history.traceback,
             history.ran_on,
             history.usage,
-            history.post_mortem
+            history.post_mortem,
+            history.extras
            FROM jobherd.history) one;
 
 CREATE TABLE jobherd.logs (
@@ -1088,6 +1233,8 @@ CREATE TABLE jobherd.table_ends (
     crashed boolean NOT NULL,
     delay double precision NOT NULL,
     error text,
+    said text,
+    ran double precision,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
@@ -1098,6 +1245,40 @@ ALTER TABLE jobherd.table_ends ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE VIEW jobherd.tenant_jobs WITH (security_barrier='true') AS
+ SELECT id,
+    kind,
+    queue,
+    priority,
+    state,
+    attempts,
+    max_attempts,
+    crashes,
+    payload,
+    result,
+    error,
+    error_code,
+    run_at,
+    created_at,
+    started_at,
+    finished_at,
+    progress,
+    history,
+    good_until,
+    timeout,
+    token,
+    ran_on,
+    tenant,
+    webhook,
+    payload_bytes
+   FROM jobherd.jobs
+  WHERE (tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[]));
+
+CREATE TABLE jobherd.tenants (
+    role name NOT NULL,
+    tenant text NOT NULL COLLATE pg_catalog."C"
 );
 
 CREATE SEQUENCE jobherd.tokens
@@ -1162,6 +1343,9 @@ ALTER TABLE ONLY jobherd.supervisors
 ALTER TABLE ONLY jobherd.table_ends
     ADD CONSTRAINT table_ends_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY jobherd.tenants
+    ADD CONSTRAINT tenants_pkey PRIMARY KEY (role, tenant);
+
 CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
 CREATE INDEX attempts_default_job_token_idx ON jobherd.attempts_default USING btree (job, token);
@@ -1217,3 +1401,9 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+
+CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
+
+CREATE POLICY own_tenant ON jobherd.ready USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
+
+CREATE POLICY own_tenant ON jobherd.scheduled USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from handlers._outcome import Label, Outcome
+from handlers._sanitize import sanitize
 from supervisor.fleet import Death, Rung
 from workers.settle import STATE_OF, Finished, least_of, settlement
 
@@ -172,6 +173,8 @@ class Undertaker:
             "crashed": bool(one.crashed),
             "delay": one.outcome.delay,
             "error": one.outcome.error,
+            "said": sanitize(case.post_mortem.log_tail),
+            "ran": one.ran,
         }
 
     def _ended(self, case: Case, answer: Answer, now: float) -> None:

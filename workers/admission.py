@@ -35,6 +35,11 @@ class Narrowing:
     """As `sql.narrow` takes them."""
     parameters: dict[str, Any] = field(default_factory=dict)
 
+    def admits(self, kind: str) -> bool:
+        """Return whether records of the store of that name may be taken. A condition in SQL is about the queue, and says nothing of it."""
+        only = self.parameters.get("only_kinds")
+        return (only is None or kind in only) and kind not in self.parameters.get("not_kinds", ())
+
 
 class Admission:
     """Asks the `before_claim` hooks and says what their answers mean for a claim.

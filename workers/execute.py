@@ -8,6 +8,7 @@ its own has it from `transactions.py`, and is then settled by it.
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import resource
@@ -75,6 +76,8 @@ class Claimed(NamedTuple):
     good_for: float | None
     waited: float
     more: bool
+    extras: str | None = None
+    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64."""
 
 
 class _Kind(NamedTuple):
@@ -92,6 +95,7 @@ class _Kind(NamedTuple):
     keep_failed: int
     """Days."""
     hooks: JobHooks | None
+    takes_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,8 @@ class Executor:
             if job is not _NO_JOB:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
+            if row.extras is not None or kind.takes_bytes:
+                handler.signature.take_bytes(arguments, hand_over(row.extras, job).payload_bytes)
             fits = True
             if kind.transactional:
                 ending = transactions.call(call if kind.hooks is None else kind.hooks.call, handler, job, arguments)
@@ -390,6 +396,17 @@ class Executor:
         return f'{{"cpu_user":{used[0] - before[0]:.6f},"cpu_system":{used[1] - before[1]:.6f},"max_rss":{used[2]}}}'  # as in post-mortems
 
 
+def hand_over(extras: str | None, job: Job) -> Job:
+    """Give a job what few have, and return it; one that nobody will see is replaced."""
+    if extras is None:
+        return job
+    own = orjson.loads(extras)
+    job = Job(id=0, kind="") if job is _NO_JOB else job
+    job.tenant, job.webhook = own["tenant"], own["webhook"]
+    job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
+    return job
+
+
 def _cpu() -> tuple[float, float, int]:
     """Return user and system seconds of this process and its children that have ended, and the largest size in bytes."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -409,4 +426,5 @@ def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
         policy.keep_completed_days,
         policy.keep_failed_days,
         hooks,
+        handler.signature.takes_bytes,
     )

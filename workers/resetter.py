@@ -25,7 +25,7 @@ from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
 from workers.settle import STATE_OF
-from workers.tables import connect, fate, session_name, tables_of
+from workers.tables import connect, fate, log_entry, session_name, tables_of
 from workers.worker import load_handlers
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Resetter:
     # -- the duties -------------------------------------------------------------------------------------------------
 
     def _look(self, duties: _Duties) -> None:
-        [(waits, works)] = self._ask("find_waiting", duties, {})
+        [(waits, works)] = self._ask("find_waiting", duties, {"jobherd_kind": duties.store.name})
         duties.quiet = not waits and not works
         if waits:
             send(self._seat.report, More())
@@ -212,17 +212,19 @@ class Resetter:
         connection = self._ready()
         with connection.transaction():
             taken = connection.execute(sql.load("take_table_ends", self._seat.settings.schema), {"kinds": list(stores)}).fetchall()
-            for kind, record, token, label, crashed, delay, error in taken:
+            for kind, record, token, label, crashed, delay, error, said, ran, at in taken:
                 duties = stores[kind]
+                logs = [log_entry(kind, said, began=at - ran, ran=ran, code=None)] if said and ran is not None else None
                 if crashed:
                     most = duties.store.max_resets
                     statement, parameters = "reset_ended", {
                         "record": record, "token": token, "most": most, "cancelled": CANCELLED, "post_mortem": error,
+                        "logs": logs,
                         "message": f"{given_up(most)}; the last time: {error}",
                     }  # fmt: skip
                 else:
                     outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
-                    statement, parameters = "settle_record", fate(outcome, record=record, token=token)
+                    statement, parameters = "settle_record", fate(outcome, record=record, token=token, logs=logs)
                 try:
                     with connection.transaction():
                         rows = self._ask(statement, duties, parameters)
@@ -251,7 +253,7 @@ class Resetter:
         return self._connection
 
     def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return self._ready().execute(compose(statement, duties.store.names), parameters).fetchall()
+        return self._ready().execute(compose(statement, duties.store.names, self._seat.settings.schema), parameters).fetchall()
 
     def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
         self._ready().execute(compose(statement, duties.store.names), parameters)

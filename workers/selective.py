@@ -62,6 +62,16 @@ class SelectiveWorker(Worker):
             return by, claim
         return sql.narrow(by, *narrowing.conditions), claim | {"narrowed": True} | narrowing.parameters
 
+    def _work_table(self) -> bool:
+        self._settle()
+        self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
+        self._failing = self._admission.failing
+        self._worn = self._worn or self._hooks.torn
+        return self._narrowing is not None and super()._work_table()
+
+    def _admits(self, kind: str) -> bool:
+        return self._narrowing is not None and self._narrowing.admits(kind)
+
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:
             return

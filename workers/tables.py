@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
 import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 import sql
-from handlers._outcome import UNHANDLED_ERROR, Outcome
+from handlers import _client
+from handlers._only import Only
+from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
 from sql.composed import compose, find_columns, misfits
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from workers.alarm import Alarm
     from workers.connection import Session
     from workers.execute import Executor
+    from workers.hooks import Caller
     from workers.seat import ChildSettings, Seat
     from workers.settle import Finished
 
@@ -42,6 +47,7 @@ _log = logging.getLogger("jobherd.tables")
 
 CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
+_LOGS: Final = 64 * 1024
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -92,6 +98,16 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     }
 
 
+def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | None) -> str:
+    """Return an entry of the execution log as JSON, in the fields of `ExecutionLogEntry`.
+
+    said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
+    """
+    started = datetime.fromtimestamp(began, UTC).isoformat()
+    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
+    return orjson.dumps(entry).decode()
+
+
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
     """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
     problems: list[str] = []
@@ -130,6 +146,7 @@ class Tables:
         executor: Executor,
         alarm: Alarm,
         taken: Callable[[], None],
+        hooks: Caller,
     ) -> None:
         self._tables = list(tables)
         self._seat = seat
@@ -137,9 +154,12 @@ class Tables:
         self._executor = executor
         self._alarm = alarm
         self._taken = taken
+        self._hooks = hooks
+        self._admits: Callable[[str], bool] = lambda _kind: True
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
+        self._logged = 0
 
     def fit(self) -> bool:
         """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
@@ -160,8 +180,12 @@ class Tables:
         """Return whether it is time to look although nobody has called: a busy queue must not keep the tables waiting for ever."""
         return time.monotonic() >= self._at
 
-    def work(self) -> bool:
-        """Take a record and work it; return whether there was one. The database may be away: then there is none."""
+    def work(self, admits: Callable[[str], bool] = lambda _kind: True) -> bool:
+        """Take a record and work it; return whether there was one. The database may be away: then there is none.
+
+        admits: whether a store of that name is looked at; default all are.
+        """
+        self._admits = admits
         board = self._seat.board
         try:
             found = self._take()
@@ -192,12 +216,40 @@ class Tables:
         if connection is None or connection.closed:
             connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
         for place, table in enumerate(self._tables):
+            if not self._admits(table.kind) or (only := self._asks(table)) is None:
+                continue
+            condition, parameters = only
+            settings = self._seat.settings
+            dequeue = compose("dequeue_record", table.store.names, settings.schema, condition)
             cursor = connection.cursor(row_factory=tuple_row)
-            row = cursor.execute(compose("dequeue_record", table.store.names), {"host": self._seat.settings.host}).fetchone()
+            try:
+                row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
+            except psycopg.Error as problem:
+                if condition == "true" or is_away(problem):
+                    raise
+                _log.error("a condition of before_claim is refused: %s", sanitize(problem, 500), extra={"kind": table.kind})
+                continue
             if row is not None:
                 self._tables = self._tables[place + 1 :] + self._tables[: place + 1]
                 return table, Taken._make(row)
         return None
+
+    def _asks(self, table: TableHandler) -> tuple[str, Mapping[str, Any]] | None:
+        """Return the condition under which a record of the store may be taken now, and its parameters; None: none may."""
+        asked = table.store.asked
+        if asked is None:
+            return "true", {}
+        match self._hooks.call(asked, lambda: asked(self._hooks.child)):
+            case None | True:
+                return "true", {}
+            case Only(condition=condition, parameters=parameters):
+                if condition is None:
+                    return "true", {}
+                return condition if isinstance(condition, str) else condition.as_string(), parameters
+            case answer:
+                if answer is not False and not isinstance(answer, Raised):
+                    _log.error("before_claim of %s returned a %s: return None, False or Only(...)", table.kind, type(answer).__name__)
+                return None
 
     def _run(self, table: TableHandler, taken: Taken) -> None:
         """Step two: hold the record, run it, write what became of it."""
@@ -231,8 +283,10 @@ class Tables:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
             return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
         table.held = Held(row, connection)
+        self._logged = self._seat.board.logged
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
+        before = _client.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
         try:
             with connection.transaction() as attempt:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
@@ -249,13 +303,16 @@ class Tables:
             # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
             return finished._replace(outcome=_failed(table, taken, error))
+        finally:
+            if before is not None:
+                _client.part(before)
         return finished
 
     def _settle(self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished) -> None:
         if connection.info.transaction_status != _WITHIN:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
-        parameters = fate(finished.outcome, record=taken.record, token=taken.token)
+        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=self._said(table, taken, finished))
         cursor = connection.cursor(row_factory=tuple_row)
         if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
@@ -273,7 +330,8 @@ class Tables:
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
         _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
         least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
-        attempts = [fate(said, record=taken.record, token=taken.token) for said in (outcome, least)]
+        logs = self._said(table, taken, finished)
+        attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
             self._session.run("tell_time", patient=True)  # however long the database is away
             try:
@@ -298,6 +356,13 @@ class Tables:
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
             taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
         )  # fmt: skip
+
+    def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
+        """Return the entries of the execution log: what the attempt has logged, if anything."""
+        said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        if not said or finished.ran is None:
+            return []
+        return [log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

@@ -24,7 +24,7 @@ from handlers._sanitize import sanitize
 from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import OUTCOMES, Now, Phase, Reason, fence
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable, hand_over
 from workers.settle import Finished
 
 if TYPE_CHECKING:
@@ -135,7 +135,10 @@ class TogetherExecutor(Executor):
                 fits = False
                 try:
                     job.payload = decode_payload(row.payload)
-                    payload = handler.binding.bind(job.payload)[WHOLE]
+                    arguments = handler.binding.bind(job.payload)
+                    if row.extras is not None:
+                        signature.take_bytes({}, hand_over(row.extras, job).payload_bytes)
+                    payload = arguments[WHOLE]
                     fits = True
                     for hook in () if kind.hooks is None else kind.hooks.before:
                         hook.tell(job)

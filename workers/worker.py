@@ -30,6 +30,7 @@ from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Proble
 from workers.logs import set_up
 from workers.output import Output
 from workers.settle import Clerk, Finished, UnsettledError
+from workers.stride import LONG, SOUGHT, WALKS, Stride
 from workers.tables import Tables, tables_of
 from workers.tidiness import Tidiness
 from workers.together import TogetherExecutor
@@ -165,6 +166,7 @@ class Worker:
         self._looked_at = 0.0
         self._claimed_at = 0.0
         self._session = Session(self._seat, self._wake, self._holding)
+        self._stride = Stride()
         ran_on = f"{settings.host}/{os.getpid()}"
         self._clerk = Clerk(self._session, ran_on=ran_on)
         self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
@@ -202,7 +204,15 @@ class Worker:
         self._weigh()
         stores = tables_of(handlers)
         self._tables = (
-            Tables(stores, seat=self._seat, session=self._session, executor=self._executor, alarm=self._alarm, taken=self._tell_of_more)
+            Tables(
+                stores,
+                seat=self._seat,
+                session=self._session,
+                executor=self._executor,
+                alarm=self._alarm,
+                taken=self._tell_of_more,
+                hooks=hooks,
+            )
             if stores
             else None
         )
@@ -290,7 +300,10 @@ class Worker:
             avoided.clear()
 
     def _idle(self, epoch: int, longest: float) -> None:
-        self._rest(epoch, longest * random.uniform(0.9, 1.1))
+        longest *= random.uniform(0.9, 1.1)
+        if self._stride.place:  # the next claim that walks may find what this one did not look for
+            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
+        self._rest(epoch, longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -315,9 +328,14 @@ class Worker:
         """Settle what is not settled and claim, together."""
         if not self._handlers:
             return []  # only tables are worked here: the queue's jobs are for others
+        stride = self._stride
+        if stride.doubt:
+            dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
+            stride.note_dead(dead["ready"], named=bool(self._seat.settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)
         rows = None
-        if self._unsettled:
+        begun, together = time.monotonic(), bool(self._unsettled)
+        if together:
             self._say(Phase.SETTLING, keep_job=True)
             relieved = self._board.revoked == self._token
             rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
@@ -330,13 +348,24 @@ class Worker:
         self._board.count_claim(empty=not rows)
         if not rested:
             self._executor.look_at_clock()
-        return [Claimed._make(row) for row in rows]
+        found = [Claimed._make(row) for row in rows]
+        took = self._claimed_at - begun
+        if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
+            stride.note_claim(found, sought=by == SOUGHT, took=took, together=together, now=self._claimed_at)
+        return found
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
-        if self._tables is None or self._wake.dismissed or self._worn or not self._tables.work():
+        if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        self._examine()
+        worked = self._tables.work(self._admits)
+        if worked:
+            self._examine()
+        self._worn = self._worn or self._hooks.torn
+        return worked
+
+    def _admits(self, _kind: str) -> bool:
+        """Whether records of that store may be taken now."""
         return True
 
     def _tell_of_more(self) -> None:
@@ -362,7 +391,13 @@ class Worker:
             claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
             claim["narrowed"] = False
             return self._narrow("claim_gated", claim)
-        return self._narrow("claim_job" if rested and settings.hold and not self._together else "claim_jobs", claim)
+        alone = rested and settings.hold and not self._together
+        by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
+        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
+            place = self._stride.place or (None, None, None)
+            claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
+            return SOUGHT, claim
+        return by, claim
 
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         """Return a statement that claims, and its parameters, so that it takes only what this child may take: here, everything."""

@@ -30,6 +30,9 @@ SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts, j
        date_part('epoch', j.run_at) AS run_at,
        date_part('epoch', j.good_until - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(j.run_at, j.created_at)) AS waited,
-       c.more
+       c.more,
+       CASE WHEN NOT j.extras IS NULL
+            THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
+                                   encode((j.extras).payload_bytes, 'base64'))::text END AS extras
   FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true LEFT JOIN relaxed ON true
  ORDER BY j.priority, j.id

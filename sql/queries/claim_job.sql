@@ -37,7 +37,7 @@ WITH RECURSIVE me AS MATERIALIZED (
     INSERT INTO jobherd.running (child, token, queue, jobs)
     SELECT %(child)s, nextval('jobherd.tokens'), t.queue,
            ARRAY[(t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
-                  t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload)::jobherd.ready]
+                  t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload, t.extras)::jobherd.ready]
       FROM taken t
     RETURNING token
 ), relaxed AS MATERIALIZED (
@@ -49,5 +49,8 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        date_part('epoch', t.run_at) AS run_at,
        date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
-       EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more
+       EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more,
+       CASE WHEN NOT t.extras IS NULL
+            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
+                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

@@ -18,14 +18,18 @@ WITH RECURSIVE me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors
      WHERE id = %(supervisor)s AND lease_until > clock_timestamp()
-), head AS (
+),
+-- WALK
+head AS (
     (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
            SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
-), barred AS MATERIALIZED (
+),
+-- END OF THE WALK
+barred AS MATERIALIZED (
     SELECT FROM jobherd.gates WHERE scope <> 'queue' LIMIT 1
 ), chosen AS MATERIALIZED (
     (SELECT CASE WHEN h.gate IS NULL THEN h.queue END AS queue, h.priority, h.id
@@ -60,7 +64,7 @@ WITH RECURSIVE me AS MATERIALIZED (
     INSERT INTO jobherd.running (child, token, queue, jobs)
     SELECT %(child)s, nextval('jobherd.tokens'), min(t.queue),
            array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority, t.attempts + 1::smallint,
-                      t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload)::jobherd.ready ORDER BY t.priority, t.id)
+                      t.max_attempts, t.crashes, t.alone, t.queue, t.kind, t.payload, t.extras)::jobherd.ready ORDER BY t.priority, t.id)
       FROM taken t
     HAVING count(*) > 0
     RETURNING token
@@ -75,6 +79,9 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
        (SELECT EXISTS (SELECT FROM ONLY jobherd.ready r
                         WHERE r.queue = (SELECT queue FROM chosen) AND (r.priority, r.id) > (x.priority, x.id))
-          FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more
+          FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
+       CASE WHEN NOT t.extras IS NULL
+            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
+                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

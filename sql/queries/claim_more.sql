@@ -30,7 +30,7 @@ WITH me AS MATERIALIZED (
     UPDATE jobherd.running
        SET jobs = running.jobs || (SELECT array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority,
                                                      t.attempts + 1::smallint, t.max_attempts, t.crashes, t.alone, t.queue, t.kind,
-                                                     t.payload)::jobherd.ready ORDER BY t.priority, t.id) FROM taken t)
+                                                     t.payload, t.extras)::jobherd.ready ORDER BY t.priority, t.id) FROM taken t)
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM taken)
 )
 SELECT h.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 1 AS attempts, t.max_attempts, t.crashes, t.priority,
@@ -38,6 +38,9 @@ SELECT h.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 
        date_part('epoch', t.run_at) AS run_at,
        date_part('epoch', t.good_until - clock_timestamp()) AS good_for,
        date_part('epoch', clock_timestamp() - greatest(t.run_at, t.created_at)) AS waited,
-       false AS more
+       false AS more,
+       CASE WHEN NOT t.extras IS NULL
+            THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
+                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
   FROM held h CROSS JOIN taken t
  ORDER BY t.priority, t.id

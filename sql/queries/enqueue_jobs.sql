@@ -8,18 +8,21 @@ WITH asked AS MATERIALIZED (
 ), common AS MATERIALIZED (
     SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,
            coalesce(%(queue)s::text, k.queue, 'default') AS queue,
-           coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority
-      FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
+           coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority,
+           CASE WHEN num_nonnulls(e.tenant, e.webhook, e.payload_bytes) > 0 THEN (e.tenant, e.webhook, e.payload_bytes)::jobherd.extras END AS extras
+      FROM (SELECT coalesce(%(tenant)s::text, jobherd.default_tenant()) AS tenant, %(webhook)s::text AS webhook,
+                   %(payload_bytes)b::bytea AS payload_bytes) AS e
+           LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
 ), at_once AS (
-    INSERT INTO jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
+    INSERT INTO jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
     SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
-           %(kind)s::text, a.payload
+           %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at <= now()
 ), later AS (
-    INSERT INTO jobherd.scheduled (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload)
+    INSERT INTO jobherd.scheduled (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
     SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
-           %(kind)s::text, a.payload
+           %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at > now()
 )

@@ -35,16 +35,16 @@ WITH lapsed AS (
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
+                               queue, kind, payload, extras)
     SELECT id, created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its supervisor was lost'),
-           priority, attempts, max_attempts, crashes, true, queue, kind, payload
+           priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, error_code, error, ran_on)
+                                 state, queue, kind, payload, extras, error_code, error, ran_on)
     SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
-           fate, queue, kind, payload, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
+           fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
       FROM job
      WHERE fate <> 'ready'

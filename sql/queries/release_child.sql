@@ -9,18 +9,18 @@ WITH gone AS (
     SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
+                               queue, kind, payload, extras)
     SELECT id, created_at, run_at, good_until, timeout, last_error, priority,
            CASE WHEN %(counted)s::boolean THEN attempts ELSE greatest(attempts - 1, 0) END, max_attempts, crashes, %(counted)s::boolean,
-           queue, kind, payload
+           queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
-                                 queue, kind, payload, error_code, error)
+                                 queue, kind, payload, extras, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority,
            CASE WHEN %(counted)s::boolean THEN attempts ELSE greatest(attempts - 1, 0) END, max_attempts, crashes, 'cancelled',
-           queue, kind, payload, 'JOB_CANCELLED', 'cancelled before it started'
+           queue, kind, payload, extras, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job
      WHERE cancelled
 ), told AS (

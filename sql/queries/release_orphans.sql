@@ -17,15 +17,15 @@ WITH free AS MATERIALIZED (
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, true, queue, kind, payload
+                               queue, kind, payload, extras)
+    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, error_code, error)
+                                 state, queue, kind, payload, extras, error_code, error)
     SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
-           fate, queue, kind, payload, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
+           fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'

@@ -12,14 +12,14 @@ WITH held AS MATERIALIZED (
 ), kept AS (
     UPDATE jobherd.running
        SET jobs = (SELECT array_agg((j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.last_error, j.priority, j.attempts, j.max_attempts,
-                                     j.crashes, j.alone, j.queue, j.kind, j.payload)::jobherd.ready ORDER BY j.priority, j.id)
+                                     j.crashes, j.alone, j.queue, j.kind, j.payload, j.extras)::jobherd.ready ORDER BY j.priority, j.id)
                      FROM job j WHERE j.stays)
      WHERE child = %(child)s AND token = %(token)s AND EXISTS (SELECT FROM job WHERE NOT stays)
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
+                               queue, kind, payload, extras)
     SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
-           queue, kind, payload
+           queue, kind, payload, extras
       FROM job
      WHERE NOT stays
 )

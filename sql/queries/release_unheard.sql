@@ -8,16 +8,16 @@ WITH held AS (
     SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
-                               queue, kind, payload)
+                               queue, kind, payload, extras)
     SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
-           queue, kind, payload
+           queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
-                                 queue, kind, payload, error_code, error)
+                                 queue, kind, payload, extras, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
-           'cancelled', queue, kind, payload, 'JOB_CANCELLED', 'cancelled before it started'
+           'cancelled', queue, kind, payload, extras, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job
      WHERE cancelled
 ), told AS (

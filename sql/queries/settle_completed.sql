@@ -11,15 +11,15 @@ WITH gone AS MATERIALIZED (
     RETURNING token, jobs
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, result, ran_on, usage, progress)
+                                 state, queue, kind, payload, extras, result, ran_on, usage, progress)
     SELECT CASE WHEN j.id = j.job THEN j.id END, created_at, run_at, statement_timestamp() - make_interval(secs => ago + ran),
            statement_timestamp() - make_interval(secs => ago), current_date + keep, g.token, priority, attempts, max_attempts, crashes,
-           'completed', queue, kind, payload, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
+           'completed', queue, kind, payload, extras, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
       FROM gone g CROSS JOIN LATERAL ROWS FROM (
            unnest(g.jobs), unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]),
            unnest(%(keeps)s::integer[]), unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[])
            ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
-                   payload, job, ran, ago, keep, result, usage, progress)
+                   payload, extras, job, ran, ago, keep, result, usage, progress)
      WHERE keep > 0
 ), told AS MATERIALIZED (
     -- After the row is gone, and not before: see migrations/0013.

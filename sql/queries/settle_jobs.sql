@@ -22,7 +22,7 @@ WITH said AS MATERIALIZED (
     DELETE FROM jobherd.running USING rest
      WHERE running.child = %(child)s AND running.token = %(token)s AND rest.jobs IS NULL
 ), done AS MATERIALIZED (
-    SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload,
+    SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload, j.extras,
            j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
            -- What did not start, or only asked for more time, gives the attempt back that the claim has counted.
@@ -36,26 +36,26 @@ WITH said AS MATERIALIZED (
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j JOIN said s ON s.job = j.id
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
+                                 state, queue, kind, payload, extras, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
     SELECT id, created_at, run_at, started_at, finished_at, current_date + coalesce(keep, 30), token, priority, attempts, max_attempts,
            crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
-           queue, kind, payload, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
+           queue, kind, payload, extras, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
      WHERE (outcome = 'ok' AND keep IS DISTINCT FROM 0) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
 ), later AS (
     INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
-                                   queue, kind, payload)
+                                   queue, kind, payload, extras)
     SELECT id, created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
            CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
-           priority, attempts, max_attempts, crashes, queue, kind, payload
+           priority, attempts, max_attempts, crashes, queue, kind, payload, extras
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND delay > 0
 ), again AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
-                               queue, kind, payload)
+                               queue, kind, payload, extras)
     SELECT id, created_at, clock_timestamp(), good_until, timeout,
            CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
-           priority, attempts, max_attempts, crashes, queue, kind, payload
+           priority, attempts, max_attempts, crashes, queue, kind, payload, extras
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND NOT coalesce(delay > 0, false)
 ), tried AS (

@@ -7,6 +7,9 @@ WITH next AS MATERIALIZED (
      WHERE {me}.{state} IN ('queued', 'errored')
        AND ({me}.{process_after} IS NULL OR {me}.{process_after} <= now())
        AND {me}.{cancel} IS NOT TRUE
+       AND NOT EXISTS (SELECT FROM {gates} AS g
+                        WHERE g.paused_at IS NOT NULL AND (g.scope = 'all' OR (g.scope = 'kind' AND g.name = %(jobherd_kind)s)))
+       AND ({condition})
      ORDER BY {order_by}
      LIMIT 1
        FOR UPDATE SKIP LOCKED
@@ -14,7 +17,7 @@ WITH next AS MATERIALIZED (
 UPDATE {table} AS t
    SET {state} = 'processing', {started_at} = greatest(clock_timestamp(), t.{started_at} + interval '1 microsecond'),
        {finished_at} = NULL, {last_heartbeat_at} = clock_timestamp(), {failure_message} = NULL, {execution_logs} = NULL,
-       {worker_hostname} = %(host)s
+       {worker_hostname} = %(jobherd_host)s
   FROM next
  WHERE t.{id} = next.id
 RETURNING t.{id}, (extract(epoch FROM t.{started_at}) * 1000000)::bigint AS token, coalesce(t.{num_failures}, 0), coalesce(t.{num_resets}, 0),

@@ -18,7 +18,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from handlers import Client, PayloadError
+from handlers._bulk import chunks as chunks_of
+from handlers._enqueue import check_options
 from handlers._payload import decode_payload, max_payload
+from handlers._policy import check_kind
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import complain
@@ -35,7 +38,7 @@ NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
 )
-OPTIONS: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until")
+OPTIONS: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +57,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--max-attempts", type=_whole, metavar="N", help="fail for good after so many attempts")
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
     options.add_argument("--good-until", type=_moment, metavar="WHEN", help="do not start it after this moment")
+    options.add_argument("--tenant", metavar="NAME", help="whose job it is")
+    options.add_argument("--webhook", metavar="URL", help="who is told of its end")
+    options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
 
 
 def _whole(text: str) -> int:
@@ -75,15 +81,31 @@ def _moment(text: str) -> datetime:
 
 def _enqueue(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
-    if arguments.payload == "-" or (arguments.payload is None and _is_given(sys.stdin)):
+    if arguments.bytes_file is not None:
+        if arguments.payload == "-":
+            raise CommandError("--bytes-file is for one job, whose JSON is an argument: leave - away", ExitCode.USAGE)
+        options["payload_bytes"] = _bytes_of(arguments.bytes_file)
+    elif arguments.payload == "-" or (arguments.payload is None and _is_given(sys.stdin)):
         return _many(arguments, options)
     payload = _read(arguments.payload if arguments.payload is not None else "{}")
     with session(arguments, may_create=True) as at:
         try:  # enqueue() would take null for no payload
-            print(*Client(connection=at.connection, schema=at.schema).enqueue_many(arguments.kind, [payload], **options))
+            chunks = chunks_of(check_kind(arguments.kind), [payload], check_options(**options))
+            print(*Client(connection=at.connection, schema=at.schema).put(chunks))
         except (ValueError, TypeError) as problem:
             raise CommandError(_refused(problem), ExitCode.USAGE) from None
     return ExitCode.DONE
+
+
+def _bytes_of(name: str) -> bytes:
+    most = max_payload() + 1  # what is too long is refused like any other, and a file without an end is not read for ever
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(most)
+        with open(name, "rb") as file:
+            return file.read(most)
+    except OSError as problem:
+        raise CommandError(f"--bytes-file {name}: {problem.strerror}", ExitCode.USAGE) from None
 
 
 def _is_given(stream: TextIO | None) -> bool:

@@ -46,6 +46,7 @@ def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", type=states, action="extend", metavar="STATE", help=f"only these: {', '.join(STATES)}")
     parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
     parser.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue")
+    parser.add_argument("--tenant", metavar="TENANT", help="only jobs of this tenant")
     parser.add_argument("--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)")
     parser.add_argument("--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID")
 
@@ -58,7 +59,7 @@ def _limit(text: str) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    wanted = {"states": arguments.state, "kind": arguments.kind, "queue": arguments.queue}
+    wanted = {"states": arguments.state, "kind": arguments.kind, "queue": arguments.queue, "tenant": arguments.tenant}
     filtered = any(value is not None for value in wanted.values())
     scan = max(FARTHEST, arguments.limit) if filtered else arguments.limit
     with session(arguments) as at:
@@ -159,6 +160,8 @@ def _page(job: dict[str, Any]) -> None:
     facts += [("good until", show_moment(job["good_until"]))] if job["good_until"] else []
     facts += [("timeout", show_span(job["timeout"]))] if job["timeout"] else []
     facts += [("ran on" if job["finished_at"] else "runs on", job["ran_on"])] if job["ran_on"] else []
+    facts += [(name, job[name]) for name in ("tenant", "webhook") if job[name] is not None]
+    facts += [("bytes", job["payload_bytes"])] if job["payload_bytes"] is not None else []
     facts += [(name, job[name]) for name in ("progress", "payload", "result") if job[name] is not None]
     facts += [("error", _why(job))] if job["error"] else []
     for name, value in facts:

@@ -1,4 +1,4 @@
-"""All measurements, one after the other, and one table at the end: `make bench`, or `python -m tests.bench [--quick] [NAME ...]`.
+"""All measurements, one after the other, and one table at the end: `make bench`, or `python -m tests.bench [--quick] [--wide] [NAME ...]`.
 
 Each is a process of its own, which prints what it found at length and leaves its figures in `.bench/figures/`. --quick takes about two
 minutes and shows that all of it works; its figures are too short to be quoted. The exit code is 1 if an invariant was broken.
@@ -26,22 +26,26 @@ QUICK = {
     "pinned": "--minutes 0.3",
     "enqueue": "--rounds 2 --large 50000",
     "producers": "--rounds 4 --seconds 0.3",
+    "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
 }
 """Every measurement, in order, and how to have it quickly."""
+WIDE = {"scale": "--most 16 --rounds 1 --seconds 0.5", "layouts": "--jobs 20000 --rounds 1"}
+"""Those of which docs/scaling.md speaks: many claimers, and other layouts."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default all: {', '.join(QUICK)}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--wide", action="store_true", help=f"instead those of docs/scaling.md: {', '.join(WIDE)}")
     given = parser.parse_args()
     FIGURES.mkdir(parents=True, exist_ok=True)
-    names = given.names or list(QUICK)
+    names = given.names or list(WIDE if given.wide else QUICK)
     worst = 0
     for name in names:
         (FIGURES / f"{name}.json").unlink(missing_ok=True)
-        words = QUICK[name].split() if given.quick else []
+        words = (QUICK | WIDE)[name].split() if given.quick else []
         done = subprocess.run(
             [sys.executable, "-m", f"tests.bench.{name}", *words], cwd=ROOT, env=os.environ | {FOLDER: str(FIGURES)}, check=False
         )

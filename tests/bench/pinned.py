@@ -18,6 +18,8 @@ from tests.support.figures import Report, at
 from tests.support.ground import arguments, ground
 from tests.support.herd import Herd
 from tests.support.queue import Queue
+from workers.execute import Claimed
+from workers.stride import SOUGHT, Stride
 
 WORK = Path(__file__).with_name("work.py")
 TICK = 0.02
@@ -28,7 +30,7 @@ OFFER = f"INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:noop', {PAYLOA
 
 
 def main() -> int:
-    given = arguments(__doc__, minutes=20.0, rate=1000, workers=2, batch=10)
+    given = arguments(__doc__, minutes=20.0, rate=1000, workers=2, batch=10, walk=0)
     report = Report(f"pinned: a snapshot of {given.minutes:g} minutes, {given.rate} jobs/s offered")
     window = given.minutes * 60 / WINDOWS
     probes: list[list[float]] = [[] for _ in range(WINDOWS)]
@@ -40,13 +42,24 @@ def main() -> int:
         with psycopg.connect(dsn) as reader, psycopg.connect(dsn, autocommit=True) as probing:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             probing.execute(queue.text("steer_planner"))
+            stride = Stride()
 
             def probe() -> float:
-                begun = time.perf_counter()
+                """A claim as a worker makes it: walking, and seeking once the walk has become long. `--walk 1`: always walking."""
+                if stride.doubt and not given.walk:
+                    dead = {table: dead for table, dead, _ in probing.execute(queue.text("measure_dead"))}
+                    stride.note_dead(dead["ready"], named=False, now=time.monotonic())
+                sought = stride.until > time.monotonic()
+                place = dict(zip(("past_queue", "past_priority", "past_id"), stride.place or (None, None, None), strict=True))
                 with probing.transaction(force_rollback=True):
                     begun = time.perf_counter()
-                    probing.execute(queue.text("claim_jobs"), claim, prepare=True).fetchall()
-                    return (time.perf_counter() - begun) * 1000
+                    rows = probing.execute(queue.text(SOUGHT if sought else "claim_jobs"), claim | place, prepare=True).fetchall()
+                    took = time.perf_counter() - begun
+                stride.note_claim([Claimed._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
+                walks.append(not sought)
+                return took * 1000
+
+            walks: list[bool] = []
 
             for _ in range(20):
                 probe()
@@ -73,6 +86,7 @@ def main() -> int:
         ).fetchall()
         report.holds("the supervisor left well", herd.stop() == 0)
     report.holds("every job was completed", len(waits) == offered, f"{len(waits):,} of {offered:,}")
+    report.fact("probes that walked", f"{sum(walks):,} of {len(walks):,}")
     report.spread("claim, first window", probes[0])
     report.spread("claim, last window", probes[-1])
     report.figure(

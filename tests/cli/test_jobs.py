@@ -89,7 +89,7 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
     past(database, "failed")
     past(database, "completed", many=20_000)
     send(database, "ANALYZE jobherd.history")
-    parameters = {"states": ["failed"], "kind": None, "queue": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
+    parameters = {"states": ["failed"], "kind": None, "queue": None, "tenant": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
     with psycopg.connect(database) as conn:
         plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60

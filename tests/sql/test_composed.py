@@ -16,9 +16,9 @@ def names(**given):
 
 
 @pytest.fixture
-def table(cluster: Cluster):
+def table(cluster: Cluster, template: str):
     """A table whose names all have to be quoted, made by what we print."""
-    with cluster.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+    with cluster.database(template=template) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(definition(names(), "odd:jobs").encode())
         yield connection
 
@@ -74,8 +74,15 @@ def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
 
 def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(table):
     later = add(table, process_after="infinity")
+    paused = add(table)
+    table.execute("INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('kind', 'odd:jobs', now())")
+    assert ask(table, "dequeue_record", jobherd_host="h", jobherd_kind="odd:jobs") == []
+    assert ask(table, "find_waiting", jobherd_kind="odd:jobs") == [(False, False)]
+    assert ask(table, "find_waiting", jobherd_kind="another") == [(True, False)]
+    table.execute("DELETE FROM jobherd.gates")
+    table.execute('DELETE FROM "Odd$Jobs" WHERE "Key$" = %s', (paused,))
     flagged, first, second = add(table, cancel=True), add(table), add(table, state="errored", process_after="-infinity")
-    claim = {"host": "h"}
+    claim = {"jobherd_host": "h", "jobherd_kind": "odd:jobs"}
     [(record, token, failures, resets, *_)] = ask(table, "dequeue_record", **claim)
     assert (record, failures, resets) == (first, 0, 0)
     with psycopg.connect(table.info.dsn, autocommit=True) as other, other.transaction():
@@ -96,7 +103,7 @@ def test_a_record_is_claimed_once_in_order_and_each_claim_has_a_greater_token(ta
     assert ask(table, "settle_record", record=first, token=greater, **done) == [(first,)]
     assert ask(table, "dequeue_record", **claim) == []
     assert ask(table, "cancel_waiting", message="m") == [(flagged,)]
-    assert ask(table, "find_waiting") == [(False, True)]
+    assert ask(table, "find_waiting", jobherd_kind="odd:jobs") == [(False, True)]
     assert table.execute("""SELECT "Status" FROM "Odd$Jobs" WHERE "Key$" = %s""", (later,)).fetchone() == ("queued",)
 
 
@@ -124,5 +131,5 @@ def test_what_a_store_reads_and_writes_is_what_it_asks_for():
     from importlib.resources import files
 
     text = "\n".join(file.read_text() for file in (files("sql") / "tables").iterdir())
-    ours = {"table", "quoted_table", "me", "seen", "view", "columns", "order_by"}
+    ours = {"table", "quoted_table", "me", "seen", "view", "columns", "order_by", "condition", "gates"}
     assert {word.split("}")[0] for word in text.split("{")[1:]} - ours == set(COLUMNS)

@@ -14,7 +14,9 @@ from workers.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NOTHING = dict.fromkeys(("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until"))
+NOTHING = dict.fromkeys(
+    ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook", "payload_bytes")
+)
 PER_JOB = {
     "delays": "delay",
     "results": "result",

@@ -31,6 +31,7 @@ import os, signal, time
 from dataclasses import dataclass
 import psycopg
 from handlers import Job, Poison, Snooze, TableStore
+from handlers._client import default_client
 from tests.support.gate import at_gate
 
 @dataclass
@@ -50,8 +51,14 @@ example_jobs = TableStore("example_job_worker_store", table="example_jobs",
 @example_jobs.handler(timeout={timeout!r}, poison_on=KeyError)
 def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
     connection.execute("INSERT INTO effects VALUES (%s, %s)", (record.id, record.repository_name))
+    job.log.info("at work on %s", record.repository_name)
     match record.what:
+        case "enqueue":
+            default_client().enqueue("t:following", {{"from": record.id}})
+        case "transaction":
+            job.transaction().__enter__()
         case "raise":
+            default_client().enqueue("t:following", {{"from": record.id}})
             raise ValueError(f"no luck with {{record.repository_name}}")
         case "twice" if record.num_failures < 1:
             raise ValueError("not yet")
@@ -112,13 +119,14 @@ class Jobs:
 
 @pytest.mark.promise(
     "B1", "B2", "B3", "B10", "B11", "B12", "B17", "B18", "B19", "B20", "B21", "B22", "B23", "B24", "B29", "B31", "B32", "B33", "B34", "B35",
-    "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B60",
+    "B28", "B36", "B37", "B38", "B39", "B42", "B43", "B53", "B54", "B56", "B59", "B60",
 )  # fmt: skip
 def test_records_are_worked_in_their_order_within_the_transaction_that_holds_them(stage: Stage):
     """B1 to B3, B10 to B12, B17 to B24, B29, B31 to B39, B42, B43, B53, B54, B56, B60."""
     jobs = Jobs(stage)
     good = [jobs.add(repository=2), jobs.add(repository=1), jobs.add(repository=2)]
     bad, poison, commits = jobs.add("raise"), jobs.add("poison"), jobs.add("commit")
+    enqueues, nested = jobs.add("enqueue", 2), jobs.add("transaction", 2)
     plain = stage.enqueue("t:noop")
     fleet = jobs.start("--until-empty", workers=1)
     assert fleet.wait_exit() == 0
@@ -126,13 +134,18 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     assert [row["status"] for row in rows] == ["completed"] * 3
     assert all(row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows)
     order = [row[0] for row in stage.run("SELECT id FROM example_jobs ORDER BY started_at")]
-    assert order == [good[1], bad, poison, commits, good[0], good[2]]
+    assert order == [good[1], bad, poison, commits, good[0], good[2], enqueues, nested]
     assert [jobs.effects(job) for job in good] == [["beta"], ["alpha"], ["beta"]]
     assert jobs.row(bad)["failure_message"] == "ValueError: no luck with alpha"
     assert [jobs.row(job)["status"] for job in (bad, poison, commits)] == ["failed"] * 3
     assert [jobs.effects(job) for job in (bad, poison)] == [[], []]
     assert "transaction" in jobs.row(commits)["failure_message"]
+    assert "in a transaction already" in jobs.row(nested)["failure_message"]
+    assert stage.run("SELECT payload -> 'from' FROM jobherd.jobs WHERE kind = 't:following'") == [(enqueues,)]
     assert jobs.row(bad)["num_failures"] == 1
+    for job, code in ((good[0], 0), (bad, 1)):
+        [entry] = jobs.row(job)["execution_logs"]
+        assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == ("example_job_worker_store", code, 1)
     assert stage.state(plain) == "ready"  # nobody here knows jobs of the queue
 
 
@@ -151,7 +164,7 @@ def test_retries_are_off_unless_asked_for_and_end(stage: Stage):
     assert fleet.stop() == 0
 
 
-@pytest.mark.promise("B25", "B27", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
+@pytest.mark.promise("B25", "B27", "B28", "B44", "B45", "B46", "B47", "B48", "B49", "B55", "B57")
 def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it_died_of(stage: Stage, gate: Gate):
     """B25, B27, B44 to B49, B55, B57: known to be dead at once, and in work by nobody after the grace period."""
     jobs = Jobs(stage, max_resets=1)
@@ -162,7 +175,7 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
     dying = jobs.add("die")
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM example_jobs WHERE id = %s FOR KEY SHARE", (locked,))
-        fleet = jobs.start(workers=1, respawn_initial="10ms")
+        fleet = jobs.start("--until-empty", workers=1, respawn_initial="10ms")
         gate.wait_arrival(dying).open()
         arrival = gate.wait_arrival(dying)
         row = jobs.row(dying)
@@ -174,10 +187,13 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
         assert "max_resets" in row["failure_message"]
         assert "SIGKILL" in row["failure_message"]
         assert jobs.effects(dying) == []
+        assert "at work on alpha" in row["execution_logs"][0]["out"]
         assert jobs.wait(orphan, "failed")["failure_message"].startswith("given up")
+        later = jobs.add()
+        jobs.wait(later, "completed")
         assert jobs.row(locked)["status"] == "processing"
     assert jobs.wait(locked, "completed")["num_resets"] == 1
-    assert fleet.stop() == 0
+    assert fleet.wait_exit() == 0  # not before, although every worker was idle: that record was in work by somebody
 
 
 @pytest.mark.promise("B30", "B50", "B51", "B52")
@@ -236,6 +252,7 @@ def test_a_new_record_wakes_an_idle_worker_and_as_many_as_there_are_records_work
     first = gate.wait_arrival(one)
     two = jobs.add("gate")
     second = gate.wait_arrival(two)
+    assert stage.run("SELECT id FROM example_jobs FOR UPDATE SKIP LOCKED") == []  # nobody else can take what is worked
     first.open(), second.open()
     jobs.wait(one, "completed"), jobs.wait(two, "completed")
     assert fleet.stop() == 0
@@ -255,3 +272,99 @@ def test_what_is_wrong_with_the_table_is_said_at_start_up(stage: Stage, change: 
     fleet = jobs.start(workers=1)
     assert fleet.wait_exit() == 78
     fleet.wait_log(said)
+
+
+OUTSIDE = """
+from handlers import TableStore
+from tests.support.gate import at_gate
+
+store = TableStore("outside", table="example_jobs", alternate_columns={"state": "status"}, interval="1s", heartbeat_interval="100ms",
+    stalled_max_age="500ms", reset_interval="200ms")
+
+@store.handler
+def work(record) -> None:
+    at_gate(record["id"])
+"""
+
+
+def test_a_session_that_breaks_costs_a_record_nothing_that_it_had_not_written_there(stage: Stage, gate: Gate):
+    """One that writes in the transaction is worked again, and its writes are there once; one that does not is written apart."""
+    jobs = Jobs(stage, stalled_max_age="500ms", reset_interval="200ms", heartbeat_interval="100ms")
+    job = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(job)
+    broken = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:table:%'"
+    assert stage.call(broken)
+    arrival.open()
+    gate.wait_arrival(job).open()
+    assert jobs.wait(job, "completed")["num_resets"] == 1
+    assert jobs.effects(job) == ["alpha"]
+    assert fleet.stop() == 0
+    jobs.handlers = stage.write("example.py", OUTSIDE)
+    apart = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(apart)
+    assert stage.call(broken)
+    beat = jobs.row(apart)["last_heartbeat_at"]
+    stage.wait(lambda: jobs.row(apart)["last_heartbeat_at"] > beat, "a heartbeat")
+    arrival.open()
+    assert jobs.wait(apart, "completed")["num_resets"] == 0
+    assert fleet.stop() == 0
+
+
+def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: Gate):
+    jobs = Jobs(stage)
+    job = jobs.add("gate")
+    fleet = jobs.start(workers=1)
+    arrival = gate.wait_arrival(job)
+    ready = fleet.wait_log("resetter is ready")
+    os.kill(int(ready["pid"]), signal.SIGKILL)
+    fleet.wait_log("resetter is ready", count=2)
+    source = (jobs.handlers / "example.py").read_text()
+    stage.write("example.py", source.replace('case "gate":', 'case "new":'))
+    arrival.open()
+    jobs.wait(job, "completed")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_log("every worker runs the new code")
+    fleet.wait_log("resetter is ready", count=3)
+    new = jobs.add("new")
+    gate.wait_arrival(new).open()
+    assert jobs.wait(new, "completed")
+    fleet.signal(signal.SIGKILL)
+    fleet.wait_gone()
+
+
+ASKED = """
+from handlers import Only, before_claim
+
+@example_jobs.before_claim
+def which(child):
+    return Only(condition="example_jobs.what LIKE %(what)s", parameters={"what": "no%"})
+"""
+DECLINED = """
+from handlers import Only, before_claim
+
+@before_claim
+def none(child):
+    return Only(kinds=["t:noop"])
+"""
+
+
+@pytest.mark.promise("B4", "B5", "B6")
+def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
+    """B4 to B6: by a condition of the store's own, and by a hook that lets only other kinds through."""
+    jobs = Jobs(stage)
+    gated, plain = jobs.add("gate"), jobs.add("noop")
+    source = (jobs.handlers / "example.py").read_text()
+    stage.write("example.py", source + ASKED)
+    fleet = jobs.start(workers=1)
+    assert jobs.wait(plain, "completed")
+    assert jobs.row(gated)["status"] == "queued"
+    assert fleet.stop() == 0
+    stage.write("example.py", source + DECLINED)
+    stage.write("noop.py", "from handlers import handler\n\n@handler('t:noop')\ndef noop(): ...\n")
+    fleet = jobs.start(workers=1)
+    for _ in range(2):  # before the second the worker was idle, and so would have taken the record
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert jobs.row(gated)["status"] == "queued"
+    assert fleet.stop() == 0

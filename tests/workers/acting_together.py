@@ -88,3 +88,13 @@ def never(job: Job, call_next: Any) -> object:
 @handler("sms:hooked", batch=5)
 def hooked(payloads: list[str]) -> list[str]:
     return [f"{len(payloads)} of them: {payload}" for payload in payloads]
+
+
+@handler("bytes:single")
+def take_bytes(job: Job, payload_bytes: bytes, name: str) -> str:
+    return f"{name} {job.tenant} {payload_bytes.hex()}"
+
+
+@handler("bytes:together", batch=5)
+def take_bytes_together(jobs: list[Job]) -> list[str]:
+    return [f"{job.tenant} {'' if job.payload_bytes is None else job.payload_bytes.hex()}" for job in jobs]

@@ -205,3 +205,19 @@ def test_hooks_are_told_of_each_job_of_a_call(bench: Bench, capfd: pytest.Captur
     for words in ("one ended ok", "refused ended poison", "two ended ok"):
         assert words in said + child.log()
     assert "not called around these batch handlers: sms:hooked" in child.log()
+
+
+@pytest.mark.promise("D36")
+def test_bytes_and_tenant_reach_single_and_batch_handlers(bench: Bench):
+    def put_bytes(kind: str, data: bytes, payload: str = "{}") -> int:
+        text = 'SELECT jobherd.enqueue_bytes(%(kind)s, %(data)s, \'{"tenant": "acme"}\', %(payload)s::jsonb) AS id'
+        return int(bench.ask(text, kind=kind, data=data, payload=payload)[0]["id"])
+
+    with bench.connection.transaction():
+        single = put_bytes("bytes:single", b"\x00\xff", '{"name": "logo"}')
+        together = [put_bytes("bytes:together", b"\x01"), put_bytes("bytes:together", b"\x02"), bench.insert("bytes:together", "{}")]
+        missing = bench.insert("bytes:single", '{"name": "logo"}')
+    start(bench)
+    assert bench.wait(single, "completed")["result"] == "logo acme 00ff"
+    assert [bench.wait(job, "completed")["result"] for job in together] == ["acme 01", "acme 02", "None "]
+    assert bench.wait(missing, "failed")["error_code"] == "PAYLOAD_INVALID"

@@ -1,0 +1,96 @@
+"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `supervisor.reasons`."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from supervisor import reasons
+from supervisor.cli import console
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import Command, job_id
+from supervisor.cli.console import paint, plain, show_moment
+from supervisor.cli.database import session
+
+if TYPE_CHECKING:
+    import argparse
+    from datetime import datetime
+
+_LINES: Final = 12
+"""Attempts that are shown; one screen has 24 lines."""
+_PARSED: Final = ("gates", "history", "progress")
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        rows = at.rows("show_circumstances", {"id": arguments.id, "most": reasons.MOST})
+    if not rows:
+        raise CommandError(f"there is no job {arguments.id}: it never was, it was deleted, or its time in the history is over")
+    job = rows[0] | {name: _parsed(rows[0][name]) for name in _PARSED}
+    told = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))
+    if arguments.json:
+        console.print_json({"id": job["id"], "state": job["state"], "now": told.now, "before": told.before, "remedy": told.remedy})
+        return ExitCode.DONE
+    state = paint(job["state"], console.STATE_COLOURS.get(job["state"], ""))
+    name = paint(f"job {job['id']}", "bold")
+    print(f"{name}  {plain(job['kind'])}  {state}  queue {plain(job['queue'])}, priority {job['priority']}\n")
+    for sentence in told.now:
+        _print(sentence)
+    before = told.before
+    if before:
+        print()
+        if len(before) > _LINES:
+            print(paint(f"... {len(before) - _LINES} attempts before", "dim"))
+        for sentence in before[-_LINES:]:
+            _print(sentence, "dim")
+    if told.remedy:
+        print()
+        for sentence in told.remedy:
+            _print(sentence)
+    return ExitCode.DONE
+
+
+def _print(sentence: str, colour: str = "") -> None:
+    for line in textwrap.wrap(plain(sentence), console.width(), subsequent_indent="  ") or [""]:
+        print(paint(line, colour))
+
+
+def _clock(now: datetime) -> Any:
+    """Return what shows a moment: its time alone if it is today's."""
+    today = now.astimezone().date()
+
+    def show(moment: datetime) -> str:
+        here = moment.astimezone()
+        return here.strftime("%H:%M:%S") if here.date() == today else show_moment(moment)
+
+    return show
+
+
+def _parsed(value: object) -> Any:
+    """Return a document as Python has it; None for one that Python cannot hold, of which the rest can still be told."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value.encode())
+    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        return None
+
+
+COMMANDS: Final = (
+    Command(
+        "why",
+        "explain the state a job is in, and how it came there",
+        "  jobherd why 42",
+        _arguments,
+        _why,
+        about="Say in sentences why a job waits, runs, failed or is over: pauses and caps before it, who could run it, what its attempts\n"
+        "ended with, and what to do.",
+        lists=True,
+    ),
+)

@@ -1,0 +1,215 @@
+"""Why a job is in the state it is in, and how it came there, in sentences. Asks nothing and changes nothing: it is handed one row.
+
+The row is `sql/queries/show_circumstances.sql`. What cannot be known from it is not guessed: a queue that seems unserved is said to seem so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+LATE: Final = 60.0
+"""Seconds due, beside idle workers, after which a queue seems to be served by nobody."""
+MOST: Final = 10_000
+"""Jobs before it that are counted."""
+_ORDINALS: Final = {1: "first", 2: "second", 3: "third"}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What there is to say of one job."""
+
+    now: list[str]
+    """Why it is where it is."""
+    before: list[str] = field(default_factory=list)
+    """How it came there, an attempt a line, oldest first."""
+    remedy: list[str] = field(default_factory=list)
+    """What could be done about it; empty when nothing need be."""
+
+
+def explain(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> Explanation:
+    """Return it.
+
+    job: the row. history: its attempts, as the view shows them. clock: shows a moment to whoever reads this.
+    """
+    match job["state"]:
+        case "running":
+            now, remedy = _running(job, clock)
+        case "completed" | "failed" | "cancelled" | "expired":
+            now, remedy = _over(job, history, clock)
+        case _ if job["run_at"] > job["asked_at"]:
+            now, remedy = _scheduled(job, clock)
+        case _:
+            now, remedy = _waiting(job, clock)
+    return Explanation(now, [_attempt(one, clock) for one in history], remedy)
+
+
+def _scheduled(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    when = f"{clock(job['run_at'])}, in {_span(job['run_at'] - job['asked_at'])}"
+    tries = f"{_nth(job['attempts'])} of {job['max_attempts']} attempts"
+    now = [
+        f"retrying: its {tries} ended without success, and the next is at {when}"
+        if job["attempts"]
+        else f"scheduled: it is not due before {when}"
+    ]
+    if job["error"]:
+        now.append(f"last error: {_error(job)}")
+    return now + list(_shut(job, clock)), [f"jobherd retry {job['id']}   to run it now"]
+
+
+def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    remedy: list[str] = []
+    due = (job["asked_at"] - max(job["run_at"], job["created_at"])).total_seconds()
+    now = list(_shut(job, clock))
+    if now:
+        remedy = [_open(gate) for gate in job["gates"] or () if gate["paused_at"]]
+    elif not job["workers"]:
+        now.append("waiting: nobody serves it; no supervisor with workers holds a lease")
+        remedy.append("jobherd run --handlers ...   to start one")
+    elif not job["declared"]:
+        now.append(f"waiting: no worker has ever declared the kind {job['kind']}")
+        remedy.append("load the module that has its handler, or mend the name at the producer; jobherd check shows what is found")
+    elif job["idle"] and not job["queue_runs"] and due > LATE:
+        now.append(
+            f"waiting: it seems that nobody serves queue {job['queue']}: it is due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
+        )
+        remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
+    elif job["ahead"]:
+        many = f"more than {MOST - 1:,}" if job["ahead"] >= MOST else f"{job['ahead']:,}"
+        busy = "" if job["idle"] else f", and all {job['workers']} workers are busy"
+        now.append(f"waiting: {many} jobs of queue {job['queue']} are before it{busy}")
+    elif not job["idle"]:
+        now.append(f"waiting: it is the first of queue {job['queue']}; all {_count(job['workers'], 'worker is', 'workers are')} busy")
+    else:
+        now.append(
+            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start this moment"
+        )
+    if job["alone"]:
+        now.append("it will be claimed by itself: the process that last held it died")
+    if job["error"]:
+        now.append(f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}")
+    return now, remedy
+
+
+def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[str]:
+    """Say which gates are shut before it."""
+    for gate in job["gates"] or ():
+        what = _gate(gate)
+        if gate["paused_at"]:
+            reason = f", reason: {gate['reason']}" if gate["reason"] else ""
+            again = f"; it is resumed at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
+            yield f"waiting: {what} was paused by {gate['paused_by'] or 'somebody'} at {clock(_moment(gate['paused_at']))}{reason}{again}"
+        elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
+            yield f"waiting: of {what} at most {gate['max_running']} may run at a time, and {gate['running']} do"
+
+
+def _gate(gate: Mapping[str, Any]) -> str:
+    return "everything" if gate["scope"] == "all" else f"{'its queue' if gate['scope'] == 'queue' else 'its kind'} {gate['name']}"
+
+
+def _open(gate: Mapping[str, Any]) -> str:
+    what = {"queue": gate["name"], "kind": f"--kind {gate['name']}", "all": "--all"}[gate["scope"]]
+    return f"jobherd resume {what}   to go on"
+
+
+def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    since = f"since {clock(job['started_at'])}, for {_span(job['asked_at'] - job['started_at'])}"
+    remedy = [f"jobherd cancel {job['id']}   to end it"]
+    if job["host"] is None:
+        return [
+            f"running {since}, by a child that is not registered any more: its jobs are given back when its supervisor's lease ends"
+        ], []
+    now = [
+        f"running {since}, on {job['host']} in process {job['pid']} (worker {job['slot']}): attempt {job['attempts']} of {job['max_attempts']}"
+    ]
+    if job["neighbours"]:
+        now.append(
+            f"it was claimed together with {job['neighbours']} others, so it may be waiting for them in that process, and not have begun"
+        )
+    if job["lease_left"] < 0:
+        now.append(f"its supervisor's lease lapsed {_span(job['lease_left'])} ago: another supervisor will take the job over")
+    if job["cancelled"]:
+        now.append("somebody has asked to cancel it, and it has not ended yet: it is told, then pressed, then its process is killed")
+        remedy = []
+    if progress := job["progress"]:
+        share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"
+        now.append(f"it says it is {share} through" + (f": {progress['note']}" if progress.get("note") else ""))
+    if job["crashes"]:
+        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it before")
+    return now, remedy
+
+
+def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
+    when = clock(job["finished_at"])
+    again = [f"jobherd retry {job['id']}   to run it again, with its id and its past"]
+    match job["state"]:
+        case "completed":
+            ran = f", after {_span(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
+            return [f"completed at {when}{ran}, in its {_nth(job['attempts'])} attempt"], []
+        case "cancelled":
+            began = "while it ran" if job["started_at"] else "before it started"
+            return [f"cancelled at {when}, {began}" + (f": {job['error']}" if job["error"] else "")], again
+        case "expired":
+            return [
+                f"expired at {when}: it was worth nothing any more before it started" + (f" ({job['error']})" if job["error"] else "")
+            ], again
+    last = history[-1] if history else {}
+    told = last.get("post_mortem") or {}
+    now = [f"failed at {when}: {told['sentence'] if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
+    if job["error_code"] == "WORKER_CRASHED":
+        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is as many as its kind allows")
+    elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:
+        now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
+    else:
+        now.append(
+            f"it was not tried again, though {job['attempts']} of {job['max_attempts']} attempts were made: an error of this sort does not go away"
+        )
+    return now, again
+
+
+def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> str:
+    start, end = _moment_or_none(attempt.get("started_at")), _moment_or_none(attempt.get("finished_at"))
+    ran = f" after {_span(end - start)}" if start and end else ""
+    where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
+    told = attempt.get("post_mortem")
+    why = (told.get("sentence") if isinstance(told, dict) else None) or attempt.get("error")
+    line = f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'when is not known'}"
+    return line + (f": {why.splitlines()[0]}" if why else "")
+
+
+def _error(job: Mapping[str, Any]) -> str:
+    first = (job["error"] or "").splitlines()
+    return ": ".join(part for part in (job["error_code"], first[0] if first else "") if part) or "nothing is known of why"
+
+
+def _nth(number: int) -> str:
+    return _ORDINALS.get(number, f"{number}th")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _moment_or_none(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _span(time: timedelta | float) -> str:
+    seconds = abs(time.total_seconds() if isinstance(time, timedelta) else time)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,119 @@
+"""Many simulated claimers: processes that speak as children do, settle and claim in one round trip, and have nothing to do in between.
+
+What they cost is the server's share of many children, without the children's own work: with 256 of them on two processors, the question is what the
+server loses by their number, not how fast they are.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import psycopg
+
+from handlers._outcome import OK
+from tests.support.figures import at
+from tests.support.queue import Queue
+from workers.settle import Finished, settlement
+from workers.wire import Wire
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+KEEP = 7
+
+
+class Run(NamedTuple):
+    """What some claimers did in some seconds."""
+
+    jobs: int
+    seconds: float
+    exchanges: list[float]
+    """Seconds of each."""
+    server: float
+    """Seconds of processor that their backends used."""
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
+
+    @property
+    def each(self) -> float:
+        """The server's microseconds a job."""
+        return self.server / max(1, self.jobs) * 1e6
+
+    @property
+    def p50(self) -> float:
+        return at(self.exchanges, 0.5) * 1000
+
+
+def used(pid: int) -> float:
+    """Seconds of processor that a process has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
+    """One of them: for each order (until when, how many a claim) claim and settle until then, and say what came of it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        wire = Wire(connection, "jobherd", prepared=True)
+        wire.exchange(("steer_planner", {}))
+        me = {"supervisor": supervisor, "incarnation": number, "slot": 0, "kind": "worker", "pid": 1, "pid_started": 1}
+        [[(child, backend)]] = wire.exchange(("register_child", me))
+        orders.send(backend)
+        while order := orders.recv():
+            until, batch = order
+            claim = {"supervisor": supervisor, "child": child, "served": None, "avoided": None, "wanted": batch}
+            claim |= {"kinds": None, "shares": None, "short": ["bench:noop"]}
+            spans: list[float] = []
+            jobs = 0
+            rows: Any = wire.exchange(("claim_jobs", claim))[0]
+            while rows and (begun := time.monotonic()) < until:
+                done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
+                said = settlement(child, rows[0][0], done, ran_on="host/1", now=begun)
+                _, rows = wire.exchange_each(("settle_completed", said), ("claim_jobs", claim))
+                spans.append(time.monotonic() - begun)
+                jobs += len(done)
+            if rows:
+                done = [Finished(row[1], OK, 1e-6, begun, KEEP) for row in rows]
+                wire.exchange(("settle_completed", settlement(child, rows[0][0], done, ran_on="host/1", now=begun)))
+            orders.send((jobs, spans))
+
+
+class Claimers:
+    """So many of them, from the first entry on."""
+
+    def __init__(self, dsn: str, most: int) -> None:
+        with Queue(dsn) as queue:
+            supervisor = queue.supervisor().id
+        fork = multiprocessing.get_context("fork")
+        pairs = [fork.Pipe() for _ in range(most)]
+        self._ends = [ours for ours, _ in pairs]
+        self._family = [
+            fork.Process(target=claimer, args=(dsn, supervisor, number, theirs), daemon=True) for number, (_, theirs) in enumerate(pairs)
+        ]
+
+    def __enter__(self) -> Self:
+        for process in self._family:
+            process.start()
+        self._backends = [end.recv() for end in self._ends]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in self._ends:
+            end.send(None)
+        for process in self._family:
+            process.join()
+
+    def run(self, number: int, *, batch: int, seconds: float) -> Run:
+        """Let so many of them claim at once for so long."""
+        before = sum(map(used, self._backends))
+        begun = time.monotonic()
+        for end in self._ends[:number]:
+            end.send((begun + seconds, batch))
+        told = [end.recv() for end in self._ends[:number]]
+        took = time.monotonic() - begun
+        return Run(
+            sum(jobs for jobs, _ in told), took, [span for _, spans in told for span in spans], sum(map(used, self._backends)) - before
+        )

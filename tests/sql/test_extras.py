@@ -1,0 +1,191 @@
+"""What few jobs have, tenant, webhook and bytes, goes with the job wherever it goes; and a tenant's role reaches no other tenant's jobs."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import sql as names
+
+from tests.support.queue import Queue
+
+OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
+BYTES = b"\x00\xff\x89PNG, which is not UTF-8"
+ROLES = ("jobherd_test_acme", "jobherd_test_globex", "jobherd_test_member")
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def put(queue, kind="a:b", options=OPTIONS, data=BYTES):
+    return queue.run("SELECT jobherd.enqueue_bytes(%s, %s, %s::jsonb)", kind, data, options)[0][0]
+
+
+def extras(queue, job):
+    """Return what a job has, wherever it is."""
+    rows = queue.run(
+        """SELECT (extras).tenant, (extras).webhook, (extras).payload_bytes FROM (
+               SELECT id, extras FROM jobherd.ready UNION ALL SELECT id, extras FROM jobherd.scheduled UNION ALL
+               SELECT id, extras FROM jobherd.history UNION ALL SELECT j.id, j.extras FROM jobherd.running, unnest(jobs) AS j) AS all_of_them
+            WHERE id = %s""",
+        job,
+    )
+    assert len(rows) == 1
+    return rows[0]
+
+
+WHOLE = ("acme", "https://example.com/done", BYTES)
+
+
+@pytest.mark.promise("D36", "D40")
+def test_they_go_with_the_job_through_all_of_its_states(queue):
+    job = put(queue, options='{"tenant": "acme", "webhook": "https://example.com/done", "delay": 3600}')
+    assert extras(queue, job) == WHOLE
+    queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
+    queue.connection.execute(queue.text("promote_due"), {"most": 10})
+    assert extras(queue, job) == WHOLE
+    child = queue.child()
+    for outcome in ("retry", "snoozed", "abandoned", "failed"):
+        token = child.claim(10)[0].token
+        assert extras(queue, job) == WHOLE
+        child.settle(token, [job], outcome, error="why")
+        assert extras(queue, job) == WHOLE
+        queue.run("SELECT jobherd.retry(%s)", job)
+        assert extras(queue, job) == WHOLE
+    assert queue.run("SELECT jobherd.cancel(%s)", job) == [("cancelled",)]
+    assert extras(queue, job) == WHOLE
+    shown = queue.run("SELECT tenant, webhook, payload_bytes FROM jobherd.jobs WHERE id = %s", job)
+    assert shown == [("acme", "https://example.com/done", f"{len(BYTES)} bytes, {BYTES[:16].hex()}...")]
+
+
+def test_a_job_without_them_has_none(queue):
+    plain, with_options = queue.enqueue("a:b"), queue.run("SELECT jobherd.enqueue('a:b', '{}', '{\"priority\": 3}')")[0][0]
+    many = queue.enqueue_many("a:b", 2)
+    assert queue.run("SELECT count(*) FROM jobherd.ready WHERE extras IS DISTINCT FROM NULL") == [(0,)]
+    assert queue.run("SELECT count(*) FROM jobherd.ready WHERE id = ANY (%s)", [plain, with_options, *many]) == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ('{"tenant": "no spaces"}', 'option "tenant"'),
+        ('{"tenant": ""}', 'option "tenant"'),
+        ('{"webhook": "ftp://example.com"}', 'option "webhook"'),
+        ('{"webhook": "https://user:secret@example.com/"}', 'option "webhook"'),
+        ('{"webhook": "https://example.com/a b"}', 'option "webhook"'),
+    ],
+)
+def test_what_is_no_tenant_and_no_url_is_refused_with_its_name(queue, options, says):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
+        put(queue, options=options)
+
+
+def test_bytes_have_a_limit_and_are_not_nothing(queue):
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="payload_bytes are 1000001 bytes"):
+        put(queue, data=b"x" * 1_000_001)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="must not be null"):
+        put(queue, data=None)
+    assert extras(queue, put(queue, data=b""))[2] == b""
+
+
+@pytest.fixture
+def tenants(queue):
+    """Roles of two tenants and a member of the first; roles belong to the whole server, so they go again."""
+    with psycopg.connect(queue.dsn, autocommit=True) as connection:
+        for role in ROLES:
+            connection.execute(names.SQL("CREATE ROLE {}").format(names.Identifier(role)))
+        connection.execute("GRANT jobherd_test_acme TO jobherd_test_member")
+        connection.execute(
+            "SELECT jobherd.grant_tenant('jobherd_test_acme', 'acme'), jobherd.grant_tenant('jobherd_test_globex', 'globex')"
+        )
+        try:
+            yield connection
+        finally:
+            connection.execute("RESET ROLE")
+            connection.execute(f"DROP OWNED BY {', '.join(ROLES)}")
+            connection.execute(f"DROP ROLE {', '.join(ROLES)}")
+
+
+def ask(connection, statement, *parameters):
+    return connection.execute(statement, parameters).fetchall()
+
+
+@pytest.mark.promise("D8", "D34", "D40")
+@pytest.mark.parametrize("role", ["jobherd_test_acme", "jobherd_test_member"])
+def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role):
+    other = ask(tenants, "SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"globex\"}')")[0][0]
+    nobodys = ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0]
+    running = ask(tenants, 'SELECT jobherd.enqueue(\'a:c\', \'{}\', \'{"tenant": "globex", "queue": "c"}\')')[0][0]
+    assert [job.id for job in queue.child().claim(10, ["c"])] == [running]
+    tenants.execute(names.SQL("SET ROLE {}").format(names.Identifier(role)))
+    own = [
+        ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0],
+        ask(tenants, "SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"acme\", \"delay\": 60}')")[0][0],
+        ask(tenants, "SELECT jobherd.enqueue_bytes('a:b', 'x')")[0][0],
+    ]
+    for table in ("tenant_jobs", "ready"):
+        seen = ask(tenants, f"SELECT id FROM jobherd.{table} ORDER BY id")
+        assert {number for (number,) in seen} <= set(own), table
+    assert ask(tenants, "SELECT id, tenant FROM jobherd.tenant_jobs ORDER BY id") == [(job, "acme") for job in own]
+    for options in ('{"tenant": "globex"}', '{"tenant": "globex", "delay": 60}'):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            ask(tenants, "SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", options)
+    for job in (other, nobodys, running):
+        assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s), jobherd.cancel_own(%s)", job, job, job) == [(None, None, None)]
+    for statement in (
+        "SELECT * FROM jobherd.jobs",
+        "SELECT * FROM jobherd.history",
+        "SELECT * FROM jobherd.running",
+        "SELECT * FROM jobherd.tenants",
+        "DELETE FROM jobherd.ready",
+        "UPDATE jobherd.ready SET priority = -9",
+        "SELECT jobherd.grant_tenant('jobherd_test_acme', 'globex')",
+        "SELECT jobherd.pause('default')",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            tenants.execute(statement)
+    assert ask(tenants, "SELECT jobherd.retry(%s)", own[1]) == [("ready",)]
+    assert ask(tenants, "SELECT jobherd.cancel(%s)", own[0]) == [("cancelled",)]
+    assert ask(tenants, "SELECT id FROM jobherd.tenant_jobs WHERE state = 'cancelled'") == [(own[0],)]
+    tenants.execute("RESET ROLE")
+    assert ask(tenants, "SELECT count(*) FROM jobherd.jobs WHERE id = ANY (%s)", [other, nobodys, running]) == [(3,)]
+    assert ask(tenants, "SELECT count(*) FROM jobherd.jobs WHERE state = 'cancelled'") == [(1,)]
+
+
+def test_a_condition_of_a_tenant_s_own_is_not_asked_of_others_rows(queue, tenants):
+    tenants.execute("SELECT jobherd.enqueue('a:b', '{\"secret\": 1}', '{\"tenant\": \"globex\"}')")
+    tenants.execute("CREATE FUNCTION public.tell(document json) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$"
+                    " BEGIN RAISE EXCEPTION 'saw %', document; END $$")  # fmt: skip
+    tenants.execute("SET ROLE jobherd_test_acme")
+    assert ask(tenants, "SELECT id FROM jobherd.tenant_jobs WHERE public.tell(payload)") == []
+    assert ask(tenants, "SELECT id FROM jobherd.ready WHERE public.tell(payload)") == []
+
+
+def test_a_role_of_several_tenants_says_which_and_one_of_none_has_nothing(queue, tenants):
+    assert ask(tenants, "SELECT jobherd.grant_tenant('jobherd_test_acme', 'initech')") == [(True,)]
+    assert ask(tenants, "SELECT jobherd.grant_tenant('jobherd_test_acme', 'initech')") == [(False,)]
+    tenants.execute("SET ROLE jobherd_test_acme")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        tenants.execute("SELECT jobherd.enqueue('a:b')")
+    tenants.execute("SELECT jobherd.enqueue('a:b', '{}', '{\"tenant\": \"initech\"}')")
+    tenants.execute("RESET ROLE")
+    for tenant in ("acme", "initech"):
+        assert ask(tenants, "SELECT jobherd.revoke_tenant('jobherd_test_acme', %s)", tenant) == [(True,)]
+    tenants.execute("SET ROLE jobherd_test_acme")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        tenants.execute("SELECT * FROM jobherd.tenant_jobs")
+
+
+def test_who_cannot_be_kept_to_a_tenant_is_not_granted_one(queue, tenants):
+    with pytest.raises(psycopg.errors.UndefinedObject, match="there is no role"):
+        tenants.execute("SELECT jobherd.grant_tenant('nobody_at_all', 'acme')")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="superuser"):
+        tenants.execute("SELECT jobherd.grant_tenant(session_user, 'acme')")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="not the name of a tenant"):
+        tenants.execute("SELECT jobherd.grant_tenant('jobherd_test_acme', 'a b')")
+
+
+def test_until_somebody_is_granted_a_tenant_there_is_no_row_security(queue):
+    assert queue.run("SELECT count(*) FROM pg_class WHERE relrowsecurity") == [(0,)]

@@ -1,0 +1,114 @@
+"""When a worker seeks instead of walking, and what it may then not see for how long."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.support.seats import Bench
+from workers import stride
+from workers.execute import Claimed
+from workers.stride import DEAD, DOUBT, LAG, LONG, LONGEST, SPARSE, Place, Stride
+
+
+def rows(first, queue="default", priority=0):
+    return [Claimed(1, first, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True)]
+
+
+def claim(way, found, now, *, took=0.001, sought=False, together=False):
+    way.note_claim(found, sought=sought, took=took, together=together, now=now)
+
+
+def long_way(dead=DEAD, took=0.02):
+    way = Stride()
+    claim(way, rows(100), 10.0, took=took)
+    way.note_dead(dead, named=False, now=10.0)
+    return way
+
+
+def test_a_short_walk_is_walked_again():
+    way = Stride()
+    claim(way, rows(100), 10.0, took=LONG)
+    assert (way.until, way.doubt) == (0.0, 0.0)
+
+
+def test_a_walk_that_waited_for_the_disk_with_a_settlement_is_not_long():
+    way = Stride()
+    claim(way, rows(100), 10.0, took=LONG * 2, together=True)
+    assert way.doubt == 0.0
+    claim(way, [], 10.0, took=LONG * 2)
+    assert way.doubt > 0.0
+
+
+def test_a_long_walk_past_the_living_is_no_reason_to_seek_and_not_asked_about_again_at_once():
+    way = long_way(dead=DEAD - 1)
+    assert (way.until, way.place) == (0.0, None)
+    claim(way, rows(100), 10.0 + DOUBT / 2, took=0.02)
+    assert way.doubt == 0.0
+    claim(way, rows(100), 10.0 + DOUBT, took=0.02)
+    assert way.doubt > 0.0
+
+
+def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
+    way = long_way()
+    claim(way, rows(100), 11.0, sought=True)
+    assert way.place is None
+    claim(way, rows(200), 11.0 + LAG / 2, sought=True)
+    assert way.place is None
+    claim(way, rows(300), 11.0 + LAG, sought=True)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(400), 11.0 + 2 * LAG, sought=True)
+    assert way.place == Place("default", 0, 299)
+    claim(way, [], 12.0 + 3 * LAG, sought=True)
+    assert way.place == Place("default", 0, 299)
+
+
+def test_another_queue_or_priority_has_its_own_place():
+    way = long_way()
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(100), now, sought=True)
+    assert way.place
+    claim(way, rows(300, priority=1), 12.0, sought=True)
+    assert way.place is None
+
+
+def test_the_whole_way_is_walked_again_in_time_and_forgotten_once_it_is_short():
+    way = long_way(took=0.02)
+    assert way.until == 10.0 + SPARSE * 0.02
+    assert long_way(took=10.0).until == 10.0 + LONGEST
+    claim(way, rows(500), 20.0, took=0.03)
+    assert way.doubt == 0.03
+    way.note_dead(DEAD, named=False, now=20.0)
+    assert way.until == 20.0 + SPARSE * 0.03
+    claim(way, rows(900), 30.0, took=0.001)
+    assert (way.until, way.place) == (0.0, None)
+
+
+def test_named_queues_are_sought_by_name_from_their_heads():
+    way = Stride()
+    claim(way, rows(100), 10.0, took=0.02)
+    way.note_dead(0, named=True, now=10.0)
+    assert way.until > 10.0
+    for now in (11.0, 12.0):
+        claim(way, rows(100), now, sought=True)
+    assert way.place is None
+
+
+def test_a_job_that_comes_back_before_the_place_is_found_by_the_next_whole_walk(bench: Bench, monkeypatch):
+    """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and must walk again by itself, un-nudged."""
+    monkeypatch.setattr(stride, "LONG", 0.0)
+    monkeypatch.setattr("workers.worker.LONG", 0.0)
+    monkeypatch.setattr(stride, "LONG_TOGETHER", 0.0)
+    monkeypatch.setattr(stride, "ROW", 0.0)
+    monkeypatch.setattr(stride, "DEAD", 0)
+    monkeypatch.setattr(stride, "LAG", 0.0)
+    monkeypatch.setattr(stride, "LONGEST", 0.5)
+    monkeypatch.setattr(stride, "SPARSE", 10**6)
+    early = bench.enqueue("act:nothing", options={"delay": 3600})
+    child = bench.start(poll=600.0)
+    for _ in range(4):
+        job = bench.enqueue("act:nothing")
+        child.nudge()
+        bench.wait(job, "completed")
+    with psycopg.connect(bench.dsn, autocommit=True) as connection:
+        assert connection.execute("SELECT jobherd.retry(%s)", [early]).fetchone() == ("ready",)
+    assert bench.wait(early, "completed")

@@ -542,7 +542,7 @@ class Worker:
         settings = self._seat.settings
         self._short = self._executor.short()
         self._weigh()
-        if self._output is not None and self._output.is_pending():
+        if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # of a job that was too short to be asked: it is passed on, and not the next one's
         if settings.hold:
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)

@@ -7,6 +7,7 @@ working directory, else it is the default; what was not given is never taken for
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from dataclasses import dataclass, field, fields
@@ -125,9 +126,15 @@ class Settings:
         "alone. With none: every queue, the most urgent job first.",
         group="Work", metavar="NAMES", says="all",
     )  # fmt: skip
+    queue_priorities: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(-32768, 32767),
+        "The order of the queues, the lower number first, where it is not the one in which `queues` names them. A queue without a number has 0.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
-        values.counts(),
+        values.numbers(1, 100_000),
         "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
@@ -161,6 +168,18 @@ class Settings:
         values.span(0.001, 60, zero="whole batches, whatever they take"),
         "How much work a child claims at a time, by what the kinds have lately taken. What it has not started when the job in front takes "
         "longer is given back to the others, and what it has finished is written.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    budget: tuple[str, ...] = setting(
+        (),
+        values.amounts(),
+        "What all jobs that run here together may take, by what they `cost`: a job that does not fit is passed over until there is room.",
+        group="Work", metavar="NAME=AMOUNT", says="none: jobs are not weighed",
+    )  # fmt: skip
+    budget_patience: float = setting(
+        60.0,
+        values.span(0.1, 86400),
+        "How long a job with a cost waits before room is kept for it, so that smaller ones do not pass it for ever.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     poll: float = setting(
@@ -241,6 +260,23 @@ class Settings:
         group="Children", metavar="SHARE",
     )  # fmt: skip
 
+    # -- webhooks --------------------------------------------------------------------------------------------------------
+    webhook_secret: tuple[str, ...] = setting(
+        (),
+        values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
+        "What signs the calls of webhooks; two while one is replaced by the other. Without it webhooks are not called by this supervisor.",
+        group="Webhooks", metavar="SECRET", says="none", secret=True,
+    )  # fmt: skip
+    webhook_allow: tuple[str, ...] = setting(
+        (),
+        values.words("host names, addresses or networks", ","),
+        "Who may be called by webhooks though the address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
+        group="Webhooks", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    webhook_timeout: float = setting(
+        10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
+    )
+
     # -- the end ---------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
@@ -274,6 +310,12 @@ class Settings:
         values.whole(1024, 65536),
         "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
         group="Watching", metavar="BYTES",
+    )  # fmt: skip
+    metrics_tenants: int = setting(
+        0,
+        values.whole(1, 1000, zero="none"),
+        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        group="Watching", metavar="N", says="0: none",
     )  # fmt: skip
     log_format: str = setting(
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
@@ -325,8 +367,12 @@ class Settings:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The queues to serve, and prefixes of them, without their numbers of workers."""
-        return tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        """The queues to serve, and prefixes of them, the most urgent first, without their numbers of workers."""
+        named = tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        if not self.queue_priorities:
+            return named
+        order = dict(self.queue_priorities)
+        return tuple(sorted(named or (*order, *({"*"} - set(order))), key=lambda queue: order.get(queue, 0)))
 
     @property
     def reserved(self) -> tuple[tuple[str, int], ...]:
@@ -367,6 +413,8 @@ class Settings:
             limits=self.queue_max_concurrency,
             batch=self.most_claimed,
             hold=self.hold,
+            budget={name: float(amount) for name, amount in (each.split("=") for each in self.budget)},
+            budget_patience=self.budget_patience,
             poll=self.poll,
             retry_initial=self.db_retry_initial,
             retry_max=self.db_retry_max,
@@ -382,18 +430,31 @@ class Settings:
             log_format=self.resolved_log_format(),
             log_level=self.log_level,
             host=socket.gethostname(),
+            webhook_secret=self.webhook_secret,
+            webhook_allow=self.webhook_allow,
+            webhook_timeout=self.webhook_timeout,
+            metrics_tenants=self.metrics_tenants,
         )
 
     def _contradictions(self) -> tuple[str, ...]:
         """Return a sentence for each pair of settings that cannot both be meant."""
         pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
+        names = [each.partition("=")[0] for each in self.budget]
+        twice = tuple(
+            f"budget (from {self.source('budget')}) names {name} twice: give one amount"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        )
         kept = sum(count for _, count in self.reserved)
         others = len(self.served) > len(self.reserved)
         if kept and kept + others > self.workers:
             rest = " leaves none for the other queues" if others else " is fewer"
             told = f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for queues of their own"
-            return (f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",)
-        return tuple(
+            return (
+                *twice,
+                f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+            )
+        return twice + tuple(
             f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
             f"{high} = {getattr(self, high):g} (from {self.source(high)}): lower the one or raise the other"
             for low, high in pairs

@@ -26,8 +26,9 @@ _BYTES: Final = {
     "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
+_AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
 _QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
-_COUNT: Final = re.compile(r"((?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*))=([1-9]\d{0,5})")
+_NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -139,22 +140,27 @@ def queues() -> Reader:
     )  # fmt: skip
 
 
-def counts() -> Reader:
+def numbers(low: int, high: int) -> Reader:
     """Read a number for each of some queues."""
-    told = words('queues, or beginnings of them with a *, each with a number from 1 ("media=2,batch*=10")', ",")
+    told = words(f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")', ",")
 
     def read(value: object) -> tuple[tuple[str, int], ...]:
         listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
         found = []
         for word in told.read(listed):
-            match = _COUNT.fullmatch(word)
-            if match is None:
+            match = _NUMBERED.fullmatch(word)
+            if match is None or not low <= int(match[2]) <= high:
                 message = f"{word!r} is not one"
                 raise ValueError(message)
             found.append((match[1], int(match[2])))
         return tuple(found)
 
     return Reader(told.allowed, read, ",")
+
+
+def amounts() -> Reader:
+    """Read amounts by name, like memory_mb=4000,gpus=1."""
+    return words("amounts like memory_mb=4000 (names of lower-case letters, digits and _ . -)", ",", pattern=_AMOUNT)
 
 
 def path() -> Reader:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
+    from workers.connection import Row
     from workers.main import Body
+    from workers.seat import ChildSettings
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -92,7 +94,17 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
         problems.append(say_none_found(settings.handlers))
     for problem in problems:
         _say_problem(body, problem)
-    return None if problems else (found.kinds, Hooks(all_hooks(more, found)))
+    return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+
+
+def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
+    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    if not settings.webhook_secret:
+        return {}
+    from handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+
+    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
 
 
 def begin(body: Body, caller: Caller) -> bool:
@@ -123,8 +135,8 @@ def say_none_found(sources: Sequence[str]) -> str:
 
 
 def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
-    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
-    if hooks.hooks.at(before_claim):
+    """Return the worker that this child is: one that asks before it claims only if a hook wants to be asked or there is a budget."""
+    if hooks.hooks.at(before_claim) or body.seat.settings.budget:
         from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
 
         return SelectiveWorker(body, handlers, hooks)
@@ -343,7 +355,7 @@ class Worker:
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            rows = self._session.run(by, claim, eager=rested)
+            rows = self._send_claim(by, claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         if not rested:
@@ -353,6 +365,9 @@ class Worker:
         if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
             stride.note_claim(found, sought=by == SOUGHT, took=took, together=together, now=self._claimed_at)
         return found
+
+    def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
+        return self._session.run(by, claim, eager=eager)
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""

@@ -61,6 +61,8 @@ JOB_EXPIRED: Final = "JOB_EXPIRED"
 PAYLOAD_INVALID: Final = "PAYLOAD_INVALID"
 POISON: Final = "POISON"
 NACK: Final = "NACK"
+WEBHOOK: Final = "jobs:webhook"
+"""The kind of jobs that tell of the end of others. Every supervisor that has a secret serves it."""
 BATCH_ANSWER_MISSING: Final = "BATCH_ANSWER_MISSING"
 BATCH_ANSWER_INVALID: Final = "BATCH_ANSWER_INVALID"
 
@@ -147,7 +149,8 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
     'scheduled'
     """
     name = sanitize(kind, 100)
-    error = f"no handler of kind {name!r} is loaded: check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    remedy = "set JOBHERD_WEBHOOK_SECRET" if kind == WEBHOOK else "check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    error = f"no handler of kind {name!r} is loaded: {remedy}"
     if age > limit:
         return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
     return Outcome("snoozed", "scheduled", delay=delay, counted=False, error=error, code=WORKER_RESOLUTION_ERROR)

@@ -8,6 +8,23 @@ CREATE TYPE jobherd.extras AS (
 	payload_bytes bytea
 );
 
+CREATE FUNCTION jobherd.call_webhook() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO jobherd.ready (kind, queue, priority, payload, extras)
+    VALUES ('jobs:webhook', NEW.queue, NEW.priority,
+            json_build_object(
+                'url', (NEW.extras).webhook,
+                'event', json_build_object(
+                    'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant, 'state', NEW.state,
+                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at,
+                    'result', CASE WHEN octet_length(NEW.result::text) <= 10000 THEN NEW.result END,
+                    'result_omitted', coalesce(octet_length(NEW.result::text) > 10000, false))),
+            CASE WHEN (NEW.extras).tenant IS NOT NULL THEN ((NEW.extras).tenant, NULL, NULL)::jobherd.extras END);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION jobherd.cancel(job_id bigint) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -132,15 +149,19 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- What looks shut, at a glance; what looks open is looked at again under its lock.
+    -- What looks shut, at a glance and all at once, for there may be a cap for each of many queues. What looks open is looked at again under
+    -- its lock, where the jobs that were claimed before the cap are counted too.
     SELECT coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.shut), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind' AND g.shut), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'kind'), '{}'),
            coalesce(array_agg(g.name) FILTER (WHERE g.scope = 'queue' AND g.max_running IS NOT NULL), '{}')
       INTO shut_queues, shut_kinds, gated, capped
-      FROM (SELECT g.scope, g.name, g.max_running,
-                   g.paused_at IS NOT NULL OR jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running AS shut
-              FROM jobherd.gates g) AS g;
+      FROM (SELECT g.scope, g.name, g.max_running, g.paused_at IS NOT NULL OR coalesce(u.jobs >= g.max_running, false) AS shut
+              FROM jobherd.gates g LEFT JOIN (
+                   SELECT 'queue' AS scope, r.queue AS name, count(*) AS jobs FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.queue
+                    UNION ALL
+                   SELECT 'kind', r.kind, count(*) FROM jobherd.running r WHERE r.kind IS NOT NULL GROUP BY r.kind
+                   ) AS u ON u.scope = g.scope AND u.name = g.name) AS g;
     shut_queues := shut_queues || coalesce(avoided, '{}');
     IF EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'all' AND g.paused_at IS NOT NULL) THEN
         RETURN;
@@ -289,19 +310,18 @@ BEGIN
 END $$;
 
 CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    SELECT CASE scope
-        WHEN 'queue' THEN
-            (SELECT count(*) FROM jobherd.running r WHERE r.queue = name AND r.kind IS NOT NULL)
-          + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
-              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND r.queue = name)
-        ELSE
-            (SELECT count(*) FROM jobherd.running r WHERE r.kind = name)
-          + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
-              WHERE r.kind IS NULL AND r.claimed_at < capped_at + interval '10 s' AND j.kind = name)
-        END
-$$;
+BEGIN
+    IF scope = 'queue' THEN
+        RETURN (SELECT count(*) FROM jobherd.running r WHERE r.queue = count_running.name AND r.kind IS NOT NULL)
+             + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
+                 WHERE r.kind IS NULL AND r.claimed_at < count_running.capped_at + interval '10 s' AND r.queue = count_running.name);
+    END IF;
+    RETURN (SELECT count(*) FROM jobherd.running r WHERE r.kind = count_running.name)
+         + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+             WHERE r.kind IS NULL AND r.claimed_at < count_running.capped_at + interval '10 s' AND j.kind = count_running.name);
+END $$;
 
 CREATE FUNCTION jobherd.default_tenant() RETURNS text
     LANGUAGE sql STABLE
@@ -590,10 +610,10 @@ CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OU
     AS $$
 BEGIN
     IF held < rank THEN
-        PERFORM pg_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        PERFORM pg_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
         had := true;
     ELSE
-        had := pg_try_advisory_xact_lock(1785684585, hashtext(rank || ' ' || name));
+        had := pg_try_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
     END IF;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
@@ -632,8 +652,9 @@ CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
     LANGUAGE sql IMMUTABLE
     AS $$
     SELECT CASE WHEN served IS NULL THEN 0 ELSE
-        (SELECT min(i) FROM generate_subscripts(served, 1) AS i
-          WHERE queue = served[i] OR (right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
+        coalesce(array_position(served, queue),
+                 (SELECT min(i) FROM generate_subscripts(served, 1) AS i
+                   WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
 $$;
 
 CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text) RETURNS boolean
@@ -1386,6 +1407,8 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+
+CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

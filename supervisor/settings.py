@@ -7,6 +7,7 @@ working directory, else it is the default; what was not given is never taken for
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from dataclasses import dataclass, field, fields
@@ -125,9 +126,15 @@ class Settings:
         "alone. With none: every queue, the most urgent job first.",
         group="Work", metavar="NAMES", says="all",
     )  # fmt: skip
+    queue_priorities: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(-32768, 32767),
+        "The order of the queues, the lower number first, where it is not the one in which `queues` names them. A queue without a number has 0.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
-        values.counts(),
+        values.numbers(1, 100_000),
         "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
@@ -241,6 +248,23 @@ class Settings:
         group="Children", metavar="SHARE",
     )  # fmt: skip
 
+    # -- webhooks --------------------------------------------------------------------------------------------------------
+    webhook_secret: tuple[str, ...] = setting(
+        (),
+        values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
+        "What signs the calls of webhooks; two while one is replaced by the other. Without it webhooks are not called by this supervisor.",
+        group="Webhooks", metavar="SECRET", says="none", secret=True,
+    )  # fmt: skip
+    webhook_allow: tuple[str, ...] = setting(
+        (),
+        values.words("host names, addresses or networks", ","),
+        "Who may be called by webhooks though the address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
+        group="Webhooks", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    webhook_timeout: float = setting(
+        10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
+    )
+
     # -- the end ---------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
@@ -312,8 +336,12 @@ class Settings:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The queues to serve, and prefixes of them, without their numbers of workers."""
-        return tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        """The queues to serve, and prefixes of them, the most urgent first, without their numbers of workers."""
+        named = tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        if not self.queue_priorities:
+            return named
+        order = dict(self.queue_priorities)
+        return tuple(sorted(named or (*order, *({"*"} - set(order))), key=lambda queue: order.get(queue, 0)))
 
     @property
     def reserved(self) -> tuple[tuple[str, int], ...]:
@@ -367,6 +395,9 @@ class Settings:
             log_format=self.resolved_log_format(),
             log_level=self.log_level,
             host=socket.gethostname(),
+            webhook_secret=self.webhook_secret,
+            webhook_allow=self.webhook_allow,
+            webhook_timeout=self.webhook_timeout,
         )
 
     def _contradictions(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ _BYTES: Final = {
 }  # fmt: skip
 _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
 _QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
-_COUNT: Final = re.compile(r"((?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*))=([1-9]\d{0,5})")
+_NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -139,16 +139,16 @@ def queues() -> Reader:
     )  # fmt: skip
 
 
-def counts() -> Reader:
+def numbers(low: int, high: int) -> Reader:
     """Read a number for each of some queues."""
-    told = words('queues, or beginnings of them with a *, each with a number from 1 ("media=2,batch*=10")', ",")
+    told = words(f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")', ",")
 
     def read(value: object) -> tuple[tuple[str, int], ...]:
         listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
         found = []
         for word in told.read(listed):
-            match = _COUNT.fullmatch(word)
-            if match is None:
+            match = _NUMBERED.fullmatch(word)
+            if match is None or not low <= int(match[2]) <= high:
                 message = f"{word!r} is not one"
                 raise ValueError(message)
             found.append((match[1], int(match[2])))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from sql.migrate import migrate
 from tests.support.gate import VARIABLE, Gate
@@ -31,12 +30,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def template(cluster: Cluster) -> Iterator[str]:
+def template(cluster: Cluster) -> str:
     """The name of a migrated database that nobody is connected to."""
-    with cluster.database() as dsn:
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            migrate(conn)
-        yield str(conninfo_to_dict(dsn)["dbname"])
+    name = cluster.create("template1")
+    with psycopg.connect(cluster.dsn(name), autocommit=True) as conn:
+        migrate(conn)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,10 @@ class ChildSettings:
     log_format: str = "text"
     log_level: str = "INFO"
     host: str = "localhost"
+    webhook_secret: tuple[str, ...] = field(default=(), repr=False)
+    """What signs the calls of webhooks; without it they are not called here."""
+    webhook_allow: tuple[str, ...] = ()
+    webhook_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from handlers._handler import AnyHandler
     from workers.main import Body
+    from workers.seat import ChildSettings
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -91,7 +92,17 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
         problems.append(say_none_found(settings.handlers))
     for problem in problems:
         _say_problem(body, problem)
-    return None if problems else (found.kinds, Hooks(all_hooks(more, found)))
+    return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+
+
+def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
+    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    if not settings.webhook_secret:
+        return {}
+    from handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+
+    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
 
 
 def begin(body: Body, caller: Caller) -> bool:

@@ -20,7 +20,7 @@ WITH gone AS MATERIALIZED (
            unnest(%(keeps)s::integer[]), unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[])
            ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
                    payload, extras, job, ran, ago, keep, result, usage, progress)
-     WHERE keep > 0
+     WHERE keep > 0 OR (extras).webhook IS NOT NULL
 ), told AS MATERIALIZED (
     -- After the row is gone, and not before: see migrations/0013.
     SELECT jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(g.jobs) AS j))

@@ -41,7 +41,7 @@ WITH said AS MATERIALIZED (
            crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
            queue, kind, payload, extras, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
-     WHERE (outcome = 'ok' AND keep IS DISTINCT FROM 0) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
+     WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR (extras).webhook IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
 ), later AS (
     INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
                                    queue, kind, payload, extras)

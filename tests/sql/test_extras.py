@@ -189,3 +189,79 @@ def test_who_cannot_be_kept_to_a_tenant_is_not_granted_one(queue, tenants):
 
 def test_until_somebody_is_granted_a_tenant_there_is_no_row_security(queue):
     assert queue.run("SELECT count(*) FROM pg_class WHERE relrowsecurity") == [(0,)]
+
+
+def told(queue):
+    return [row[0] for row in queue.run("SELECT payload FROM jobherd.ready WHERE kind = 'jobs:webhook' ORDER BY id")]
+
+
+HOOKED = '{"webhook": "https://example.com/done", "tenant": "acme", "queue": "mail"}'
+
+
+@pytest.mark.promise("D40")
+@pytest.mark.parametrize("outcome", ["ok", "failed", "poison", "cancelled", "expired"])
+def test_every_end_is_told_once_in_the_transaction_that_ends_the_job(queue, outcome):
+    job = queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", HOOKED)[0][0]
+    plain = queue.enqueue("a:b", queue="mail")
+    child = queue.child()
+    claimed = child.claim(10)
+    assert [one.id for one in claimed] == [job, plain]
+    child.settle(claimed[0].token, [job, plain], outcome, error="why", result='{"pages": 3}' if outcome == "ok" else None, keep=0)
+    ((message,), (row,)) = told(queue), queue.run("SELECT queue, tenant FROM jobherd.jobs WHERE kind = 'jobs:webhook'")
+    assert row == ("mail", "acme")
+    assert message["url"] == "https://example.com/done"
+    event = message["event"]
+    assert (event["id"], event["kind"], event["queue"], event["tenant"], event["attempts"]) == (job, "a:b", "mail", "acme", 1)
+    assert event["state"] == {"ok": "completed", "poison": "failed"}.get(outcome, outcome)
+    assert event["result"] == ({"pages": 3} if outcome == "ok" else None)
+
+
+def test_a_whole_batch_that_went_well_is_told_of_though_nothing_of_it_is_kept(queue):
+    put(queue)
+    child = queue.child()
+    (one,) = child.claim(10)
+    parameters = child.settlement(one.token, [one.id], "ok") | {"keeps": [0], "ago": [0.0]}
+    child.connection.execute(queue.text("settle_completed"), parameters)
+    assert [message["event"]["state"] for message in told(queue)] == ["completed"]
+
+
+def test_a_retry_that_is_not_the_end_is_not_told_and_a_large_result_is_left_out(queue):
+    job = put(queue)
+    child = queue.child()
+    child.settle(child.claim(10)[0].token, [job], "retry", error="why")
+    assert told(queue) == []
+    child.settle(child.claim(10)[0].token, [job], "ok", result='"' + "x" * 10_000 + '"')
+    (message,) = told(queue)
+    assert (message["event"]["result"], message["event"]["result_omitted"]) == (None, True)
+
+
+@pytest.mark.parametrize("how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"])
+def test_an_end_without_a_settlement_is_told_too(queue, how):
+    job = put(queue, options='{"webhook": "https://example.com/done", "max_attempts": 1}')
+    supervisor, child = queue.supervisor(), None
+    if how == "cancelled while it waits":
+        queue.run("SELECT jobherd.cancel(%s)", job)
+    else:
+        child = supervisor.child()
+        child.claim(1)
+        if how == "its host is lost":
+            queue.supervisor().reclaim(dead=[supervisor.id])
+        elif how == "its child is lost":
+            queue.run("SELECT jobherd.cancel(%s)", job)
+            child.release()
+        else:
+            queue.run("DELETE FROM jobherd.children WHERE id = %s", child.id)
+            queue.connection.execute(queue.text("release_orphans"))
+    (message,) = told(queue)
+    assert (message["event"]["id"], message["event"]["state"]) == (
+        job,
+        "failed" if how in {"its host is lost", "nobody knows its child"} else "cancelled",
+    )
+
+
+def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
+    job = put(queue)
+    with queue.connection.transaction(force_rollback=True):
+        queue.run("SELECT jobherd.cancel(%s)", job)
+        assert len(told(queue)) == 1
+    assert told(queue) == []

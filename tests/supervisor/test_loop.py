@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,15 @@ def supervisor():
     for board in supervisor.crew.boards:
         board.close()
     os.close(supervisor.notice.fd)
+
+
+@pytest.mark.promise("C23")
+@pytest.mark.parametrize(("coalesce", "calls"), [(1, 7), (3, 3), (1000, 1)])
+def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(supervisor, coalesce, calls):
+    supervisor.settings = replace(supervisor.settings, coalesce_notifies=coalesce, queues=("a", "b*"))
+    supervisor.courier.notifications = [*"aaaa", "bb", "bc", "b", "c"]
+    supervisor._take_notifications()
+    assert supervisor.fleet.calls == calls
 
 
 @pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the keeper"])

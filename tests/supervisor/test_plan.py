@@ -366,6 +366,48 @@ def test_hup_replaces_one_by_one_and_never_goes_below():
     assert sum(slot.counts for slot in story.fleet.workers()) == 2
 
 
+@pytest.mark.promise("C17", "C18")
+def test_a_queue_keeps_its_workers_whoever_is_replaced():
+    story = Story(workers=3, reserved=(("high", 1), ("low", 1))).up()
+
+    def served():
+        return sorted(slot.reserved for slot in story.fleet.workers() if slot.counts)
+
+    assert served() == ["", "high", "low"]
+    story.dies(next(slot.number for slot in story.fleet.workers() if slot.reserved == "high"))
+    story.step(60)
+    assert served() == ["", "high", "low"]
+    story.up().fleet.told(signal.SIGHUP, story.now)
+    for _ in range(3):
+        story.up()
+        for slot in story.fleet.workers():
+            if slot.state is State.LEAVING:
+                story.dies(slot.number, LEFT)
+    assert served() == ["", "high", "low"]
+    assert not story.fleet.reloading
+
+
+def test_a_call_reaches_everybody_where_the_first_idle_one_may_serve_another_queue():
+    story = Story(reserved=(("high", 1),)).up()
+    story.idle(0, 1)
+    story.fleet.called()
+    assert story.names() == [("Nudge", 0), ("Nudge", 1)]
+
+
+@pytest.mark.promise("E7")
+def test_when_gates_change_claimed_jobs_go_back_whatever_they_may_wait_otherwise():
+    story = Story(hold=0.0).up()
+    slot = story.runs(0)
+    story.fleet.saw_held(slot, slot.now, story.now)
+    assert slot.late is None, "whole batches, whatever they take"
+    story.fleet.gates_changed(story.now)
+    story.fleet.saw_held(slot, slot.now, story.now)
+    assert ("Relieve", 0) in story.names()
+    slot.relieved = 0
+    story.fleet.saw_held(slot, slot.now, story.now + 1)
+    assert slot.late is None
+
+
 def test_hup_with_broken_code_leaves_the_old_children_in_place():
     story = Story().up()
     story.fleet.told(signal.SIGHUP, story.now)

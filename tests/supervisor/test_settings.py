@@ -104,6 +104,8 @@ def test_a_dsn_is_never_in_an_error():
         ("max_rss", "900MB", 900_000_000), ("max_rss", "2GiB", 2 << 30), ("max_rss", "64M", 64 << 20), ("max_rss", 32_000_000, 32_000_000),
         ("max_rss", "0", 0), ("max_age", "1d", 86400.0), ("max_age", "0", 0.0), ("jitter", "0.25", 0.25),
         ("queues", "a, b,,a", ("a", "b")), ("queues", ["a", "b"], ("a", "b")),
+        ("queues", "high:2,batch*,*", ("high:2", "batch*", "*")), ("queue_priorities", "a=-1, b*=2", (("a", -1), ("b*", 2))),
+        ("queue_max_concurrency", "media=2", (("media", 2),)), ("queue_max_concurrency", {"media": 2}, (("media", 2),)),
         ("handlers", "./a:/b:c.d", ("./a", "/b", "c.d")), ("handlers", ["./a:b", "c"], ("./a:b", "c")),
         ("http", "0.0.0.0:80", ("0.0.0.0", 80)), ("http", ":8790", ("0.0.0.0", 8790)), ("http", "[::1]:1", ("::1", 1)),
         ("http", "off", None), ("http", False, None), ("http", "localhost:0", ("localhost", 0)),
@@ -123,6 +125,8 @@ def test_values_are_read(name, text, value):
         ("max_workers", "0"), ("batch", "0"), ("batch", "1001"), ("poll", "0.5"), ("poll", "nan"), ("poll", "inf"), ("poll", True),
         ("poll", "5 parsecs"), ("lease", "2s"), ("max_age", "0.5"), ("max_age", "-1"), ("max_rss", "1MB"), ("max_rss", "1XB"),
         ("max_rss", "-900MB"), ("jitter", "0.6"), ("jitter", "nan"), ("queues", "A"), ("queues", ["a", 3]), ("queues", 3),
+        ("queues", "a:0"), ("queues", "a*b"), ("queue_max_concurrency", "a=0"), ("queue_max_concurrency", "a"), ("queue_priorities", "a=x"),
+        ("coalesce_notifies", "0"), ("max_claim_batch", "1001"), ("max_claim_per_worker", "-1"),
         ("http", "8790"), ("http", "a:b"), ("http", "a:70000"), ("http", "::1:80"), ("http", True), ("http", 8790),
         ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
         ("schema", "a; drop"), ("schema", 3), ("dsn", " "), ("dsn", 5), ("handlers", 3),
@@ -139,6 +143,28 @@ def test_settings_that_cannot_both_be_meant_are_refused():
     assert "workers = 9 (from --workers) is more than max_workers = 8 (from JOBHERD_MAX_WORKERS)" in problem
     assert "respawn_max" in refused({"respawn_initial": "50"})[0]
     assert "db_retry_max" in refused({"db_retry_initial": "50"})[0]
+    (problem,) = refused({"queues": "high:3,low:1,other", "workers": "4"})
+    assert "queues = high:3,low:1,other (from --queues) keeps 4 workers for queues of their own, workers = 4 (from --workers)" in problem
+
+
+@pytest.mark.promise("C21")
+def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
+    assert load({"queues": "b,a:1", "workers": "2"}).served == ("b", "a")
+    assert load({"queues": "b,a,c", "queue_priorities": "a=-1,b=9"}).served == ("a", "c", "b")
+    assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), "all others are served too, as if with 0"
+
+
+@pytest.mark.promise("C19", "C20")
+def test_a_claim_takes_no_more_than_each_of_its_limits():
+    assert load({}).child(dsn="x").batch == 500
+    assert load({"max_claim_batch": "20"}).child(dsn="x").batch == 20
+    assert load({"max_claim_batch": "20", "max_claim_per_worker": "7"}).child(dsn="x").batch == 7
+
+
+def test_which_queues_are_served():
+    served = load({"queues": "high:1,batch*"})
+    assert [queue for queue in ("high", "higher", "batch", "batch-eu", "b") if served.serves(queue)] == ["high", "batch", "batch-eu"]
+    assert load({}).serves("any")
 
 
 def test_only_what_is_asked_for_is_read():

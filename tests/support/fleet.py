@@ -215,7 +215,7 @@ class Fleet:
 
 
 class Stage(Queue):
-    """A database that tells what happens in it, and the supervisors of a test."""
+    """A database that tells what happens in it, and the supervisors of a test. audit: make it tell."""
 
     def __init__(self, dsn: str, folder: Path, *, environment: Mapping[str, str] | None = None, audit: bool = True) -> None:
         super().__init__(dsn)

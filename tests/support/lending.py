@@ -90,6 +90,15 @@ class Lending:
             return False
 
 
+def prepare(cluster: Cluster, template: str, *statements: str) -> Lending:
+    """Lend databases that are copies of a template in which that was done."""
+    name = cluster.create(template)  # and never dropped: the server would write and sync what is thrown away with it in a moment
+    with psycopg.connect(cluster.dsn(name), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return Lending(cluster, name)
+
+
 def look_at(connection: psycopg.Connection[Any]) -> Pristine:
     names = [name for (name,) in connection.execute(CATALOGS)]
     each = [sql.SQL(CATALOG).format(name=sql.Literal(name), table=sql.Identifier(name)) for name in names]

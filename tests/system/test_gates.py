@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -16,6 +17,7 @@ FLEETS = 4
 SAMPLES = 3000
 
 
+@pytest.mark.promise("C41")
 def test_four_supervisors_never_run_one_too_many(stage: Stage):
     """Jobs of a millisecond, sampled as fast as one session can read."""
     stage.run("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 't:spin', max_running => 2)")
@@ -58,6 +60,7 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
     assert one.stop() == other.stop() == 0
 
 
+@pytest.mark.promise("E7")
 def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, batch=10, hold=0, poll="300s")
     with stage.connection.transaction():
@@ -80,6 +83,7 @@ def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(s
     assert fleet.stop() == 0
 
 
+@pytest.mark.promise("C17", "C18", "E26")
 def test_reserved_workers_serve_their_queue_alone(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queues="high:1,batch*", poll="300s")
     stage.enqueue("t:gate", '{"label": "long"}', queue="batch-1")

@@ -94,7 +94,8 @@ def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, 
     assert child.dismiss() == EXIT_LEFT
 
 
-def test_an_exception_whose_text_never_ends_is_given_up_after_some_seconds(bench: Bench):
+def test_an_exception_whose_text_never_ends_is_given_up_after_some_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.execute.JUDGING", 0.5)  # the child is a fork of this process
     child, row = run(bench, "act:raises", "retrying", what="endless")
     assert row["error_code"] == "UNHANDLED_ERROR"
     assert child.wait() == EXIT_WORN

@@ -48,7 +48,7 @@ def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
         "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs)"
         " SELECT 1, %(token)s, clock_timestamp() - make_interval(secs => %(age)s), %(queue)s, array_agg(r)"
         "   FROM (SELECT * FROM jobherd.ready LIMIT 0) AS none RIGHT JOIN generate_series(1, %(jobs)s) ON false"
-        "   CROSS JOIN LATERAL (SELECT row(1, now(), now(), null, null, null, 0, 0, null, 0, false, %(queue)s, 'k', '{}')::jobherd.ready AS r) AS one",
+        "   CROSS JOIN LATERAL (SELECT row(1, now(), now(), null, null, null, 0, 0, null, 0, false, %(queue)s, 'k', '{}', null)::jobherd.ready AS r) AS one",
         {"queue": queue, "jobs": jobs, "age": age, "token": token},
     )
 
@@ -104,6 +104,16 @@ def test_a_paused_queue_is_shown_as_paused(database, conn, always):
         assert child.scrape().of("jobherd_queue_paused", queue="media") == 1
         conn.execute("SELECT jobherd.resume('media')")
         assert child.scrape().of("jobherd_queue_paused", queue="media") == 0
+
+
+def test_caps_and_what_is_taken_of_them_are_shown(database, conn, always):
+    conn.execute("SELECT jobherd.set_cap(kind => 'k', max_running => 3), jobherd.pause('*')")
+    hold(conn, "default", jobs=2, age=20, token=1)
+    with Web(database) as child:
+        scrape = child.scrape()
+    assert scrape.all("jobherd_paused") == {("*", "all"): 1, ("k", "kind"): 0}
+    assert scrape.all("jobherd_cap_limit") == {("k", "kind"): 3}
+    assert scrape.all("jobherd_cap_running") == {("k", "kind"): 2}
 
 
 def test_a_count_stops_at_its_cap_and_says_so(database, conn, always, monkeypatch):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
@@ -73,6 +73,17 @@ class Measured:
     depths: Mapping[str, Depth] = field(default_factory=dict)
 
 
+class Gate(NamedTuple):
+    """What somebody has paused or capped."""
+
+    scope: str
+    name: str
+    paused: bool
+    most: int | None
+    """How many of its jobs may run at a time, over all hosts."""
+    running: int | None
+
+
 class Measurer:
     """Measures on a session of its own, at most one measurement at a time."""
 
@@ -97,6 +108,7 @@ class Measurer:
         self._failing: set[str] = set()
         self._found: dict[str, Measured] = {}
         self._paused: dict[str, bool] = {}
+        self._gates: list[Gate] = []
 
     def hurry(self) -> None:
         """End the rest after a failure: perhaps the database is back."""
@@ -118,6 +130,10 @@ class Measurer:
     def paused(self) -> dict[str, bool]:
         """Return for every known queue whether it is paused; nothing when that is stale."""
         return self._paused if self.latest() else {}
+
+    def gates(self) -> list[Gate]:
+        """Return what is paused or capped; nothing when that is stale."""
+        return self._gates if self.latest() else []
 
     async def close(self) -> None:
         """Let go of the session."""
@@ -165,6 +181,10 @@ class Measurer:
         for queue in self._paused:  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
             if len(known) < QUEUES:
                 known.setdefault(queue, False)
+        gates = await connection.execute(sql.load("list_gates", self._schema), {"most": QUEUES})
+        self._gates = [
+            Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in await gates.fetchall()
+        ]
         for state in STATES:
             try:
                 cursor = await connection.execute(sql.load(f"measure_{state}", self._schema), wanted)

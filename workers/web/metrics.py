@@ -290,7 +290,15 @@ class JobherdCollector(Collector):
                 oldest.add_metric([queue, state], depth.oldest if depth else 0)
         for queue, held in queues.items():
             paused.add_metric([queue], held)
-        yield from (jobs, capped, oldest, paused, at)
+        gate = GaugeMetricFamily("jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"])
+        limit = GaugeMetricFamily("jobherd_cap_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"])
+        taken = GaugeMetricFamily("jobherd_cap_running", "How many of them run, over all hosts.", labels=["scope", "name"])
+        for each in self._measurer.gates():
+            gate.add_metric([each.scope, each.name], each.paused)
+            if each.most is not None:
+                limit.add_metric([each.scope, each.name], each.most)
+                taken.add_metric([each.scope, each.name], each.running or 0)
+        yield from (jobs, capped, oldest, paused, gate, limit, taken, at)
 
 
 def _now(board: Board) -> Now | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from handlers import _client, configure
@@ -70,17 +69,12 @@ class Forge:
 
 
 @pytest.fixture(scope="session")
-def forge_template(cluster: Cluster, template: str) -> Iterator[str]:
-    """The name of a database that has the forge's tables."""
-    with cluster.database(template=template) as dsn:
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            migrate(conn, area="forge")
-        yield str(conninfo_to_dict(dsn)["dbname"])
-
-
-@pytest.fixture(scope="session")
-def forges(cluster: Cluster, forge_template: str) -> Lending:
-    return Lending(cluster, forge_template)
+def forges(cluster: Cluster, template: str) -> Lending:
+    """Databases that have the forge's tables."""
+    name = cluster.create(template)
+    with psycopg.connect(cluster.dsn(name), autocommit=True) as conn:
+        migrate(conn, area="forge")
+    return Lending(cluster, name)
 
 
 @pytest.fixture

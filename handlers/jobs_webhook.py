@@ -1,0 +1,188 @@
+"""jobs:webhook: tell a URL that a job is over.
+
+The database puts one such job into the queue in the transaction that ends a job with a webhook, so it is never forgotten, and told at least
+once. The URL comes from whoever enqueues, who need not be trusted: so nothing is called that a stranger could not call himself. A name is
+resolved here and the connection goes to the address that was looked at; redirects are not followed; proxies of the environment are not used.
+Nothing that the other side answers is kept but its status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from handlers import Backoff, Failed, Job, Poison, Retry, handler
+
+FORBIDDEN: Final = "WEBHOOK_FORBIDDEN"
+REFUSED: Final = "WEBHOOK_REFUSED"
+UNREACHABLE: Final = "WEBHOOK_UNREACHABLE"
+UNSIGNED: Final = "WEBHOOK_UNSIGNED"
+
+_LONGEST_WAIT: Final = 3600.0
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How webhooks are called.
+
+    secrets: each signs; more than one while one is replaced by another. allow: names of hosts, addresses and networks that may be private,
+    and called by plain http. timeout: seconds for each step of a call.
+    """
+
+    secrets: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    timeout: float = 10.0
+
+
+_rules = Rules()
+
+
+def set_rules(rules: Rules) -> None:
+    """Say how webhooks are called by this process."""
+    global _rules  # set once, at the boot of a worker
+    _rules = rules
+
+
+@handler("jobs:webhook", timeout="60s", max_attempts=8, backoff=Backoff(base="10s", factor=3, jitter=0.2, cap="6h"))
+def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:
+    """Send `event` to `url` as signed JSON, and return the status of the answer.
+
+    Raises Failed if the other side does not answer with 2xx, Retry if it says when to come again, Poison if it answers 410 or may not be
+    called. Enqueued by the database.
+
+    >>> deliver.enqueue(url="https://example.com/done", event={"id": 7})  # doctest: +SKIP
+    43
+    """
+    rules = _rules
+    if not rules.secrets:
+        message = "no webhook_secret is set, and nothing is sent unsigned: set JOBHERD_WEBHOOK_SECRET where the supervisor runs"
+        raise Failed(message, code=UNSIGNED)
+    body = orjson.dumps(event)
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "jobherd",
+        "Jobherd-Signature": sign(body, rules.secrets, at=int(time.time())),
+        "Jobherd-Delivery": str(job.id),
+        "Jobherd-Attempt": str(job.attempt),
+    }
+    status, again = _post(url, body, headers, rules)
+    if 200 <= status < 300:
+        return {"status": status}
+    if status == http.client.GONE:
+        message = "the receiver answered 410: it wants no more of this"
+        raise Poison(message, code=REFUSED)
+    if again is not None and status in {http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE}:
+        raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and said when to come again")
+    message = f"the receiver answered {status}" + ("; redirects are not followed" if 300 <= status < 400 else "")
+    raise Failed(message, code=REFUSED)
+
+
+def sign(body: bytes, secrets: tuple[str, ...], *, at: int) -> str:
+    """Return the signature header: the time, and for each secret the HMAC-SHA256 of the time, a dot and the body, in hex.
+
+    >>> sign(b"{}", ("a secret of some length",), at=1700000000)[:17]
+    't=1700000000,v1=5'
+    """
+    signed = b"%d.%s" % (at, body)
+    return ",".join([f"t={at}", *(f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}" for secret in secrets)])
+
+
+def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple[int, float | None]:
+    """Return the status of the answer, and the seconds it asks to wait."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        parts, host, port = urlsplit(""), "", 0
+    if parts.scheme not in {"http", "https"} or not host or parts.username is not None:
+        message = "the webhook is no URL like https://example.com/done"
+        raise Poison(message, code=FORBIDDEN)
+    addresses = _resolve(host, port)
+    if not all(_may_call(host, address, encrypted=parts.scheme == "https", allow=rules.allow) for address in addresses):
+        message = (
+            f"the webhook's host {host!r} may not be called: only https to public addresses may, "
+            "and what webhook_allow names where the supervisor runs"
+        )
+        raise Poison(message, code=FORBIDDEN)
+    connection = _Connection(host, port, addresses, timeout=rules.timeout, encrypted=parts.scheme == "https")
+    try:
+        connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
+        answer = connection.getresponse()
+        return answer.status, _seconds(answer.getheader("Retry-After"))
+    except (OSError, http.client.HTTPException) as problem:
+        message = f"the webhook's host {host!r} could not be reached: {type(problem).__name__}"
+        raise Failed(message, code=UNREACHABLE) from problem
+    finally:
+        connection.close()
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    try:
+        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+    except (OSError, UnicodeError) as problem:
+        message = f"the webhook's host {host!r} has no address"
+        raise Failed(message, code=UNREACHABLE) from problem
+
+
+def _may_call(host: str, address: str, *, encrypted: bool, allow: tuple[str, ...]) -> bool:
+    """Return whether an address may be called: by https if it is a stranger's as well as ours, and however if its name or net is allowed."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    for word in allow:
+        if word.lower() == host.lower():
+            return True
+        try:
+            if found in ipaddress.ip_network(word, strict=False):
+                return True
+        except ValueError:
+            continue  # a name
+    return encrypted and all(one.is_global and not one.is_multicast for one in _meant_by(found))
+
+
+def _meant_by(address: _Address) -> list[_Address]:
+    """Return an address and those that it stands for: a private one may be wrapped in one that looks public."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    wrapped: list[_Address | None] = [address, address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64:
+        wrapped.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    mapped = address.ipv4_mapped
+    return [one for one in wrapped if one is not None and not (mapped is not None and one is address)]
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to addresses that were looked at, and no name is resolved again: it might be another one by now."""
+
+    def __init__(self, host: str, port: int, addresses: list[str], *, timeout: float, encrypted: bool) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._addresses = addresses
+        self._encrypted = encrypted
+        if encrypted:
+            self.default_port = 443  # or the header Host would name it
+
+    def connect(self) -> None:
+        """Connect to the first address that answers."""
+        for place, address in enumerate(self._addresses, 1):
+            try:
+                self.sock = socket.create_connection((address, self.port), self.timeout)
+                break
+            except OSError:
+                if place == len(self._addresses):
+                    raise
+        if self._encrypted:
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)

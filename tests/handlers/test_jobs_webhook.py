@@ -1,0 +1,169 @@
+"""The call of a webhook: what goes over the wire, what the answers mean, and who is not called."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+import pytest
+
+from handlers import jobs_webhook
+from handlers.jobs_webhook import Rules, deliver, sign
+from handlers.testing import run_payload
+
+SECRET = "a secret of some length"
+EVENT = {"id": 7, "state": "completed", "result": {"pages": 3}}
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers as it is told, and keeps what it got."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status, self.headers, self.got = 200, {}, []
+        self.url = f"http://127.0.0.1:{self.server_port}/done?by=us"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def rules():
+    jobs_webhook.set_rules(Rules((SECRET,), ("127.0.0.0/8",), 5.0))
+    yield
+    jobs_webhook.set_rules(Rules())
+
+
+def call(url: str, **fields: object):
+    return run_payload(deliver, {"url": url, "event": EVENT}, **fields)
+
+
+@pytest.mark.promise("D40")
+def test_it_is_sent_as_json_and_signed(receiver: Receiver):
+    ran = call(receiver.url, id=42, attempt=2)
+    assert ran.result == {"status": 200}
+    ((path, headers, body),) = receiver.got
+    assert path == "/done?by=us"
+    assert orjson.loads(body) == EVENT
+    assert (headers["Content-Type"], headers["Jobherd-Delivery"], headers["Jobherd-Attempt"]) == ("application/json", "42", "2")
+    at, signature = (part.partition("=")[2] for part in headers["Jobherd-Signature"].split(","))
+    assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def test_while_a_secret_is_replaced_both_sign():
+    old, new = sign(b"{}", ("old" * 6, "new" * 6), at=5).split(",")[1:]
+    assert [old, new] == [sign(b"{}", (secret * 6,), at=5).split(",")[1] for secret in ("old", "new")]
+    assert sign(b"{}", ("old" * 6,), at=6) != sign(b"{}", ("old" * 6,), at=5), "the time is signed too"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "label", "code", "delay"),
+    [
+        (204, {}, "ok", None, None),
+        (500, {}, "retry", "WEBHOOK_REFUSED", None),
+        (302, {"Location": "http://169.254.169.254/"}, "retry", "WEBHOOK_REFUSED", None),
+        (410, {}, "poison", "WEBHOOK_REFUSED", None),
+        (429, {"Retry-After": "120"}, "retry", "NACK", 120.0),
+        (503, {"Retry-After": "999999"}, "retry", "NACK", 3600.0),
+        (503, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, "retry", "WEBHOOK_REFUSED", None),
+    ],
+)
+def test_what_the_receiver_answers(receiver: Receiver, status, headers, label, code, delay):
+    receiver.status, receiver.headers = status, headers
+    outcome = call(receiver.url).outcome
+    assert (outcome.label, outcome.code) == (label, code)
+    assert delay is None or outcome.delay == delay
+    assert len(receiver.got) == 1, "a redirect is not followed"
+
+
+@pytest.mark.parametrize("address", [
+    "127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255",
+    "::1", "fe80::1", "fc00::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "::", "2001:db8::1",
+])  # fmt: skip
+def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.MonkeyPatch):
+    jobs_webhook.set_rules(Rules((SECRET,)))
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    public = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.215.14", 443))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [public, (kind, socket.SOCK_STREAM, 6, "", (address, 443))])
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
+    outcome = call("https://innocent.example/done").outcome
+    assert (outcome.label, outcome.code) == ("poison", "WEBHOOK_FORBIDDEN")
+    assert address not in (outcome.error or ""), "what a name stands for inside is nobody's business"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://93.184.215.14/", "ftp://example.com/", "https://a:b@example.com/", "https:///x", "https://x:port/"]
+)
+def test_other_urls_are_not_called(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
+    assert call(url).outcome.code == "WEBHOOK_FORBIDDEN"
+
+
+def test_the_connection_goes_to_the_address_that_was_looked_at(receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
+    jobs_webhook.set_rules(Rules((SECRET,), ("Hooks.Internal",)))
+    looked = []
+
+    def once(host: str, *_: object, **__: object):
+        looked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(jobs_webhook.socket, "getaddrinfo", once)
+    connections = []
+    real = socket.socket.connect
+    monkeypatch.setattr(socket, "create_connection", lambda at, limit: connections.append(at) or _connect(real, at))
+    assert call(f"http://hooks.internal:{receiver.server_port}/").result == {"status": 200}
+    assert (looked, connections) == (["hooks.internal"], [("127.0.0.1", receiver.server_port)])
+    assert receiver.got[0][1]["Host"] == f"hooks.internal:{receiver.server_port}"
+
+
+def _connect(connect, at):
+    connection = socket.socket()
+    connect(connection, at)
+    return connection
+
+
+def test_nothing_is_sent_unsigned(receiver: Receiver):
+    jobs_webhook.set_rules(Rules((), ("127.0.0.1",)))
+    outcome = call(receiver.url).outcome
+    assert (outcome.label, outcome.code) == ("retry", "WEBHOOK_UNSIGNED")
+    assert receiver.got == []
+
+
+def test_who_does_not_answer_is_tried_again():
+    with contextlib.closing(socket.socket()) as bound:
+        bound.bind(("127.0.0.1", 0))  # and nobody listens
+        outcome = call(f"http://127.0.0.1:{bound.getsockname()[1]}/").outcome
+    assert (outcome.label, outcome.code) == ("retry", "WEBHOOK_UNREACHABLE")
+
+
+def test_plain_text_where_tls_is_spoken_is_no_call(receiver: Receiver):
+    assert call(receiver.url.replace("http:", "https:")).outcome.code == "WEBHOOK_UNREACHABLE"
+    assert receiver.got == []

@@ -1,0 +1,56 @@
+"""A webhook under a supervisor: the end of a job reaches whoever was to be told of it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import queue
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+
+SECRET = "a-secret-of-some-length"
+
+
+@pytest.mark.promise("D40")
+def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: Stage):
+    got: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
+    answers = iter([500, 200])
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.put((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(next(answers))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            stage.run_fleet(workers=1, poll="300s", webhook_secret=SECRET, webhook_allow="127.0.0.1")
+            url = f"http://127.0.0.1:{server.server_port}/done"
+            job = stage.call("SELECT jobherd.enqueue('t:noop', '{}', json_build_object('webhook', %s::text, 'tenant', 'acme')::jsonb)", url)
+            headers, body = got.get(timeout=30)
+            webhook = int(headers["Jobherd-Delivery"])
+            stage.wait_state(webhook, "retrying")
+            assert stage.call("SELECT jobherd.retry(%s)", webhook) == "ready"  # its back-off is ten seconds
+            again, same = got.get(timeout=30)
+            stage.wait_state(webhook, "completed")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert body == same
+    event = orjson.loads(body)
+    assert (event["id"], event["kind"], event["state"], event["tenant"], event["code"]) == (job, "t:noop", "completed", "acme", None)
+    assert [headers["Jobherd-Attempt"], again["Jobherd-Attempt"]] == ["1", "2"]
+    at, signature = (part.partition("=")[2] for part in again["Jobherd-Signature"].split(","))
+    assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + same, hashlib.sha256).hexdigest()
+    assert stage.job(webhook)["result"] == {"status": 200}

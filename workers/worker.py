@@ -235,7 +235,7 @@ class Worker:
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
         if self._last[0]:
-            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
+            self._session.run("tell_sleepers", {"queue": "*"})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
         self._transactions.close()

@@ -60,6 +60,31 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
     assert one.stop() == other.stop() == 0
 
 
+def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(stage: Stage, gate: Gate):
+    stage.run("SELECT jobherd.set_cap(kind => 't:once', max_running => 1)")
+    one = stage.run_fleet(workers=1, queues="one", poll="300s")
+    other = stage.run_fleet(workers=1, queues="two", poll="300s")
+    parked = "SELECT count(*) FROM jobherd.parked"
+
+    first = stage.enqueue("t:once", '{"label": "first"}', queue="one")
+    arrival = gate.wait_arrival("first")
+    second = stage.enqueue("t:once", '{"label": "second"}', queue="two")
+    stage.wait(lambda: stage.call(parked) == 1, "the second job has been met, and stands aside")
+    os.kill(arrival.pid, signal.SIGKILL)
+    arrival = gate.wait_arrival("second")  # nobody claims for the dead: its job has failed, and nothing became ready
+    assert stage.state(first) == "failed"
+
+    third = stage.enqueue("t:once", '{"label": "third"}', queue="one")
+    stage.wait(lambda: stage.call(parked) == 1, "the third stands aside")
+    other.signal(signal.SIGTERM)
+    other.wait_log("draining")
+    arrival.open()
+    gate.wait_arrival("third").open()  # nor does who has left
+    stage.wait_all([second, third], "completed")
+    assert other.wait_exit() == 0
+    assert one.stop() == 0
+
+
 @pytest.mark.promise("E7")
 def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, batch=10, hold=0, poll="300s")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from handlers._enqueue import Options, Statement, check_options, copy_jobs, enqueue_jobs, reserve_jobs
+from handlers._enqueue import Options, Statement, check_options, copy_jobs, enqueue_jobs, note_demands, reserve_jobs
 from handlers._payload import PayloadError, check_payload
 from handlers._policy import check_kind
 
@@ -38,6 +38,8 @@ class Chunk:
     kind: str
     texts: list[str]
     options: Options
+    costs: list[dict[str, float]] | None = None
+    """What each costs, where that is not left to the kind."""
 
     @property
     def is_large(self) -> bool:
@@ -51,6 +53,16 @@ class Chunk:
     def reserve(self) -> Statement[Reserved]:
         """Ask for ids first, and for what the options mean now."""
         return reserve_jobs(self.kind, len(self.texts), self.options)
+
+    def demands(self, ids: list[int]) -> Statement[None] | None:
+        """Say what the jobs cost, which have these ids; None if there is nothing to say."""
+        costs = [self.options.cost] * len(ids) if self.options.cost is not None else self.costs
+        return None if costs is None else note_demands(ids, costs)
+
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether it is all or nothing by itself, without a transaction around it."""
+        return self.costs is None and self.options.cost is None
 
     def copy(self, reserved: Reserved) -> Statement[None]:
         """Then copy it under these ids."""

@@ -83,7 +83,10 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str | Non
                 copy.write(statement.lines)
             return statement.read([], ())
         cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(cursor.fetchall() if cursor.description else [], _names(cursor))
+        rows = (
+            cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        )  # a pipeline knows no description before its rows
+        return statement.read(rows, _names(cursor))
 
 
 async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str | None = None) -> T:
@@ -95,14 +98,15 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
                 await copy.write(statement.lines)
             return statement.read([], ())
         await cursor.execute(_text(statement, schema), statement.parameters)
-        return statement.read(await cursor.fetchall() if cursor.description else [], _names(cursor))
+        rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
+        return statement.read(rows, _names(cursor))
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str | None = None) -> list[int]:
     """Put jobs into the queue on the caller's own connection, all or none of them, and return their ids in order."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
-    if len(ahead) < 2:  # the usual case; a chunk is all or nothing by itself
+    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):  # the usual case; a chunk is all or nothing by itself
         return _put_one(connection, ahead[0], schema) if ahead else []
     if not connection.autocommit:
         with psycopg.Cursor(connection) as cursor:
@@ -118,7 +122,7 @@ async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schem
     """Put jobs into the queue on the caller's own asynchronous connection, all or none of them, and return their ids in order."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
-    if len(ahead) < 2:
+    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):
         return await _aput_one(connection, ahead[0], schema) if ahead else []
     if not connection.autocommit:
         async with psycopg.AsyncCursor(connection) as cursor:
@@ -132,18 +136,26 @@ async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schem
 
 def _put_one(connection: Connection, chunk: Chunk, schema: str | None) -> list[int]:
     if not chunk.is_large or _is_pipeline(connection):
-        return run_on(connection, chunk.statement(), schema=schema)
-    reserved = run_on(connection, chunk.reserve(), schema=schema)
-    run_on(connection, chunk.copy(reserved), schema=schema)
-    return reserved.ids
+        ids = run_on(connection, chunk.statement(), schema=schema)
+    else:
+        reserved = run_on(connection, chunk.reserve(), schema=schema)
+        run_on(connection, chunk.copy(reserved), schema=schema)
+        ids = reserved.ids
+    if (demands := chunk.demands(ids)) is not None:
+        run_on(connection, demands, schema=schema)
+    return ids
 
 
 async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str | None) -> list[int]:
     if not chunk.is_large or _is_pipeline(connection):
-        return await arun_on(connection, chunk.statement(), schema=schema)
-    reserved = await arun_on(connection, chunk.reserve(), schema=schema)
-    await arun_on(connection, chunk.copy(reserved), schema=schema)
-    return reserved.ids
+        ids = await arun_on(connection, chunk.statement(), schema=schema)
+    else:
+        reserved = await arun_on(connection, chunk.reserve(), schema=schema)
+        await arun_on(connection, chunk.copy(reserved), schema=schema)
+        ids = reserved.ids
+    if (demands := chunk.demands(ids)) is not None:
+        await arun_on(connection, demands, schema=schema)
+    return ids
 
 
 def _is_pipeline(connection: Connection | AsyncConnection) -> bool:

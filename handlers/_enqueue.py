@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+import orjson
+
+from handlers._demands import check_amounts
 from handlers._durations import Duration, at_least_zero, positive
 from handlers._payload import PayloadError, check_bytes, decode_payload
 from handlers._policy import check_queue, check_tenant, check_webhook, check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -51,6 +54,7 @@ class Options:
     max_attempts: int | None = None
     timeout: float | None = None
     good_until: datetime | None = None
+    cost: dict[str, float] | None = None
     tenant: str | None = None
     webhook: str | None = None
     payload_bytes: bytes | None = None
@@ -74,6 +78,7 @@ def check_options(  # one parameter for each option
     max_attempts: int | None = None,
     timeout: Duration | None = None,
     good_until: datetime | None = None,
+    cost: Mapping[str, float] | None = None,
     tenant: str | None = None,
     webhook: str | None = None,
     payload_bytes: bytes | None = None,
@@ -90,6 +95,7 @@ def check_options(  # one parameter for each option
         max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
         timeout=None if timeout is None else positive(timeout, field="timeout"),
         good_until=None if good_until is None else _moment(good_until, field="good_until"),
+        cost=None if cost is None else check_amounts(cost, field="cost"),
         tenant=None if tenant is None else check_tenant(tenant),
         webhook=None if webhook is None else check_webhook(webhook),
         payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
@@ -110,6 +116,11 @@ class Reserved:
 def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
     """Put jobs of one kind into the queue; the answer is their ids in the order of `texts`, which have passed the door."""
     return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
+
+
+def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
+    """Say what each of some jobs costs, in the transaction that enqueued them."""
+    return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
 
 
 def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved]:

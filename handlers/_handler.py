@@ -46,7 +46,8 @@ class Handler(Producer[P], Generic[P, C, R_co]):
 
     def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
         signature = Signature(function) if policy.batch is None else BatchSignature(function)
-        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority))
+        weigh = policy.cost if callable(policy.cost) else None
+        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority), weigh=weigh)
         self.function = function
         self.policy = policy
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -62,6 +63,7 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         return f"<Handler {self.kind} at {self.file}:{self.line}>"
 
 
+Cost: TypeAlias = "Mapping[str, float] | Callable[[Any], Mapping[str, float]]"
 AnyHandler: TypeAlias = "Handler[Any, Any, Any]"
 
 
@@ -107,7 +109,7 @@ def handler(
     transactional: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
-    cost: Mapping[str, float] = ...,
+    cost: Cost = ...,
     flags: Sequence[str] = ...,
 ) -> Decorate: ...
 @overload
@@ -129,7 +131,7 @@ def handler(
     exclusive: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
-    cost: Mapping[str, float] = ...,
+    cost: Cost = ...,
     flags: Sequence[str] = ...,
 ) -> DecorateBatch: ...
 def handler(  # one parameter for each option
@@ -151,7 +153,7 @@ def handler(  # one parameter for each option
     keep_failed: Duration = "30d",
     batch: int | None = None,
     linger: Duration = 0,
-    cost: Mapping[str, float] | None = None,
+    cost: Cost | None = None,
     flags: Sequence[str] = (),
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
@@ -176,7 +178,8 @@ def handler(  # one parameter for each option
     batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
         if all went well, or a list of answers in order, or a dict of answers by job id. Default None: one job a call.
     linger: how long a batch that is not full waits for more jobs when the queue is empty, default 0, at most 60 s.
-    cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}; default nothing.
+    cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}, or a function from the payload to
+        them, asked where the job is enqueued with the handler; default nothing. Of a batch handler: what one call takes.
     flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
 from handlers._demands import check_amounts, check_names
@@ -125,7 +125,8 @@ class Policy:
     batch: int | None = None
     """None: a call is for one job."""
     linger: float = 0.0
-    cost: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = field(default_factory=dict)
+    """A function: what a job costs is computed from its payload where it is enqueued."""
     flags: tuple[str, ...] = ()
 
     @property
@@ -193,7 +194,7 @@ def check_policy(
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),
         linger=_linger(linger, batch),
-        cost=check_amounts(cost, field="cost"),
+        cost=cost if callable(cost) else check_amounts(cost, field="cost"),
         flags=check_names(flags, field="flags"),
     )
 

@@ -17,6 +17,7 @@ from handlers import _bulk, _client, _enqueue
 from handlers._binding import BYTES
 from handlers._bulk import Chunk
 from handlers._client import AsyncClient, Client
+from handlers._demands import check_amounts
 from handlers._payload import check_bytes, check_payload, decode_payload
 
 if TYPE_CHECKING:
@@ -36,11 +37,20 @@ class Producer(Generic[P]):
     """Enqueues jobs of one kind. A `Handler` is one; `Handler.options` makes others.
 
     kind: the handler's name. signature: what its jobs are called with. options: for its jobs. target: where they are enqueued,
-    default the process-wide client.
+    default the process-wide client. weigh: what a job costs, from its payload.
     """
 
-    def __init__(self, kind: str, signature: Signature, options: Options, target: Target | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        signature: Signature,
+        options: Options,
+        target: Target | None = None,
+        *,
+        weigh: Callable[[Any], Mapping[str, float]] | None = None,
+    ) -> None:
         self.kind = kind
+        self._weigh = weigh
         self.signature = signature
         self._options = options
         self._target = target
@@ -60,6 +70,7 @@ class Producer(Generic[P]):
         max_attempts: int | None = None,
         timeout: Duration | None = None,
         good_until: datetime | None = None,
+        cost: Mapping[str, float] | None = None,
         tenant: str | None = None,
         webhook: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
@@ -71,6 +82,7 @@ class Producer(Generic[P]):
         delay: a span of time before they may run ("10m", seconds, timedelta). run_at: the moment instead, a datetime with a zone.
         max_attempts: before they fail for good. timeout: a span of time for one attempt.
         good_until: a datetime with a zone after which they are not started any more.
+        cost: what each takes of its host while it runs, amounts by name.
         tenant: whose jobs they are. webhook: a URL that is told of each one's end.
         connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
         Raises ValueError or TypeError that name the field, the value and the remedy.
@@ -89,6 +101,7 @@ class Producer(Generic[P]):
             max_attempts=max_attempts,
             timeout=timeout,
             good_until=good_until,
+            cost=cost,
             tenant=tenant,
             webhook=webhook,
         )
@@ -97,6 +110,7 @@ class Producer(Generic[P]):
             self.signature,
             _merged(self._options, given),
             connection or client or self._target,
+            weigh=self._weigh,
         )
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
@@ -193,7 +207,13 @@ class Producer(Generic[P]):
         if self.signature.takes_bytes:
             data, kwargs = self.split_bytes(args, kwargs)
             options = replace(options, payload_bytes=data)
-        return Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options)
+        return self._weighed(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
+
+    def _weighed(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with what each of its jobs costs. Raises what the kind's own function does, TypeError or ValueError for no cost."""
+        if self._weigh is None or self._options.cost is not None:
+            return chunk
+        return replace(chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts])
 
     def _many(self, calls: Iterable[object], most: int = _bulk.CHUNK) -> Iterator[Chunk]:
         if self.signature.needs_bytes:
@@ -206,7 +226,7 @@ class Producer(Generic[P]):
             bind(decode_payload(text))
             return text
 
-        return _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most)
+        return map(self._weighed, _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most))
 
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:

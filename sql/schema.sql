@@ -342,6 +342,30 @@ BEGIN
     RETURN OLD;
 END $$;
 
+CREATE FUNCTION jobherd.demand(job bigint, cost jsonb) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $_$
+DECLARE
+    bad text;
+BEGIN
+    IF cost IS NULL OR jsonb_typeof(cost) <> 'object' THEN
+        RAISE EXCEPTION 'jobherd.demand: cost must be an object of amounts, not %', coalesce(left(cost::text, 120), 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Like {"memory_mb": 900}.';
+    END IF;
+    SELECT c.key INTO bad FROM jsonb_each(cost) AS c
+     WHERE c.key !~ '^[a-z0-9_][a-z0-9_.-]*$' OR length(c.key) > 63 OR jsonb_typeof(c.value) <> 'number' OR c.value::text LIKE '-%' LIMIT 1;
+    IF bad IS NOT NULL THEN
+        RAISE EXCEPTION 'jobherd.demand: cost "%" has a bad name or the bad amount %', left(bad, 120), left((cost -> bad)::text, 120)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Names of lower-case letters, digits and _ . - ; amounts of 0 or more.';
+    END IF;
+    IF NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = demand.job) AND NOT EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = demand.job) THEN
+        RAISE EXCEPTION 'jobherd.demand: no job % is waiting', coalesce(demand.job::text, 'null') USING ERRCODE = 'no_data_found';
+    END IF;
+    INSERT INTO jobherd.demands AS d (job, cost) VALUES (demand.job, demand.cost)
+    ON CONFLICT ON CONSTRAINT demands_pkey DO UPDATE SET cost = excluded.cost;
+    RETURN demand.job;
+END $_$;
+
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
@@ -921,6 +945,12 @@ ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE jobherd.demands (
+    job bigint NOT NULL,
+    cost jsonb NOT NULL,
+    CONSTRAINT demands_are_amounts CHECK ((jsonb_typeof(cost) = 'object'::text))
+);
+
 CREATE TABLE jobherd.history (
     id bigint NOT NULL,
     created_at timestamp with time zone NOT NULL,
@@ -1326,6 +1356,9 @@ ALTER TABLE ONLY jobherd.children
 
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_supervisor_incarnation_key UNIQUE (supervisor, incarnation);
+
+ALTER TABLE ONLY jobherd.demands
+    ADD CONSTRAINT demands_pkey PRIMARY KEY (job);
 
 ALTER TABLE ONLY jobherd.gates
     ADD CONSTRAINT gates_pkey PRIMARY KEY (scope, name);

@@ -24,6 +24,8 @@ log = logging.getLogger("jobherd.supervisor")
 
 BEATS: Final = 3
 """Beats a lease: two may be lost before it lapses."""
+CANCELS: Final = 1.0
+"""Seconds between two looks for jobs that were cancelled without our hearing of it, while one of ours has run for longer than that."""
 ECHO_PATIENCE: Final = 3.0
 """Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing)."""
 
@@ -42,6 +44,7 @@ class Registration:
         self._beat_at = 0.0
         self._echo_by = float("inf")
         self._neighbours_at = float("inf")
+        self._cancels_at = 0.0
         self._dead: list[int] = []
         self._connected_at = 0.0
         self._sessions = 0
@@ -55,7 +58,7 @@ class Registration:
         """When `step` must be called at the latest."""
         if self._courier.link is not Link.UP:
             return float("inf")
-        return min(self._beat_at, self._echo_by, self._neighbours_at)
+        return min(self._beat_at, self._echo_by, self._neighbours_at, self._cancels_due())
 
     def step(self, now: float) -> None:
         """Register, beat, look for the dead: whatever is due."""
@@ -81,6 +84,9 @@ class Registration:
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
             self._courier.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+        if now >= self._cancels_due():
+            self._cancels_at = now + CANCELS
+            self.look_for_cancels()
 
     def change_lease(self, lease: float) -> None:
         """From the next beat on it lasts so long."""
@@ -99,6 +105,10 @@ class Registration:
         """Somebody asked to cancel a running job; perhaps one of ours."""
         if self._fleet.supervisor:
             self._courier.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
+
+    def _cancels_due(self) -> float:
+        oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
+        return max(self._cancels_at, oldest + CANCELS)
 
     # -- letters ----------------------------------------------------------------------------------------------------
 

@@ -170,6 +170,18 @@ class Settings:
         "longer is given back to the others, and what it has finished is written.",
         group="Work", metavar="TIME",
     )  # fmt: skip
+    budget: tuple[str, ...] = setting(
+        (),
+        values.amounts(),
+        "What all jobs that run here together may take, by what they `cost`: a job that does not fit is passed over until there is room.",
+        group="Work", metavar="NAME=AMOUNT", says="none: jobs are not weighed",
+    )  # fmt: skip
+    budget_patience: float = setting(
+        60.0,
+        values.span(0.1, 86400),
+        "How long a job with a cost waits before room is kept for it, so that smaller ones do not pass it for ever.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
     poll: float = setting(
         5.0,
         values.span(1, 300),
@@ -286,6 +298,12 @@ class Settings:
         "Where /metrics, /livez, /readyz and /startupz are served.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
     )  # fmt: skip
+    metrics_tenants: int = setting(
+        0,
+        values.whole(1, 1000, zero="none"),
+        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        group="Watching", metavar="N", says="0: none",
+    )  # fmt: skip
     log_format: str = setting(
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
     )
@@ -382,6 +400,8 @@ class Settings:
             limits=self.queue_max_concurrency,
             batch=self.most_claimed,
             hold=self.hold,
+            budget={name: float(amount) for name, amount in (each.split("=") for each in self.budget)},
+            budget_patience=self.budget_patience,
             poll=self.poll,
             retry_initial=self.db_retry_initial,
             retry_max=self.db_retry_max,
@@ -398,18 +418,28 @@ class Settings:
             webhook_secret=self.webhook_secret,
             webhook_allow=self.webhook_allow,
             webhook_timeout=self.webhook_timeout,
+            metrics_tenants=self.metrics_tenants,
         )
 
     def _contradictions(self) -> tuple[str, ...]:
         """Return a sentence for each pair of settings that cannot both be meant."""
         pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
+        names = [each.partition("=")[0] for each in self.budget]
+        twice = tuple(
+            f"budget (from {self.source('budget')}) names {name} twice: give one amount"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        )
         kept = sum(count for _, count in self.reserved)
         others = len(self.served) > len(self.reserved)
         if kept and kept + others > self.workers:
             rest = " leaves none for the other queues" if others else " is fewer"
             told = f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for queues of their own"
-            return (f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",)
-        return tuple(
+            return (
+                *twice,
+                f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+            )
+        return twice + tuple(
             f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
             f"{high} = {getattr(self, high):g} (from {self.source(high)}): lower the one or raise the other"
             for low, high in pairs

@@ -26,6 +26,7 @@ _BYTES: Final = {
     "k": 2**10, "m": 2**20, "g": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
+_AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
 _QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
 _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -155,6 +156,11 @@ def numbers(low: int, high: int) -> Reader:
         return tuple(found)
 
     return Reader(told.allowed, read, ",")
+
+
+def amounts() -> Reader:
+    """Read amounts by name, like memory_mb=4000,gpus=1."""
+    return words("amounts like memory_mb=4000 (names of lower-case letters, digits and _ . -)", ",", pattern=_AMOUNT)
 
 
 def path() -> Reader:

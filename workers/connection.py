@@ -96,6 +96,13 @@ class Session:
         """
         return self._keep_trying(lambda: self._send(statement, parameters, eager=eager), patient=patient, stubborn=stubborn)
 
+    def run_in_one(self, *letters: tuple[str, Parameters], eager: bool = False) -> list[Row]:
+        """Send statements in one round trip and one transaction, however long the database is away; return the rows of the last.
+
+        Each sees what was committed when it began. The rest is as in `run`.
+        """
+        return self._keep_trying(lambda: self._ready().exchange(*letters, eager=eager)[-1], patient=False)
+
     def count(self, statement: str, parameters: Parameters) -> int:
         """Send a statement as `run` does and return how many rows it has changed."""
         self.run(statement, parameters)

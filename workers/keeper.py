@@ -169,6 +169,7 @@ class Keeper:
             self._partitions_at = now + _AGAIN
             _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
             return
+        self._session.run("drop_demands")
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
 

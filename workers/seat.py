@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workers.board import Board, Notice
 
 
@@ -34,6 +36,10 @@ class ChildSettings:
     """How many jobs a child claims at a time, at the most."""
     hold: float = 0.0
     """How many seconds of expected work it claims at a time; 0: as many jobs as it may."""
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """What all running jobs together may take of this host, by resource; empty: there is no budget."""
+    budget_patience: float = 60.0
+    """Seconds after which room is kept for a job that waits for it."""
     poll: float = 5.0
     """Backstop: after so long one child looks for work without anybody having called, give or take a tenth."""
     retry_initial: float = 0.5
@@ -59,6 +65,8 @@ class ChildSettings:
     """What signs the calls of webhooks; without it they are not called here."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
+    metrics_tenants: int = 0
+    """How many tenants the metrics show by name."""
 
 
 @dataclass(frozen=True, slots=True)

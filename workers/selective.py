@@ -1,8 +1,9 @@
 """A worker that does not take every job: it asks before each claim what it may take, and claims under conditions.
 
 Only where somebody restricts claims does a child live as this one; all others pay nothing for it. What has ended is written before the
-hooks are asked, for they are user code and may take their time. Jobs that this child may not take are somebody else's: news that found
-it unable is passed on, once.
+hooks are asked, for they are user code and may take their time; and before room is reckoned, for it gives room. Jobs that this child may
+not take are somebody else's: news that found it unable is passed on, once. Where there is a budget, whoever has given room back looks
+himself who fits, and calls the next one as long as there is more: so nobody needs to ask again and again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import psycopg
 import sql
 from workers.admission import REST, Admission, Narrowing
 from workers.connection import is_away
-from workers.link import More, send
+from workers.link import More, Problem, send
 from workers.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
+    from workers.connection import Row
     from workers.execute import Claimed
     from workers.hooks import Caller
     from workers.main import Body
@@ -34,13 +36,25 @@ class SelectiveWorker(Worker):
 
     def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
         super().__init__(body, handlers, hooks)
-        self._admission = Admission(hooks, handlers)
+        settings = body.seat.settings
+        self._budgeted = bool(settings.budget)
+        self._admission = Admission(hooks, handlers, settings.budget, settings.budget_patience)
+        for problem in self._admission.too_large():
+            send(body.seat.report, Problem(problem))
         self._narrowing: Narrowing | None = None
         self._failing = False
         self._passed_on = -1
 
+    def live(self) -> int:
+        code = super().live()
+        if self._budgeted:
+            send(self._seat.report, More())  # the room of the last claim is nobody's yet
+        return code
+
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         if not avoided:  # the first of a turn over the queues
+            # Room was given back, or may have been: a sibling may fit in beside us.
+            self._woken = self._woken or (self._budgeted and bool(self._unsettled))
             self._settle()
             self._narrowing = self._admission.ask()
             self._failing = self._admission.failing
@@ -56,13 +70,25 @@ class SelectiveWorker(Worker):
             self._narrowing, self._failing = None, True
             return []
 
+    def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
+        if not self._budgeted:
+            return super()._send_claim(by, claim, eager=eager)
+        return self._session.run_in_one(("lock_budget", {"supervisor": self._seat.supervisor}), (by, claim), eager=eager)
+
     def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim
-        return sql.narrow(by, *narrowing.conditions), claim | {"narrowed": True} | narrowing.parameters
+        conditions, parameters = narrowing.conditions, narrowing.parameters
+        if by == "claim_more":
+            joining = self._admission.joining()
+            conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
+            parameters = parameters | joining.parameters
+        return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
     def _work_table(self) -> bool:
+        if self._tables is None:
+            return False
         self._settle()
         self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
         self._failing = self._admission.failing
@@ -75,12 +101,15 @@ class SelectiveWorker(Worker):
     def _idle(self, epoch: int, longest: float) -> None:
         if self._worn:
             return
-        narrowing = self._narrowing
+        hooked = self._narrowing is None or self._narrowing.hooked
         if self._failing:
-            longest = min(longest, self._seat.settings.poll)  # what it says of itself fills the log
-        elif narrowing is None or narrowing.conditions:
+            longest = self._seat.settings.poll  # what it says of itself fills the log
+        elif hooked:
             longest = REST
-        if self._woken and (narrowing is None or narrowing.conditions) and self._passed_on != epoch:
+        elif longest < self._seat.settings.poll:
+            # What does not fit is waited for until somebody calls who has given room back, not looked for four times a second.
+            longest = self._seat.settings.poll
+        if self._woken and hooked and self._passed_on != epoch:
             # Once for each news: two children that both may not would call each other for ever.
             self._passed_on = epoch
             send(self._seat.report, More())

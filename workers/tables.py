@@ -76,8 +76,13 @@ def session_name(child: int) -> str:
 def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error."""
     connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
+    steer(connection, settings, lock_timeout=lock_timeout)
     return connection
+
+
+def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
+    """Set the session up for statements about an application's table. Raises psycopg.Error."""
+    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
 
 
 def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
@@ -273,6 +278,8 @@ class Tables:
             table.held = None
             self._alarm.end()
             self._seat.board.say(Now(Phase.CLAIMING, self._session.child))
+        if table.transactional:
+            self._discard()
 
     def _attempt(self, table: TableHandler, taken: Taken, connection: psycopg.Connection[Any]) -> Finished:
         """Run the handler within a savepoint, that is undone if it fails."""
@@ -345,6 +352,13 @@ class Tables:
                 del attempts[0]
             else:
                 return
+
+    def _discard(self) -> None:
+        """Put the session back as it was: a search path or a role that a handler has set must not meet the next record."""
+        connection, settings = self._connection, self._seat.settings
+        if connection is not None and not connection.closed:
+            connection.execute(sql.load("discard_session", settings.schema))
+            steer(connection, settings, lock_timeout="0")
 
     # -- small things -----------------------------------------------------------------------------------------------
 

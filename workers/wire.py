@@ -7,6 +7,7 @@ together are one transaction, or each its own. Nothing here knows what they mean
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 EAGER: Final = 0.0004
 """Seconds: a claim takes 0.2 ms on an idle machine, and to be put to sleep and woken again costs 0.05 to 0.1 ms more."""
+_LONGEST: Final = 63
 _GOOD = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
@@ -54,7 +56,7 @@ class Wire:
         """Make statements ready, so that the first job does not wait for it. Raises psycopg.Error."""
         for name in names:
             if self._prepared is not None and name not in self._prepared:
-                self._pgconn.send_prepare(name.encode(), sql.numbered(name, self._schema)[0].encode())
+                self._pgconn.send_prepare(_label(name), sql.numbered(name, self._schema)[0].encode())
                 # Unread, a refusal would show only when the name is used, or never: behind a pooler the name may be a statement of
                 # another schema's.
                 _check(self._receive())
@@ -98,7 +100,7 @@ class Wire:
             if self._prepared is None:
                 pgconn.send_query_params(text.encode(), values, result_format=pq.Format.BINARY)
             else:
-                pgconn.send_query_prepared(name.encode(), values, result_format=pq.Format.BINARY)
+                pgconn.send_query_prepared(_label(name), values, result_format=pq.Format.BINARY)
             if each and together:
                 pgconn.pipeline_sync()
         if together and not each:
@@ -142,6 +144,11 @@ class Wire:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
+
+
+def _label(name: str) -> bytes:
+    """Return what the server calls a statement: it knows 63 characters of a name, and one that was narrowed can have more."""
+    return name.encode() if len(name) <= _LONGEST else f"{name[:40]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}".encode()
 
 
 def _check(results: list[PGresult]) -> None:

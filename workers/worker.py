@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
+    from workers.connection import Row
     from workers.main import Body
     from workers.seat import ChildSettings
 
@@ -133,8 +134,8 @@ def say_none_found(sources: Sequence[str]) -> str:
 
 
 def worker_of(body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> Worker:
-    """Return the worker that this child is: one that asks before it claims only if somebody wants to be asked."""
-    if hooks.hooks.at(before_claim):
+    """Return the worker that this child is: one that asks before it claims only if a hook wants to be asked or there is a budget."""
+    if hooks.hooks.at(before_claim) or body.seat.settings.budget:
         from workers.selective import SelectiveWorker  # noqa: PLC0415  # only in such a child
 
         return SelectiveWorker(body, handlers, hooks)
@@ -345,7 +346,7 @@ class Worker:
         if rows is None:
             if not rested:
                 self._say(Phase.CLAIMING)
-            rows = self._session.run(by, claim, eager=rested)
+            rows = self._send_claim(by, claim, eager=rested)
         self._claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
         if not rested:
@@ -355,6 +356,9 @@ class Worker:
         if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
             stride.note_claim(found, sought=by == SOUGHT, took=took, together=together, now=self._claimed_at)
         return found
+
+    def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
+        return self._session.run(by, claim, eager=eager)
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""

@@ -5,6 +5,8 @@ A line is: row, test, outcome. Added to and not written anew, for the suite runs
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.promises.rows import MARK
@@ -36,6 +38,8 @@ def pytest_runtest_logreport(report: pytest.TestReport):
 
 def pytest_sessionfinish(session):
     file = session.config.getoption("--promises")
-    if file and not hasattr(session.config, "workerinput"):
-        with open(file, "a") as out:
-            out.writelines("\t".join(line) + "\n" for line in _ended)
+    if file:
+        noted = "".join("\t".join(line) + "\n" for line in _ended).encode()
+        out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(out, noted)  # in one piece: several processes end at the same time
+        os.close(out)

@@ -32,6 +32,16 @@ def test_a_running_job_is_interrupted_at_once(stage: Stage, gate: Gate):
     fleet.wait_ready(2)  # something was torn out of the first
 
 
+@pytest.mark.promise("B51")
+def test_a_cancel_that_nobody_was_told_of_is_found_within_a_second_or_so(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=1, lease="90s")  # beats, which look too, are far apart
+    job = stage.enqueue("t:gate", '{"label": "runs"}')
+    arrival = gate.wait_arrival("runs")
+    stage.run("UPDATE jobherd.running SET cancelled = %s", [job])  # what the function does, without its notification
+    arrival.wait_gone(10)
+    assert stage.wait_state(job, "cancelled")["error_code"] == "JOB_CANCELLED"
+
+
 def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is_not(stage: Stage, gate: Gate):
     stage.run_fleet(workers=2, grace="0.2s")
     other = stage.enqueue("t:gate", '{"label": "other"}')

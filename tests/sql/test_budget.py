@@ -1,0 +1,243 @@
+"""The budget of a host: what fits is claimed, room is given back however a claim ends, and no job waits for room for ever."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+import sql
+from handlers import Child, handler
+from handlers._hooks import Hooks
+from tests.support.queue import Queue
+from workers.admission import Admission
+from workers.wire import Wire
+
+COSTS = {"k:large": {"memory_mb": 900}, "k:middle": {"memory_mb": 600}, "k:small": {"memory_mb": 200}, "k:gpu": {"gpus": 1}}
+BUDGET = {"memory_mb": 1000.0}
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+class Claimer:
+    """A child that claims within a budget, as a selective worker does."""
+
+    def __init__(self, queue, *, budget=None, supervisor=None, **more):
+        self.child = (supervisor or queue).child()
+        self.wire = Wire(self.child.connection, "jobherd", prepared=True)
+        own = {"only_kinds": None, "not_kinds": None, "room": "{}", "patience": PATIENCE} | more
+        self.given = own | {"costs": json.dumps(COSTS), "budget": json.dumps(budget or BUDGET)}
+        self.token = 0
+
+    def claim(self, wanted=1, *conditions, avoided=()):
+        """The jobs of one turn over the queues."""
+        avoided = list(avoided)
+        while True:
+            rows = self.wire.exchange(*self.letters(wanted, conditions, avoided))[1]
+            if not rows or rows[0][1]:
+                self.token = rows[0][0] if rows else 0
+                return [row[1] for row in rows]
+            avoided.append(rows[0][3])
+
+    def letters(self, wanted, conditions, avoided):
+        by = sql.narrow("claim_jobs", *conditions, "within_budget")
+        claim = self.child.parameters(wanted) | self.given | {"avoided": avoided or None}
+        return ("lock_budget", {"supervisor": self.child.supervisor}), (by, claim)
+
+    def settle(self, *jobs, outcome="ok"):
+        self.child.settle(self.token, list(jobs), outcome, error=None if outcome == "ok" else "no")
+
+
+@pytest.mark.promise("B7")
+def test_what_does_not_fit_is_passed_over_until_there_is_room(queue):
+    jobs = {kind: queue.enqueue(f"k:{kind}") for kind in ("large", "middle", "gpu", "none", "small")}
+    one, other, third = Claimer(queue), Claimer(queue), Claimer(queue)
+    assert one.claim() == [jobs["large"]]
+    assert [other.claim(), third.claim()] == [[jobs["gpu"]], [jobs["none"]]], "what costs nothing of it fits beside everything"
+    other.settle(jobs["gpu"])
+    assert other.claim() == []
+    one.settle(jobs["large"])
+    assert other.claim() == [jobs["middle"]]
+    assert one.claim() == [jobs["small"]]
+
+
+@pytest.mark.promise("B9")
+@pytest.mark.parametrize("end", ["ok", "retry", "failed", "snoozed", "abandoned", "cancelled", "released", "orphaned", "reclaimed"])
+def test_room_is_given_back_however_the_claim_ends(queue, end):
+    supervisor = queue.supervisor()
+    one, other = Claimer(queue, supervisor=supervisor), Claimer(queue, supervisor=supervisor)
+    first, second = queue.enqueue("k:large"), queue.enqueue("k:large", priority=5)
+    assert one.claim() == [first]
+    assert other.claim() == []
+    match end:
+        case "released":
+            one.child.release(counted=True)
+        case "orphaned":
+            queue.run("DELETE FROM jobherd.children WHERE id = %s", one.child.id)
+            queue.orphans()
+        case "reclaimed":
+            queue.supervisor().reclaim(dead=[supervisor.id])
+            supervisor = queue.supervisor()
+            other = Claimer(queue, supervisor=supervisor)
+        case _:
+            one.settle(first, outcome=end)
+    assert len(other.claim()) == 1
+    assert second in {row[0] for row in queue.run("SELECT id FROM jobherd.ready")} | {
+        row[0] for row in queue.run("SELECT (j).id FROM (SELECT unnest(jobs) AS j FROM jobherd.running) AS held")
+    }
+
+
+@pytest.mark.promise("B9")
+def test_two_that_both_see_room_do_not_both_take_it(queue):
+    queue.enqueue("k:middle")
+    queue.enqueue("k:middle")
+    one, other = Claimer(queue), Claimer(queue)
+    letters = one.letters(1, (), [])
+    with ThreadPoolExecutor(1) as pool:
+        with one.child.connection.transaction():
+            for name, parameters in letters:
+                one.child.connection.execute(sql.load(name), parameters)
+            second = pool.submit(other.claim)  # it waits, and then sees what was committed meanwhile
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until = time.monotonic() + 20
+            while not queue.run(waiting)[0][0]:
+                assert time.monotonic() < until
+                assert not second.done(), "it did not wait"
+        assert second.result(20) == []
+    assert queue.count("running") == 1
+
+
+def test_the_jobs_of_a_claim_run_one_after_the_other_and_another_supervisor_has_a_budget_of_its_own(queue):
+    queue.enqueue_many("k:small", 20)
+    one, other, elsewhere = Claimer(queue), Claimer(queue), Claimer(queue, supervisor=queue.supervisor())
+    assert len(one.claim(10)) == 10
+    large = queue.enqueue("k:large", priority=-1)
+    assert len(other.claim(1)) == 1
+    assert elsewhere.claim() == [large]
+
+
+def age(queue, job):
+    queue.run("UPDATE jobherd.ready SET created_at = now() - interval '2 min', run_at = now() - interval '2 min' WHERE id = %s", job)
+
+
+@pytest.mark.promise("B7")
+def test_room_is_kept_for_who_has_waited_long(queue):
+    holder, passer = Claimer(queue), Claimer(queue)
+    small = queue.enqueue("k:small")
+    assert holder.claim() == [small]
+    large = queue.enqueue("k:large", queue="slow")
+    gpu = queue.enqueue("k:gpu", priority=7)
+    first, second = queue.enqueue_many("k:small", 2)
+    assert passer.claim() == [first], "as long as it has not waited for long it is passed"
+    passer.settle(first)
+    age(queue, large)
+    assert passer.claim() == [gpu], "what needs nothing of it passes all the same"
+    holder.settle(small)
+    assert holder.claim(avoided=["slow"]) == [], "a small one would fit, but the room is kept"
+    assert holder.claim() == [large]
+    passer.settle(gpu)
+    assert passer.claim() == []
+    holder.settle(large)
+    assert passer.claim() == [second]
+
+
+@pytest.mark.parametrize(
+    ("more", "conditions"),
+    [
+        ({"patience": None}, ()),
+        ({"not_kinds": ["k:large"]}, ("not_of_kinds",)),
+        ({"only_kinds": ["k:small"]}, ("of_kinds",)),
+        ({"room": '{"memory_mb": 500}'}, ("fits",)),
+        ({"budget": {"memory_mb": 800}}, ()),
+    ],
+)
+def test_a_job_that_is_not_taken_here_is_kept_no_room(queue, more, conditions):
+    large = queue.enqueue("k:large")
+    first, second = queue.enqueue_many("k:small", 2)
+    queue.run("SELECT jobherd.demand(%s, %s)", first, '{"memory_mb": 300}')
+    taker, other = Claimer(queue, **more), Claimer(queue, **more)
+    queue.run("UPDATE jobherd.ready SET priority = 5 WHERE id = %s", large)
+    assert taker.claim(1, *conditions) == [first]
+    age(queue, large)
+    assert other.claim(1, *conditions) == [second]
+
+
+def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue):
+    cheap = queue.run("SELECT jobherd.demand(jobherd.enqueue('k:large'), %s)", '{"memory_mb": 100.5}')[0][0]
+    dear = queue.enqueue("k:none")
+    queue.run("SELECT jobherd.demand(%s, %s)", dear, '{"memory_mb": 1}')
+    queue.run("SELECT jobherd.demand(%s, %s)", dear, '{"memory_mb": 950}')
+    one, other = Claimer(queue), Claimer(queue)
+    assert one.claim() == [cheap]
+    assert other.claim() == []
+    one.settle(cheap, outcome="failed")
+    assert other.claim() == [dear]
+    queue.retry(cheap)
+    queue.run(sql.load("drop_demands"))
+    assert Claimer(queue).claim() == []
+    other.settle(dear)
+    assert Claimer(queue).claim() == [cheap]
+    queue.run("DELETE FROM jobherd.history")
+    queue.run(sql.load("drop_demands"))
+    assert queue.run("SELECT job FROM jobherd.demands") == [(cheap,)]
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        ("null", "must be an object of amounts, not null"),
+        ("[1]", r"must be an object of amounts, not \[1\]"),
+        ('{"Memory": 1}', 'cost "Memory" has a bad name'),
+        ('{"memory": -1}', "the bad amount -1"),
+        ('{"memory": "1"}', 'the bad amount "1"'),
+    ],
+)
+def test_a_cost_that_is_none_is_refused(queue, cost, words):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
+        queue.run("SELECT jobherd.demand(jobherd.enqueue('a:b'), %s)", cost)
+
+
+def test_what_does_not_wait_cannot_be_given_a_cost(queue):
+    with pytest.raises(psycopg.errors.NoDataFound, match="no job 77 is waiting"):
+        queue.run("SELECT jobherd.demand(77, '{}')")
+
+
+def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):
+    """Else a claim among many waiting jobs would reckon it for each of them."""
+    queue.enqueue_many("k:large", 300)
+    claimer = Claimer(queue)
+    claimer.given["budget"] = json.dumps({"memory_mb": 1})
+    text, names = sql.numbered(sql.narrow("claim_jobs", "within_budget"))
+    parameters = claimer.child.parameters(1) | claimer.given
+    connection = claimer.child.connection
+    for number, name in reversed(list(enumerate(names, 1))):
+        value = parameters[name]
+        literal = psycopg.sql.Literal(value).as_string(connection)
+        text = text.replace(f"${number}", literal)
+    plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN (ANALYZE, COSTS off, TIMING off) {text}".replace("%", "%%")).fetchall())
+    line = next(line for line in plan.splitlines() if "Function Scan on jsonb_each_text b" in line)
+    assert "loops=1)" in line, plan
+
+
+def test_a_kind_that_fits_into_no_empty_host_is_named():
+    @handler("k:huge", cost={"memory_mb": 5000, "gpus": 1})
+    def huge() -> None: ...
+
+    @handler("k:fits", cost={"memory_mb": 5})
+    def fits() -> None: ...
+
+    class Nobody:
+        hooks, child = Hooks(), Child()
+
+    admission = Admission(Nobody(), {"k:huge": huge, "k:fits": fits}, {"memory_mb": 4000.0}, 60.0)  # type: ignore[arg-type]
+    assert admission.too_large() == [
+        "k:huge costs memory_mb 5000, more than this supervisor's budget of 4000: none of its jobs is run here"
+    ]

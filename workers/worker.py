@@ -223,7 +223,9 @@ class Worker:
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
-        self._session.run("register_kinds", kinds_of(self._handlers))
+        kinds = kinds_of(self._handlers)
+        self._session.run("register_kinds", kinds)
+        self._session.run("declare_caps", kinds)
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)

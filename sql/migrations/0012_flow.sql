@@ -14,7 +14,7 @@ CREATE TABLE jobherd.gates (
     resume_at   timestamptz,                        -- when the keepers open it again
     max_running integer,
     capped_at   timestamptz,
-    capped_by   text,
+    capped_by   text,                               -- @handler: it is what the handler declares
     PRIMARY KEY (scope, name),
     CONSTRAINT gates_scope_is_known CHECK (scope IN ('queue', 'kind', 'all') AND (scope = 'all') = (name = '*')),
     CONSTRAINT gates_say_something CHECK (paused_at IS NOT NULL OR max_running IS NOT NULL),
@@ -26,7 +26,7 @@ SELECT 'queue', name, paused_at, paused_by, reason FROM jobherd.queues WHERE pau
 DROP TABLE jobherd.queues;
 
 -- Parents call whoever is idle, and take back what is claimed and not started.
-CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 
 -- Of a job that was claimed alone because gates were looked at for it, or null: a batch. What claims a capped job counts these.
 ALTER TABLE jobherd.running ADD COLUMN kind text COLLATE "C";

@@ -808,18 +808,19 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     LANGUAGE sql
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
-    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
-      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
-              FROM unnest(ended) AS word
-             WHERE split_part(word, '=', 1)::bigint & 63 IN (
-                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
-                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
-                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
-     GROUP BY part
+    SELECT count(*) >= 0
+      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+              FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+                      FROM unnest(ended) AS word
+                     WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                           SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                            WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                                       THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+             GROUP BY part) AS sent
 $$;
 
 CREATE FUNCTION jobherd.wake_held() RETURNS trigger
@@ -1245,6 +1246,16 @@ CREATE VIEW jobherd.jobs AS
             history.extras
            FROM jobherd.history) one;
 
+CREATE TABLE jobherd.logs (
+    job bigint NOT NULL,
+    token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    drop_on date NOT NULL,
+    output text NOT NULL,
+    entries jsonb
+);
+
 CREATE TABLE jobherd.migrations (
     area text NOT NULL,
     version integer NOT NULL,
@@ -1367,6 +1378,9 @@ ALTER TABLE ONLY jobherd.gates
 ALTER TABLE ONLY jobherd.kinds
     ADD CONSTRAINT kinds_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY jobherd.logs
+    ADD CONSTRAINT logs_pkey PRIMARY KEY (job, token);
+
 ALTER TABLE ONLY jobherd.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (area, version);
 
@@ -1403,6 +1417,8 @@ CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (state <> 'completed'::text);
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
+
+CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 

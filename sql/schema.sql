@@ -1273,6 +1273,16 @@ CREATE VIEW jobherd.jobs AS
             history.extras
            FROM jobherd.history) one;
 
+CREATE TABLE jobherd.logs (
+    job bigint NOT NULL,
+    token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    drop_on date NOT NULL,
+    output text NOT NULL,
+    entries jsonb
+);
+
 CREATE TABLE jobherd.migrations (
     area text NOT NULL,
     version integer NOT NULL,
@@ -1395,6 +1405,9 @@ ALTER TABLE ONLY jobherd.gates
 ALTER TABLE ONLY jobherd.kinds
     ADD CONSTRAINT kinds_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY jobherd.logs
+    ADD CONSTRAINT logs_pkey PRIMARY KEY (job, token);
+
 ALTER TABLE ONLY jobherd.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (area, version);
 
@@ -1431,6 +1444,8 @@ CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (state <> 'completed'::text);
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
+
+CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 

@@ -118,6 +118,8 @@ class Keeper:
             self._sweep_at = now + self._seat.settings.sweep
         if now >= self._forget_at:
             self._session.run("drop_progress")
+            while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
+                continue
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
             self._clear_away()

@@ -837,18 +837,19 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     LANGUAGE sql
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
-    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
-      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
-              FROM unnest(ended) AS word
-             WHERE split_part(word, '=', 1)::bigint & 63 IN (
-                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
-                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
-                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
-     GROUP BY part
+    SELECT count(*) >= 0
+      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+              FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+                      FROM unnest(ended) AS word
+                     WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                           SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                            WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                                       THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+             GROUP BY part) AS sent
 $$;
 
 CREATE FUNCTION jobherd.wake_held() RETURNS trigger

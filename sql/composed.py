@@ -24,6 +24,12 @@ _NAME: Final = re.compile(rf"{_PART}(\.{_PART})?")
 _ALIASED: Final = re.compile(rf"({_PART}(?:\.{_PART})?)(?:\s+(?:[Aa][Ss]\s+)?({_PART}))?")
 
 
+_ORDER: Final = re.compile(
+    rf"""(?:(?P<me>{_PART}|"{_PART}")\.)?(?P<column>{_PART}|"{_PART}")(?P<way>(?:\s+(?:asc|desc))?(?:\s+nulls\s+(?:first|last))?)""",
+    re.IGNORECASE,
+)
+
+
 class Column(NamedTuple):
     """A column that the table must have."""
 
@@ -206,18 +212,37 @@ def definition(names: Names, kind: str) -> str:
         return Identifier(f"{names.table[-1][:50]}_{ending}").as_string(None)
 
     function = Identifier(*names.table[:-1], f"{names.table[-1][:50]}_notify").as_string(None)
+    order = _plain_order(names)
+    ordered = (
+        f"CREATE INDEX IF NOT EXISTS {named('order')} ON {table} ({order}) WHERE {name['state']} IN ('queued', 'errored');\n"
+        if order
+        else ""
+    )
     return (
         f"-- What the store {kind} needs of its table. Add columns of your own as you like.\n"
         f"CREATE TABLE IF NOT EXISTS {table} (\n{columns}\n);\n"
         "-- Only what waits and what is in work is ever looked for: the indexes stay as small as that.\n"
         f"CREATE INDEX IF NOT EXISTS {named('waiting')} ON {table} ({name['state']}, {name['process_after']}) "
         f"WHERE {name['state']} IN ('queued', 'errored');\n"
+        f"{ordered}"
         f"CREATE INDEX IF NOT EXISTS {named('processing')} ON {table} ({name['started_at']}) WHERE {name['state']} = 'processing';\n"
         "-- Without this a new record waits for the store's next look: interval.\n"
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$\n"
         f"BEGIN\n    PERFORM pg_notify('{CHANNEL}', '@table:{kind}');\n    RETURN NULL;\nEND $$;\n"
         f"CREATE OR REPLACE TRIGGER {named('notify')} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();\n"
     )
+
+
+def _plain_order(names: Names) -> str:
+    """Return the order as an index takes it, if it is a list of the table's columns: then the next record is found without sorting."""
+    columns = []
+    for each in names.order_by.split(","):
+        found = _ORDER.fullmatch(each.strip())
+        if found is None or found["me"] not in {names.alias, f'"{names.alias}"', None}:
+            return ""
+        column = found["column"].strip('"') if found["column"].startswith('"') else found["column"].lower()
+        columns.append(Identifier(column).as_string(None) + (found["way"] or ""))
+    return ", ".join(columns)
 
 
 def find_columns(schema: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -76,8 +75,13 @@ def session_name(child: int) -> str:
 def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error."""
     connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
+    steer(connection, settings, lock_timeout=lock_timeout)
     return connection
+
+
+def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
+    """Set the session up for statements about an application's table. Raises psycopg.Error."""
+    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
 
 
 def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
@@ -103,8 +107,7 @@ def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | Non
 
     said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
     """
-    started = datetime.fromtimestamp(began, UTC).isoformat()
-    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
+    entry = {"key": kind, "at": began, "exit_code": code, "duration": round(ran, 6), "out": sanitize(said, _LOGS)}
     return orjson.dumps(entry).decode()
 
 
@@ -273,6 +276,8 @@ class Tables:
             table.held = None
             self._alarm.end()
             self._seat.board.say(Now(Phase.CLAIMING, self._session.child))
+        if table.transactional:
+            self._discard()
 
     def _attempt(self, table: TableHandler, taken: Taken, connection: psycopg.Connection[Any]) -> Finished:
         """Run the handler within a savepoint, that is undone if it fails."""
@@ -346,6 +351,13 @@ class Tables:
             else:
                 return
 
+    def _discard(self) -> None:
+        """Put the session back as it was: a search path or a role that a handler has set must not meet the next record."""
+        connection, settings = self._connection, self._seat.settings
+        if connection is not None and not connection.closed:
+            connection.execute(sql.load("discard_session", settings.schema))
+            steer(connection, settings, lock_timeout="0")
+
     # -- small things -----------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -358,11 +370,16 @@ class Tables:
         )  # fmt: skip
 
     def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
-        """Return the entries of the execution log: what the attempt has logged, if anything."""
-        said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        """Return the entries of the execution log: those of job.log(key, ...), and what the attempt has printed and logged, if anything."""
+        entries: list[str] = []
+        if finished.log is None:
+            said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        else:
+            document = orjson.loads(finished.log)
+            said, entries = document["output"], [orjson.dumps(entry).decode() for entry in document.get("entries", ())]
         if not said or finished.ran is None:
-            return []
-        return [log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
+            return entries
+        return [*entries, log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

@@ -55,6 +55,32 @@ def test_what_is_printed_makes_a_table_that_fits(table):
     assert [note.payload for note in table.notifies(timeout=10, stop_after=1)] == ["@table:odd:jobs"]
 
 
+def test_the_next_record_is_found_without_sorting_what_waits(table):
+    table.execute("""INSERT INTO "Odd$Jobs" (queued_at) SELECT now() FROM generate_series(1, 5000)""")
+    table.execute('ANALYZE "Odd$Jobs"')
+    explained = table.execute(
+        b"EXPLAIN " + compose("dequeue_record", names()), {"jobherd_host": "h", "jobherd_kind": "odd:jobs"}
+    ).fetchall()
+    plan = "\n".join(row[0] for row in explained)
+    assert "Odd$Jobs_order" in plan
+    assert "Sort" not in plan
+
+
+@pytest.mark.parametrize(
+    ("order", "index"),
+    [
+        ("a.repository_id, a.id", '("repository_id", "id")'),
+        ('Weight desc NULLS LAST, "Id"', '("weight" desc NULLS LAST, "Id")'),
+        ("lower(a.name)", ""),
+        ("b.id", ""),
+    ],
+)
+def test_an_order_by_columns_gets_an_index(order: str, index: str):
+    text = definition(names(table="jobs", view="seen a", order_by=order), "k")
+    assert (f'CREATE INDEX IF NOT EXISTS "jobs_order" ON "jobs" {index} WHERE "Status"' in text) == bool(index)
+    assert ("jobs_order" in text) == bool(index)
+
+
 def test_each_thing_that_is_wrong_is_said_with_what_mends_it(table):
     assert shape(table, names(table="nowhere")) == [
         'there is no table "nowhere": create it (jobherd check --print-sql prints how), or mend the name'

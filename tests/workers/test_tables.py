@@ -1,0 +1,78 @@
+"""A worker's side of tables: what becomes of a record for each outcome, and what is said of a table at start-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from handlers import TableStore
+from handlers._outcome import Outcome
+from sql.composed import definition
+from workers.resetter import given_up
+from workers.seat import ChildSettings
+from workers.tables import fate, log_entry, look_at_tables
+
+
+@dataclass
+class Upload:
+    id: int
+    state: str
+    owner: str
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "delay", "failures"),
+    [
+        (Outcome("ok", "completed"), "completed", None, 0),
+        (Outcome("retry", "scheduled", delay=5.0, error="x"), "errored", 5.0, 1),
+        (Outcome("failed", "failed", error="x"), "failed", None, 1),
+        (Outcome("poison", "failed", error="x"), "failed", None, 1),
+        (Outcome("cancelled", "cancelled", error="x"), "canceled", None, 0),
+        (Outcome("snoozed", "scheduled", delay=7.0), "queued", 7.0, 0),
+        (Outcome("abandoned", "ready"), "queued", None, 0),
+    ],
+    ids=lambda value: value.label if isinstance(value, Outcome) else "",
+)
+@pytest.mark.promise("B12", "B19", "B26", "B52")
+def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | None, failures: int):
+    """B12, B19, B26, B52."""
+    said = fate(outcome, record=7, token=1)
+    assert (said["state"], said["delay"], said["failures"], said["message"]) == (state, delay, failures, outcome.error)
+
+
+def test_what_was_logged_is_an_entry_that_can_be_stored():
+    entry = log_entry("a", "x\0y", began=0.0, ran=1.5, code=1)
+    assert entry == '{"key":"a","at":0.0,"exit_code":1,"duration":1.5,"out":"x\ufffdy"}'
+    assert "6 times" in given_up(5)
+
+
+def problems(dsn: str, **given) -> list[str]:
+    store = TableStore("uploads", **({"table": "uploads", "scan": Upload} | given))
+
+    @store.handler
+    def work(record): ...
+
+    return [each.split("): ", 1)[1] for each in look_at_tables(ChildSettings(dsn=dsn), [work])]
+
+
+def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str):
+    assert problems(database) == ['there is no table "uploads": create it (jobherd check --print-sql prints how), or mend the name']
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(definition(TableStore("uploads", table="uploads").names, "uploads").encode())
+        [said] = problems(database)
+        assert "does not understand its columns, view or order_by" in said
+        assert "owner" in said
+        connection.execute("ALTER TABLE uploads ADD COLUMN owner text, ADD COLUMN size bigint")
+        assert problems(database) == []
+        assert problems(database, columns=["id", "state", "owner", "size"]) == [
+            "Upload has no field for the column 'size': add one, or leave it out of columns"
+        ]
+        assert problems(database, columns=["id", "state"]) == [
+            "no column of the store is called 'owner', which Upload.owner needs: select it in columns"
+        ]
+        assert "order_by" in problems(database, order_by="uploads.nothing")[0]
+        assert "order_by" in problems(database, view="nowhere uploads")[0]
+        connection.execute("ALTER TABLE uploads DROP COLUMN cancel, DROP COLUMN num_failures")
+        assert len(problems(database)) == 2

@@ -298,6 +298,19 @@ class Settings:
         "Where /metrics, /livez, /readyz and /startupz are served.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
     )  # fmt: skip
+    log_capture: bool = setting(
+        True,
+        values.switch(),
+        "Keep what handlers print and log with the attempt. Standard output and error of a worker are then a pipe; what was printed is passed "
+        "on to the supervisor's standard error when the job ends.",
+        group="Watching",
+    )  # fmt: skip
+    log_size: int = setting(
+        65536,
+        values.whole(1024, 65536),
+        "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
+        group="Watching", metavar="BYTES",
+    )  # fmt: skip
     metrics_tenants: int = setting(
         0,
         values.whole(1, 1000, zero="none"),
@@ -412,6 +425,8 @@ class Settings:
             unknown_for=self.unknown_for,
             sweep=self.sweep,
             http=self.http,
+            log_capture=self.log_capture,
+            log_size=self.log_size,
             log_format=self.resolved_log_format(),
             log_level=self.log_level,
             host=socket.gethostname(),

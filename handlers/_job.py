@@ -7,31 +7,74 @@ in a test. It must not speak to the database: a handler that looks at its job co
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from handlers._sanitize import sanitize
 from handlers._transaction import NOWHERE, Doors, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import psycopg
 
     Adapter: TypeAlias = logging.LoggerAdapter[logging.Logger]
+else:
+    Adapter = logging.LoggerAdapter  # which is no generic class in Python 3.11 when it runs
 
 LOGGER: Final = logging.getLogger("jobherd.job")
 
 FOR_EVER: Final = float("inf")
+OUT: Final = 16384
+"""Characters that are kept of what a step printed."""
 
 
 def _tell_nobody(fraction: float, note: str, data: object) -> None:
     """Progress of a job that nobody watches."""
 
 
+def tell_nobody(entry: Mapping[str, object]) -> None:
+    """Log entries of a job whose log nobody keeps."""
+
+
 def _never() -> bool:
     return False
+
+
+class JobLog(Adapter):
+    """The log of one attempt: a logger for lines, and by calling it a place for entries that programs can read."""
+
+    on_entry: Callable[[Mapping[str, object]], None] = staticmethod(tell_nobody)
+
+    def __call__(
+        self,
+        key: str,
+        command: str | Sequence[str] = "",
+        exit_code: int | None = None,
+        duration: float | None = None,
+        out: str | bytes = "",
+    ) -> None:
+        """Put down one step of the attempt; what is not given is left out.
+
+        key: what step it was, like "clone". command: what was run, as text or as a list of words.
+        exit_code: how it ended. duration: seconds it took. out: what it printed, of which the last 16,384 characters are kept.
+
+        >>> Job(id=1, kind="demo").log("build", ["make", "-j2"], exit_code=2, out="no rule to make target")
+        """
+        entry: dict[str, object] = {"key": sanitize(key, 200), "at": time.time()}
+        if command:
+            entry["command"] = sanitize(command if isinstance(command, str) else shlex.join(map(str, command)), 4000)
+        if exit_code is not None:
+            entry["exit_code"] = int(exit_code)
+        if duration is not None:
+            entry["duration"] = round(float(duration), 6)
+        if out:
+            text = out[-OUT:].decode(errors="replace") if isinstance(out, bytes) else out[-OUT:]
+            entry["out"] = sanitize(text, 4 * OUT)
+        self.on_entry(entry)
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
@@ -76,11 +119,13 @@ class Job:
     """What `on_child_start` has given to this child: a loaded model, a client."""
     on_progress: Callable[[float, str, object], None] = field(default=_tell_nobody)
     """Where progress goes. Filled in by whoever runs the handler."""
+    on_entry: Callable[[Mapping[str, object]], None] = field(default=tell_nobody)
+    """Where log entries go. Filled in by whoever runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
     """Asked by `cancelled`. Filled in by whoever runs the handler."""
     doors: Doors = field(default=NOWHERE)
     """Where transactions come from. Filled in by whoever runs the handler."""
-    _log: Adapter | None = field(default=None, init=False)
+    _log: JobLog | None = field(default=None, init=False)
 
     @property
     def created_at(self) -> datetime:
@@ -103,10 +148,14 @@ class Job:
         return self.on_cancelled()
 
     @property
-    def log(self) -> Adapter:
-        """A logger whose lines carry the job's id, kind and attempt."""
+    def log(self) -> JobLog:
+        """A logger whose lines carry the job's id, kind and attempt; called, it puts an entry into the log of the attempt.
+
+        >>> Job(id=1, kind="demo").log("clone", "git clone ...", exit_code=0, duration=1.5)
+        """
         if self._log is None:
-            self._log = logging.LoggerAdapter(LOGGER, {"job": self.id, "kind": self.kind, "attempt": self.attempt})
+            self._log = JobLog(LOGGER, {"job": self.id, "kind": self.kind, "attempt": self.attempt})
+            self._log.on_entry = self.on_entry
         return self._log
 
     def transaction(self) -> Transaction:

@@ -9,6 +9,15 @@ rows from `ready` into one row of `running`; a settlement deletes that row and p
 two cores with PostgreSQL 15 (pgbench, two clients, batches of 100, claim and complete in one statement): integer keys and parallel
 arrays 270,000 to 282,000 jobs/s; whole rows in an array with text names, as here, 191,000 to 219,000; the same with the second
 index, by id, 175,000 to 220,000. The readable form costs a fifth of a ceiling that Python cannot reach; it was taken.
+
+What was rejected, measured again (tests/bench/layouts.py, two sessions, batches of 100, no history, nothing vacuumed; counts, for these
+depend on no neighbour):
+    one table with a state, claimed and settled by updates      20.7 buffers and 1,038 bytes of log a job
+    the same, settled by a delete                               14.5 and 732
+    a narrow table of what waits beside one that keeps the jobs 11.1 and 446: less log, but two rows for each job, and a join to show it
+    state is table, as here                                     10.1 and 516
+    the same, a partition for each of 64 queues                  7.5 and 516: named queues alone; a walk over all would ask each partition
+The past's ends in a btree cost 65 bytes of log a job more than summarised (0014_scale.sql).
 """
 
 from __future__ import annotations

@@ -89,6 +89,21 @@ BEGIN
     RETURN tenant;
 END $_$;
 
+CREATE FUNCTION jobherd.check_webhook(url text) RETURNS text
+    LANGUAGE plpgsql STABLE STRICT
+    AS $_$
+BEGIN
+    IF url !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length(url) > 2000 THEN
+        RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RAISE EXCEPTION 'jobherd.enqueue: webhooks are not switched on'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Start a supervisor with JOBHERD_WEBHOOK_SECRET, which signs the calls; or call jobherd.enable_webhooks() before.';
+    END IF;
+    RETURN url;
+END $_$;
+
 CREATE SEQUENCE jobherd.job_ids
     START WITH 1
     INCREMENT BY 1
@@ -366,6 +381,23 @@ BEGIN
     RETURN demand.job;
 END $_$;
 
+CREATE FUNCTION jobherd.enable_webhooks() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;
+    END IF;
+    SET LOCAL lock_timeout = '2s';  -- settlements must not queue behind us for long
+    LOCK TABLE jobherd.history IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;  -- another keeper was quicker
+    END IF;
+    CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).webhook IS NOT NULL)
+        EXECUTE FUNCTION jobherd.call_webhook();
+    RETURN true;
+END $$;
+
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
@@ -480,10 +512,7 @@ BEGIN
         name := 'tenant';
         job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
         name := 'webhook';
-        job.extras.webhook := wanted ->> 'webhook';
-        IF (job.extras).webhook !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length((job.extras).webhook) > 2000 THEN
-            RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
-        END IF;
+        job.extras.webhook := jobherd.check_webhook(wanted ->> 'webhook');
         job.extras.payload_bytes := bytes;
         IF job.extras IS NULL THEN
             job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
@@ -808,18 +837,19 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     LANGUAGE sql
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
-    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
-      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
-              FROM unnest(ended) AS word
-             WHERE split_part(word, '=', 1)::bigint & 63 IN (
-                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
-                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
-                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
-     GROUP BY part
+    SELECT count(*) >= 0
+      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+              FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+                      FROM unnest(ended) AS word
+                     WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                           SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                            WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                                       THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+             GROUP BY part) AS sent
 $$;
 
 CREATE FUNCTION jobherd.wake_held() RETURNS trigger
@@ -1244,6 +1274,16 @@ CREATE VIEW jobherd.jobs AS
             history.extras
            FROM jobherd.history) one;
 
+CREATE TABLE jobherd.logs (
+    job bigint NOT NULL,
+    token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    drop_on date NOT NULL,
+    output text NOT NULL,
+    entries jsonb
+);
+
 CREATE TABLE jobherd.migrations (
     area text NOT NULL,
     version integer NOT NULL,
@@ -1366,6 +1406,9 @@ ALTER TABLE ONLY jobherd.gates
 ALTER TABLE ONLY jobherd.kinds
     ADD CONSTRAINT kinds_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY jobherd.logs
+    ADD CONSTRAINT logs_pkey PRIMARY KEY (job, token);
+
 ALTER TABLE ONLY jobherd.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (area, version);
 
@@ -1402,6 +1445,8 @@ CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (state <> 'completed'::text);
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
+
+CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 
@@ -1440,8 +1485,6 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
-
-CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

@@ -15,12 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
+from supervisor.drain import Drain
 from supervisor.fleet import Exit, Slot, State
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import OomWatch, examine
 from supervisor.undertaker import Case
 from workers.board import Board, Notice, Now, Phase
 from workers.link import Inbox, nudge
+from workers.output import digest
 from workers.settle import Finished, settlement
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ log = logging.getLogger("jobherd.supervisor")
 LOOK: Final = 0.25
 """Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
 LOOK_IDLE: Final = 1.0
+FLOOD: Final = 0.001
+"""Seconds to the next look while somebody prints more than its pipe holds."""
 _SOONEST: Final = 0.01
 """Seconds between two looks at who holds others' work."""
 HEIRS: Final = 1.0
@@ -68,6 +72,7 @@ class Crew:
         self._fds = fds
         self._bury = bury
         self._ends: dict[int, spawn.Ends] = {}
+        self._drains: dict[int, Drain] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._oom = OomWatch()
         self._strays = strays.Strays()
@@ -129,6 +134,8 @@ class Crew:
         with suppress(OSError):
             os.close(ends.wake)
         board = self.boards[slot.number]
+        drain = self._drains.pop(slot.number, None)
+        said = b"" if drain is None else drain.rest()
         record = board.now() or Now(Phase.BOOTING)
         if record.runs and board.begun != record.job:
             record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
@@ -138,7 +145,7 @@ class Crew:
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
         report = examine(death, board, record, policy.name, oom=self._oom.grown())
         others = board.company(record) if record.job else []
-        self._bury(Case(death, record, policy, report, finished_of(board, record.token), others))
+        self._bury(Case(death, record, policy, report, finished_of(board, record.token), others, digest(said)))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
@@ -166,6 +173,9 @@ class Crew:
         workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
         boards = {slot.number: self.boards[slot.number] for slot in workers}
         self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
+        for drain in self._drains.values():
+            if drain.look():
+                self._look_at = now + FLOOD
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():
             board = self.boards[slot.number]
@@ -241,7 +251,7 @@ class Crew:
                 if (ends := self._ends.get(slot.number)) is not None:
                     self.boards[slot.number].dismiss()
                     os.close(ends.wake)
-                    self._ends[slot.number] = spawn.Ends(os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC), ends.report)
+                    self._ends[slot.number] = replace(ends, wake=os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
             case Interrupt(slot, order):
                 self.boards[slot.number].order(order)
                 self._signal(slot, signal.SIGUSR2, group=False)
@@ -272,6 +282,8 @@ class Crew:
             log.error("the system refuses another process: %s", problem.strerror, extra={"slot": slot.number})
             return
         self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
+        if ends.output >= 0:
+            self._drains[slot.number] = Drain(ends.output, board)
         self._selector.register(ends.report, selectors.EVENT_READ, slot.number)
         fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
 

@@ -298,6 +298,25 @@ class Settings:
         "Where /metrics, /livez, /readyz and /startupz are served.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
     )  # fmt: skip
+    log_capture: bool = setting(
+        True,
+        values.switch(),
+        "Keep what handlers print and log with the attempt. Standard output and error of a worker are then a pipe; what was printed is passed "
+        "on to the supervisor's standard error when the job ends.",
+        group="Watching",
+    )  # fmt: skip
+    log_size: int = setting(
+        65536,
+        values.whole(1024, 65536),
+        "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
+        group="Watching", metavar="BYTES",
+    )  # fmt: skip
+    metrics_tenants: int = setting(
+        0,
+        values.whole(1, 1000, zero="none"),
+        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        group="Watching", metavar="N", says="0: none",
+    )  # fmt: skip
     log_format: str = setting(
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
     )
@@ -406,12 +425,15 @@ class Settings:
             unknown_for=self.unknown_for,
             sweep=self.sweep,
             http=self.http,
+            log_capture=self.log_capture,
+            log_size=self.log_size,
             log_format=self.resolved_log_format(),
             log_level=self.log_level,
             host=socket.gethostname(),
             webhook_secret=self.webhook_secret,
             webhook_allow=self.webhook_allow,
             webhook_timeout=self.webhook_timeout,
+            metrics_tenants=self.metrics_tenants,
         )
 
     def _contradictions(self) -> tuple[str, ...]:

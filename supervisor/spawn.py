@@ -7,6 +7,7 @@ child, and be lost. The child never returns through the parent's frames.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import signal
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_OUTPUT = 256 * 1024
+"""Bytes that a worker may print before the parent must have looked, four times a second."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: loading takes locks
 
 
@@ -42,6 +45,8 @@ class Ends:
 
     wake: int
     report: int
+    output: int = -1
+    """Where a worker's output is read, if it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,12 @@ def fork_child(
         os.close(wake_read)
         os.close(wake_write)
         raise
+    try:
+        output = _open_output() if slot.kind.works and settings.log_capture else None
+    except OSError:
+        for fd in (wake_read, wake_write, report_read, report_write):
+            os.close(fd)
+        raise
     board = inherited.boards[slot.number]
     seat = Seat(
         kind=slot.kind.name,
@@ -86,6 +97,7 @@ def fork_child(
         board=board,
         notice=notice,
         settings=settings,
+        output=output,
         boards=tuple(inherited.boards) if slot.kind.sees_all else (),
     )
 
@@ -98,12 +110,24 @@ def fork_child(
     try:
         pid = _fork(life)
     except OSError:
-        for fd in (wake_read, wake_write, report_read, report_write):
+        for fd in (wake_read, wake_write, report_read, report_write, *(output or ())):
             os.close(fd)
         raise
     os.close(wake_read)
     os.close(report_write)
-    return pid, Ends(wake_write, report_read)
+    if output is None:
+        return pid, Ends(wake_write, report_read)
+    os.close(output[1])
+    return pid, Ends(wake_write, report_read, output[0])
+
+
+def _open_output() -> tuple[int, int]:
+    """Return the two ends of a pipe for what a worker prints. Who prints may wait; who reads never does."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reading, False)
+    with suppress(OSError):  # so much is not everybody's right
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _OUTPUT)
+    return reading, writing
 
 
 def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:
@@ -119,6 +143,8 @@ def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:
     for ends in inherited.ends:
         os.close(ends.wake)
         os.close(ends.report)
+        if ends.output >= 0:
+            os.close(ends.output)
     for fd in inherited.others:
         os.close(fd)
     for board in inherited.boards:

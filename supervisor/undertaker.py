@@ -96,6 +96,8 @@ class Case:
     """What its board says it had finished and not written yet."""
     others: list[Now] = field(default_factory=list)
     """What ran in the same call as the job it died with."""
+    log: str | None = None
+    """What that job had printed and logged."""
     step: Step = Step.BACKEND
     verdict: Verdict | None = None
     """What becomes of the job it died with."""
@@ -260,4 +262,5 @@ def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:
         usage=json.dumps({"max_rss": report.max_rss}),
         post_mortem=json.dumps(report.as_dict()),
         crashed=verdict.crash,
+        log=case.log if record is case.now else None,
     )

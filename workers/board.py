@@ -193,6 +193,8 @@ _LOG: Final = 64 * 1024
 _TRACE: Final = 32 * 1024
 _PROGRESS: Final = 2048
 _LEDGER: Final = 128 * 1024
+OUTPUT: Final = 64 * 1024
+"""The most that is kept of what one attempt prints, in bytes."""
 
 _AT_WORDS: Final = 0
 _AT_NOW: Final = _AT_WORDS + 8 * _WORDS
@@ -206,11 +208,28 @@ _AT_LEDGER: Final = _AT_TRACE + _TRACE
 _AT_COMPANY: Final = _AT_LEDGER + _LEDGER
 _MATES: Final = _COMPANY.size + 500 * _MATE.size
 _AT_ERRORS: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
-_SIZE: Final = (_AT_ERRORS + MAX_ERRORS * (_ERROR.size + 8) + 4095) // 4096 * 4096
+_AT_OUTPUT: Final = (_AT_ERRORS + MAX_ERRORS * (_ERROR.size + 8) + 7) // 8 * 8
+_SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
 
-_IDLE, _STARTED, _CLAIMS, _EMPTY, _KINDS, _LOGGED, _DATABASE, _DISMISSED, _CLAIM, _ENTERED, _HELD, _REVOKED, _IDLED, _BEGUN, _ERRORS = (
-    range(15)
-)
+(
+    _IDLE,
+    _STARTED,
+    _CLAIMS,
+    _EMPTY,
+    _KINDS,
+    _LOGGED,
+    _DATABASE,
+    _DISMISSED,
+    _CLAIM,
+    _ENTERED,
+    _HELD,
+    _REVOKED,
+    _IDLED,
+    _BEGUN,
+    _ERRORS,
+    _TAKEN,
+    _DRAINING,
+) = range(17)
 
 
 class Board:
@@ -229,6 +248,7 @@ class Board:
         self._order = Cell(self._view, _AT_ORDER, 64)
         self._progress = Cell(self._view, _AT_PROGRESS, _PROGRESS)
         self._company = Cell(self._view, _AT_COMPANY, _MATES)
+        self._output = Cell(self._view, _AT_OUTPUT, 8 + OUTPUT)
         self._waits = self._view[_AT_WAITS : _AT_WAITS + 8 * 31].cast("Q")
         self._waited = self._view[_AT_WAITS + 8 * 31 : _AT_WAITS + 8 * 32].cast("d")
         self._errors = self._view[_AT_ERRORS : _AT_ERRORS + 8 * MAX_ERRORS].cast("Q")
@@ -392,6 +412,16 @@ class Board:
         self._view[_AT_LOG : _AT_LOG + len(line) - first] = line[first:]
         self._words[_LOGGED] += len(line)
 
+    def take_output(self) -> bytes:
+        """Called in the child: return what the parent has drained of its output since the last call, the latest of it."""
+        for _ in range(10_000):  # not for ever: it may have died at it
+            if not self._words[_DRAINING]:
+                break
+            os.sched_yield()  # it reads at this moment
+        total, tail = self.drained()
+        taken, self._words[_TAKEN] = int(self._words[_TAKEN]), total
+        return tail[-(total - taken) :] if total > taken else b""
+
     def open_trace(self) -> int:
         """Called in the child at boot: clear the place for stacks, and return a file number that writes there."""
         self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
@@ -406,6 +436,9 @@ class Board:
         self.set_idle(idle=False)
         self.set_database(connected=False)
         self._words[_LOGGED] = 0
+        self._words[_TAKEN] = 0
+        self._words[_DRAINING] = 0
+        self._output.write(bytes(8))
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
         self.close_ledger()
@@ -428,6 +461,15 @@ class Board:
         """Called in the parent: nothing more of that claim may be started."""
         self._words[_REVOKED] = token
         fence()
+
+    def say_draining(self, *, draining: bool) -> None:
+        """Called in the parent: it is about to read a child's output, or it has handed on what it read."""
+        self._words[_DRAINING] = draining
+        fence()
+
+    def hand_output(self, total: int, tail: bytes) -> None:
+        """Called in the parent: so much of the child's output was drained by now, and this is the end of it."""
+        self._output.write(_SEQUENCE.pack(total) + tail[-OUTPUT:])
 
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
@@ -586,6 +628,21 @@ class Board:
         ring = bytes(self._view[_AT_LOG : _AT_LOG + _LOG])
         tail = (ring + ring)[start : start + length]
         return tail if length == written else tail[tail.find(b"\n") + 1 :]
+
+    def drained(self) -> tuple[int, bytes]:
+        """Return how much of the child's output the parent has drained, and the end of it."""
+        record = self._output.read() or bytes(8)
+        return int(_SEQUENCE.unpack_from(record)[0]), record[8:]
+
+    @property
+    def times_drained(self) -> int:
+        """Grows with each time that the parent has drained some."""
+        return self._output.newest()
+
+    @property
+    def output_taken(self) -> int:
+        """How much of it belongs to jobs that are through."""
+        return int(self._words[_TAKEN])
 
     def trace(self) -> str:
         """Return the stacks that were written here, by a fatal signal or on request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VACUUMS: Final = {"ready": "vacuum_ready", "scheduled": "vacuum_scheduled"}
+VACUUMS: Final = {"ready": "vacuum_ready", "scheduled": "vacuum_scheduled", "running": "vacuum_running"}
 """The statement for each of the tables."""
 DEAD: Final = 20_000
 SHARE: Final = 0.05

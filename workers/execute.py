@@ -21,7 +21,7 @@ import orjson
 from handlers._backoff import DEFAULT
 from handlers._call import call
 from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
-from handlers._job import FOR_EVER, Job
+from handlers._job import FOR_EVER, Job, tell_nobody
 from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, outcome_of, unknown_kind, unreadable
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from workers.alarm import Alarm
     from workers.board import Board, Notice
     from workers.hooks import Caller
+    from workers.output import Output
     from workers.seat import ChildSettings
     from workers.transactions import Transactions
 
@@ -125,10 +126,12 @@ class Executor:
         settings: ChildSettings,
         title: Callable[[str], None],
         hooks: Caller,
+        output: Output | None = None,
     ) -> None:
         self.running: Claimed | None = None
         self.committed = False
         self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
+        self._output = output
         self.among = False
         self._started = 0.0
         self._transactions = transactions
@@ -267,9 +270,12 @@ class Executor:
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
-        return self._finish(row, kind, outcome, ran, ended)
+        output = self._output
+        # What a program prints is seen by a system call: a job that is short, and not alone in its claim, is only asked what it knows.
+        log = output.take() if output is not None and (output.dirty or ((ran >= LONG or not among) and output.is_pending())) else None
+        return self._finish(row, kind, outcome, ran, ended, log)
 
-    def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float) -> Finished:
+    def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float, log: str | None) -> Finished:  # noqa: PLR0917
         return Finished(
             row.id,
             outcome,
@@ -278,13 +284,15 @@ class Executor:
             kind.keep_completed if outcome.label == "ok" else kind.keep_failed,
             self._usage(ended, ran) if ended - self._cpu_at >= LONG else None,
             self._board.progress().decode(errors="replace") or None if self._said else None,
+            log=log,
         )
 
     def describe(self, outcome: Outcome) -> Finished:
         """Return what there is to write of the job that runs, should this become of it now."""
         assert self.running is not None
         ended = time.monotonic()
-        return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended)
+        log = None if self._output is None else self._output.peek()
+        return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended, log)
 
     def _conclude(self, row: Claimed, kind: _Kind, outcome: Outcome, most: int) -> Outcome:
         """The job has used a transaction of its own: end it, and return what became of the job."""
@@ -354,6 +362,7 @@ class Executor:
             deadline=deadline,
             resources=self._hooks.child.resources,
             on_progress=self._progress,
+            on_entry=tell_nobody if self._output is None else self._output.enter,
             on_cancelled=self._is_cancelled,
             doors=self._transactions,
         )

@@ -92,6 +92,8 @@ class Keeper:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
         self._keep_partitions(time.monotonic())
+        if self._seat.settings.webhook_secret:
+            self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))
@@ -116,6 +118,8 @@ class Keeper:
             self._sweep_at = now + self._seat.settings.sweep
         if now >= self._forget_at:
             self._session.run("drop_progress")
+            while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
+                continue
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
             self._clear_away()

@@ -58,6 +58,9 @@ class ChildSettings:
     keep_failed_max: int = 30
     """The longest retention of any kind, in days: so many partitions are kept ahead."""
     http: tuple[str, int] | None = ("127.0.0.1", 8790)
+    log_capture: bool = True
+    log_size: int = 65536
+    """Whether what handlers print and log is kept with the attempt, and how many bytes of it at the most."""
     log_format: str = "text"
     log_level: str = "INFO"
     host: str = "localhost"
@@ -65,6 +68,8 @@ class ChildSettings:
     """What signs the calls of webhooks; without it they are not called here."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
+    metrics_tenants: int = 0
+    """How many tenants the metrics show by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +90,7 @@ class Seat:
     board: Board
     notice: Notice
     settings: ChildSettings
+    output: tuple[int, int] | None = None
+    """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
     boards: tuple[Board, ...] = ()
     """Every slot's page, for the kinds that look at all of them (keeper, web); else empty."""

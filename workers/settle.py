@@ -54,14 +54,16 @@ class Finished(NamedTuple):
     post_mortem: str | None = None
     """How its process died, if it did: written by the parent."""
     crashed: int = 0
+    log: str | None = None
+    """What it printed and logged, as `output.digest` returns it; None: nothing."""
 
     def as_entry(self) -> bytes:
         """Return it as the board's ledger holds it, from where the parent settles it should this process die. Raises as orjson does."""
-        job, said, ran, ended, keep, usage, progress, _, _ = self
-        if said is OK and usage is None and progress is None and ran is not None:
+        job, said, ran, ended, keep, usage, progress, _, _, log = self
+        if said is OK and usage is None and progress is None and ran is not None and log is None:
             return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
         return orjson.dumps(
-            (job, said.label, said.delay, said.result, said.code, said.error, said.traceback, ran, ended, keep, usage, progress)
+            (job, said.label, said.delay, said.result, said.code, said.error, said.traceback, ran, ended, keep, usage, progress, log)
         )
 
     @classmethod
@@ -70,9 +72,9 @@ class Finished(NamedTuple):
         if entry.startswith(_PLAIN_MARK):
             _, job, ran, ended, keep = _PLAIN.unpack(entry)
             return cls(job, OK, ran, ended, keep)
-        job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress = orjson.loads(entry)
+        job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress, log = orjson.loads(entry)
         outcome = Outcome(label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback)
-        return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress)
+        return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
 
 
 class UnsettledError(Exception):
@@ -105,7 +107,7 @@ class Clerk:
         by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
-        whole = not relieved and all(one.outcome.label == "ok" for one in finished)
+        whole = not relieved and all(one.outcome.label == "ok" and one.log is None for one in finished)
         statement = "settle_completed" if whole else "settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
@@ -163,7 +165,7 @@ class Clerk:
 
 def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:
     """Return the parameters of settle_jobs.sql for some jobs of one claim. `now` is monotonic, as their ends are."""
-    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes = map(list, zip(*finished, strict=True))
+    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes, logs = map(list, zip(*finished, strict=True))
     plain = outcomes.count(OK) == len(outcomes)  # nothing to say of any but that it is through: most batches
     return {
         "child": child,
@@ -183,6 +185,7 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
         "post_mortems": _some(post_mortems),
         "crashes": crashes if any(crashes) else None,
         "keeps": keeps,
+        "logs": _some(logs),
     }
 
 
@@ -209,7 +212,7 @@ def least_of(one: Finished) -> Finished:
             )
         case _:
             least = replace(outcome, result=None, error=None, code=None, traceback=None)
-    return one._replace(outcome=least, usage=None, progress=None)
+    return one._replace(outcome=least, usage=None, progress=None, log=None)
 
 
 def _kind_of(problem: BaseException) -> str:

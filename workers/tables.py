@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -108,8 +107,7 @@ def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | Non
 
     said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
     """
-    started = datetime.fromtimestamp(began, UTC).isoformat()
-    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
+    entry = {"key": kind, "at": began, "exit_code": code, "duration": round(ran, 6), "out": sanitize(said, _LOGS)}
     return orjson.dumps(entry).decode()
 
 
@@ -372,11 +370,16 @@ class Tables:
         )  # fmt: skip
 
     def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
-        """Return the entries of the execution log: what the attempt has logged, if anything."""
-        said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        """Return the entries of the execution log: those of job.log(key, ...), and what the attempt has printed and logged, if anything."""
+        entries: list[str] = []
+        if finished.log is None:
+            said = self._seat.board.log_since(self._logged).decode(errors="replace")
+        else:
+            document = orjson.loads(finished.log)
+            said, entries = document["output"], [orjson.dumps(entry).decode() for entry in document.get("entries", ())]
         if not said or finished.ran is None:
-            return []
-        return [log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
+            return entries
+        return [*entries, log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

@@ -181,13 +181,16 @@ class TogetherExecutor(Executor):
         ran = ended - started
         before = self._expected.get(first.kind)
         self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
-        usage = self._usage(ended, ran)  # of the call: it is written with its first job
+        usage = self._usage(ended, ran)  # of the call: it is written with its first job, as what was printed and logged
+        log = self._output.take() if self._output is not None and self._output.is_pending() else None
         for row, outcome in zip(rows, outcomes, strict=True):
             board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
             if outcome.code is not None:
                 board.count_error(number, outcome.code)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
+            if row is first and log is not None:
+                finished[-1] = finished[-1]._replace(log=log)
         return finished
 
     def _most(self, row: Claimed) -> int:

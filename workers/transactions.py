@@ -241,12 +241,12 @@ class Transactions:
         assert running is not None
         try:
             self._check(holder)
-            finished = [self.executor.describe(outcome)]
-            parameters = settlement(self._session.child, running.token, finished, ran_on=self._ran_on, now=time.monotonic())
+            finished = self.executor.describe(outcome)
+            parameters = settlement(self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
+            statement = "settle_completed" if finished.log is None else "settle_jobs"
             with holder.pipeline():
                 xact, settled = (
-                    holder.execute(self._text(name), values)
-                    for name, values in (("show_transaction", {}), ("settle_completed", parameters))
+                    holder.execute(self._text(name), values) for name, values in (("show_transaction", {}), (statement, parameters))
                 )
             if xact.fetchall()[0][0] != self._xact:
                 self._note_ended()

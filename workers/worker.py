@@ -28,6 +28,7 @@ from workers.execute import LEAST, Claimed
 from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
+from workers.output import Output
 from workers.settle import Clerk, Finished, UnsettledError
 from workers.stride import LONG, SOUGHT, WALKS, Stride
 from workers.tables import Tables, tables_of
@@ -181,6 +182,10 @@ class Worker:
         ran_on = f"{settings.host}/{os.getpid()}"
         self._clerk = Clerk(self._session, ran_on=ran_on)
         self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
+        self._output = None
+        if body.seat.output is not None:
+            reading, writing = body.seat.output
+            self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
@@ -191,6 +196,7 @@ class Worker:
             settings=settings,
             title=body.title,
             hooks=hooks,
+            output=self._output,
         )
         self._together = self._executor.sizes
         if self._together and settings.hold:
@@ -200,9 +206,12 @@ class Worker:
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
             level=settings.log_level,
+            stream=None if self._output is None else self._output.stream,
             board=self._board,
             ids=self._ids,
         )
+        if self._output is not None:
+            logging.getLogger().addHandler(self._output.handler(f"worker {self._seat.slot}", self._ids))
         self._tidy = Tidiness(body)
         self._weigh()
         stores = tables_of(handlers)
@@ -548,6 +557,8 @@ class Worker:
         settings = self._seat.settings
         self._short = self._executor.short()
         self._weigh()
+        if self._output is not None and len(batch) > 1 and self._output.is_pending():
+            self._output.take()  # of a job that was too short to be asked: it is passed on, and not the next one's
         if settings.hold:
             expected = sum(self._executor.expected(row.kind) for row in batch) / len(batch)
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))

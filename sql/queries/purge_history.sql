@@ -1,4 +1,4 @@
--- Look at the %(most)s jobs of the past with the lowest ids behind %(after)s, and delete, with their attempts, those that ended by %(cutoff)s.
+-- Look at the %(most)s jobs of the past with the lowest ids behind %(after)s, and delete, with their attempts and logs, those that ended by %(cutoff)s.
 -- Run by people, again and again, each time behind the reached of the time before, until there is none: a step costs the same whatever the
 -- past. Rows that somebody else holds (a retry, another purge) are left alone. The doomed are found again by their ids: a join is planned
 -- by statistics, and read the whole past.
@@ -18,5 +18,7 @@ WITH step AS MATERIALIZED (
     RETURNING id
 ), tried AS (
     DELETE FROM jobherd.attempts WHERE job = ANY (ARRAY(SELECT id FROM gone))
+), logged AS (
+    DELETE FROM jobherd.logs WHERE job = ANY (ARRAY(SELECT id FROM gone))
 )
 SELECT (SELECT count(*) FROM gone) AS jobs, (SELECT last FROM step) AS reached

@@ -65,6 +65,13 @@ WITH said AS MATERIALIZED (
            current_date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND started_at IS NOT NULL
+), logged AS (
+    INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output, entries)
+    SELECT d.id, d.token, CASE WHEN d.outcome IN ('snoozed', 'abandoned') THEN d.attempts + 1 ELSE d.attempts END, d.finished_at,
+           current_date + coalesce(d.keep, 30), l.log ->> 'output', l.log -> 'entries'
+      FROM unnest(%(ids)s::bigint[], %(logs)s::jsonb[]) AS l (job, log) JOIN done d ON d.id = l.job
+     WHERE l.log IS NOT NULL AND NOT (d.outcome = 'ok' AND d.keep IS NOT DISTINCT FROM 0)
+    ON CONFLICT DO NOTHING
 ), told AS MATERIALIZED (
     -- After the row is locked, and not before: see migrations/0013.
     SELECT jobherd.tell_waiters(ARRAY(

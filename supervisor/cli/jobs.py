@@ -130,12 +130,15 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
 def _job(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         rows = at.rows("show_jobs", {"ids": [arguments.id]})
+        logs = at.rows("show_logs", {"id": arguments.id})
     if not rows:
         raise CommandError(f"there is no job {arguments.id}: it never was, or its time in the history is over")
     if arguments.json:
-        console.print_json(_document(rows[0]))
+        console.print_json(_document(rows[0]) | {"logs": logs})
     else:
         _page(rows[0])
+        for log in logs:
+            _print_log(log)
     return ExitCode.DONE
 
 
@@ -189,6 +192,27 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
         print(f"  used {plain(_used(usage))}")
     for line in plain_lines(attempt.get("traceback") or "").splitlines():
         print(paint(f"    {line}", "dim"))
+
+
+def _print_log(log: dict[str, Any]) -> None:
+    print(f"\n{paint('log', 'dim')} of attempt {log['attempt']}")
+    for entry in orjson.loads(log["entries"]) if log["entries"] else []:
+        print(f"  {plain(_said(entry))}")
+        for line in plain_lines(str(entry.get("out", "")) if isinstance(entry, dict) else "").splitlines():
+            print(paint(f"    {line}", "dim"))
+    for line in plain_lines(log["output"]).splitlines():
+        print(f"  {line}")
+
+
+def _said(entry: object) -> str:
+    """Return an entry of job.log(key, ...) in words; what is none of ours is shown as it is."""
+    if not isinstance(entry, dict):
+        return str(entry)
+    words = [f"[{entry.get('key', '?')}]"]
+    words += [str(entry["command"])] if "command" in entry else []
+    words += [f"exit {entry['exit_code']}"] if "exit_code" in entry else []
+    words += [f"in {show_span(entry['duration'])}"] if isinstance(entry.get("duration"), int | float) else []
+    return " ".join(words)
 
 
 def _used(usage: object) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -51,18 +51,21 @@ class ThinAir:
     def __init__(self, *_: object) -> None:
         self.ids = count(1)
 
-    def run(self, _statement: str, claim: dict[str, object], **_how: object) -> list[tuple[object, ...]]:
+    def run(self, statement: str, said: dict[str, Any] | None = None, **_how: object) -> list[tuple[object, ...]]:
+        if said is None:
+            assert statement == "measure_dead"
+            return [("ready", 0, 0), ("scheduled", 0, 0)]
+        if "wanted" not in said:  # a settlement by itself: the batch took longer than an outcome may wait
+            return [(job,) for job in said["ids"]]
         token = next(self.ids)
         return [
-            (token, next(self.ids), "bench:noop", "default", DOCUMENT, 1, None, 0, 0, None, 1.0, 1.0, None, 0.1, True)
-            for _ in range(int(str(claim["wanted"])))
+            (token, next(self.ids), "bench:noop", "default", DOCUMENT, 1, None, 0, 0, None, 1.0, 1.0, None, 0.1, True, None)
+            for _ in range(said["wanted"])
         ]
 
-    def run_both(
-        self, _first: str, before: dict[str, object], _second: str, claim: dict[str, object]
-    ) -> tuple[list[tuple[object, ...]], ...]:
+    def run_both(self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]) -> tuple[list[tuple[object, ...]], ...]:
         assert before["ids"]
-        return [(len(before["ids"]),)], self.run("claim_jobs", claim)  # type: ignore[arg-type]
+        return [(len(before["ids"]),)], self.run("claim_jobs", claim)
 
 
 def loop(batch: int, rounds: int) -> Iterator[float]:

@@ -205,3 +205,23 @@ def test_a_missing_schema_is_made(empty_database):
     assert answer.code == 0
     assert "made the schema" in answer.err
     assert answer.out == "1\n"
+
+
+def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path):
+    send(database, "SELECT jobherd.enable_webhooks()")
+    (tmp_path / "logo.png").write_bytes(b"\x89PNG\x00\xff")
+    words = ("--tenant", "acme", "--webhook", "https://example.com/done", "--bytes-file", tmp_path / "logo.png")
+    answer = jobherd("enqueue", "a:b", '{"n": 1}', *words, dsn=database)
+    job = jobherd("job", answer.out.strip(), "--json", dsn=database).json
+    assert (job["tenant"], job["webhook"], job["payload"]) == ("acme", "https://example.com/done", {"n": 1})
+    assert job["payload_bytes"] == "6 bytes, 89504e4700ff"
+    assert send(database, "SELECT (extras).payload_bytes FROM jobherd.ready") == [(b"\x89PNG\x00\xff",)]
+    page = jobherd("job", answer.out.strip(), dsn=database).out
+    for shown in ("acme", "https://example.com/done", "6 bytes, 89504e4700ff"):
+        assert shown in page
+    other = jobherd("enqueue", "a:b", "{}", "--tenant", "globex", dsn=database).out.strip()
+    assert [row["id"] for row in jobherd("jobs", "--tenant", "globex", "--json", dsn=database).json] == [int(other)]
+    answer = jobherd("enqueue", "a:b", "{}", "--bytes-file", tmp_path / "nowhere", dsn=database)
+    assert (answer.code, "No such file" in answer.err) == (2, True)
+    answer = jobherd("enqueue", "a:b", "-", "--bytes-file", tmp_path / "logo.png", dsn=database)
+    assert (answer.code, "--bytes-file is for one job" in answer.err) == (2, True)

@@ -30,6 +30,7 @@ PER_JOB = {
     "post_mortems": "post_mortem",
     "crashes": "crashed",
     "keeps": "keep",
+    "logs": "log",
 }
 
 

@@ -169,13 +169,16 @@ class Bench:
         cursor = self.connection.execute(text, parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
 
-    def fork(self, kind: str = "worker", *, boards: tuple[Board, ...] = (), **settings: Any) -> Child:
-        """Fork a child and return at once."""
+    def fork(self, kind: str = "worker", *, boards: tuple[Board, ...] = (), capture: bool = False, **settings: Any) -> Child:
+        """Fork a child and return at once. capture: what it prints is kept, as under a supervisor; nobody drains it."""
         self.incarnation += 1
         wake_read, wake_write = link.open_pipe()
         report_read, report_write = link.open_pipe()
         board = Board(f"test-{self.incarnation}")
         board.declare([Policy()])
+        output = os.pipe2(os.O_CLOEXEC) if capture else None
+        if output is not None:
+            os.set_blocking(output[0], False)
         given = {"dsn": self.dsn, "handlers": (ACTING,), "app_dir": ROOT, "poll": 60.0, "retry_initial": 0.01, "host": "test", "http": None}
         seat = Seat(
             kind=kind,
@@ -189,6 +192,7 @@ class Bench:
             notice=self.notice,
             settings=ChildSettings(**given | settings),
             boards=boards,
+            output=output,
         )
         others = [end for child in self.children for end in (child.wake, child.report) if end >= 0]
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -206,6 +210,9 @@ class Bench:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(wake_read)
         os.close(report_write)
+        if output is not None:
+            os.close(output[0])
+            os.close(output[1])
         child = Child(pid, seat, wake_write, report_read)
         self.children.append(child)
         return child

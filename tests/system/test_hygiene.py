@@ -43,7 +43,9 @@ def test_a_child_holds_its_own_files_and_none_of_its_parents_or_siblings(stage: 
     for arrival in arrivals:
         held = files(arrival.pid)
         assert held.pop(0) == "/dev/null"
-        assert held.pop(1) == held.pop(2) == parents[1]
+        output = held.pop(1)
+        assert output == held.pop(2) != parents[1], "what its jobs print is kept"
+        assert list(held.values()).count(parents[1]) == 1, "and what it has to say itself goes where its parent's does"
         kinds: dict[str, set[str]] = {}
         for target in held.values():
             kind = "notice" if "jobherd-notice" in target else re.split(r"[:\[]", target.removeprefix("/"))[0]
@@ -52,7 +54,9 @@ def test_a_child_holds_its_own_files_and_none_of_its_parents_or_siblings(stage: 
         (board,) = kinds.pop("memfd")
         assert re.match(r"/memfd:jobherd-\d+ ", board), "its own board, and nobody else's"
         pipes, sockets = kinds.pop("pipe"), kinds.pop("socket")
-        assert len(pipes) == 3, f"wake, report, and the one it pokes itself with: {held}"
+        pipes.remove(parents[1])
+        assert output in pipes, "it reads what its jobs print"
+        assert len(pipes) == 4, f"wake, report, its output, and the one it pokes itself with: {held}"
         assert len(sockets) == 2, f"its database and the gate: {held}"
         assert not sockets & set(parents.values()), "no socket of the parent"
         assert "anon_inode" not in kinds, f"no selector of the parent: {held}"

@@ -10,10 +10,11 @@ import time
 
 import pytest
 
+import sql
 from tests.support.gate import Gate
 from tests.support.processes import is_running, wait_for_exit
 from tests.support.seats import Bench
-from workers.clearing import DEAD, Clearing
+from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.keeper import end_groups
 from workers.link import EXIT_LEFT
 
@@ -175,6 +176,13 @@ def test_nothing_left_is_not_waited_for():
     before = time.monotonic()
     assert end_groups(set(), marks="no such:", seconds=30.0) == []
     assert time.monotonic() - before < 5
+
+
+def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):
+    assert {row["relname"] for row in bench.ask(sql.load("measure_dead"))} == set(VACUUMS)
+    for table, statement in VACUUMS.items():
+        assert f" jobherd.{table}\n" in sql.load(statement)
+        bench.ask(sql.load(statement))
 
 
 def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):

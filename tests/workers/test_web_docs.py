@@ -34,8 +34,9 @@ def scraped(database, monkeypatch):
     monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
+        connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_cap('default', 5)")
-    with Web(database) as child:
+    with Web(database, metrics_tenants=1) as child:
         child.boards[0].count(child.boards[0].declare([Policy("k")])["k"], 0, 0.1)
         child.boards[0].count_error(1, "NO_PAPER")
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]

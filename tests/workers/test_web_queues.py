@@ -253,3 +253,33 @@ def test_another_schema_is_measured_by_its_name(empty_database, always):
         connection.execute("INSERT INTO jobs_eu.ready (kind) VALUES ('k')")
     with Web(empty_database, schema="jobs_eu") as child:
         assert child.scrape().of(JOBS, queue="default", state="ready") == 1
+
+
+@pytest.mark.promise("D40")
+def test_tenants_are_counted_if_asked_for_the_largest_by_name_and_the_others_together(database, conn):
+    for tenant, number in (("acme", 3), ("globex", 2), ("initech", 1)):
+        for place in range(number):
+            options = f'{{"tenant": "{tenant}", "delay": {place}}}'
+            conn.execute("SELECT jobherd.enqueue('k', '{}', %s::jsonb)", (options,))
+    put(conn, "ready", "default", number=5)
+
+    async def measured(tenants: int):
+        measurer = measure.Measurer(database, tenants=tenants)
+        try:
+            await measurer.refresh(20)
+            return measurer.tenants()
+        finally:
+            await measurer.close()
+
+    import asyncio
+
+    assert asyncio.run(measured(0)) == {}
+    assert asyncio.run(measured(2)) == {
+        ("acme", "ready"): 1, ("acme", "scheduled"): 2, ("globex", "ready"): 1, ("globex", "scheduled"): 1, ("(other)", "ready"): 1,
+    }  # fmt: skip
+
+
+def test_a_scrape_shows_tenants(database, conn):
+    conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
+    with Web(database, metrics_tenants=1) as child:
+        assert child.scrape().of("jobherd_tenant_jobs", tenant="acme", state="ready") == 1

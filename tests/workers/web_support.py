@@ -47,7 +47,13 @@ class Web:
     """``with Web() as web: web.scrape()``"""
 
     def __init__(
-        self, dsn: str = NO_DATABASE, *, slots: int = 4, http: tuple[str, int] = ("127.0.0.1", 0), schema: str = "jobherd"
+        self,
+        dsn: str = NO_DATABASE,
+        *,
+        slots: int = 4,
+        http: tuple[str, int] = ("127.0.0.1", 0),
+        schema: str = "jobherd",
+        metrics_tenants: int = 0,
     ) -> None:
         self.boards = tuple(Board(f"test-{slot}") for slot in range(slots))
         self.notice = Notice()
@@ -67,7 +73,7 @@ class Web:
             report=child_report,
             board=self.boards[-1],
             notice=self.notice,
-            settings=ChildSettings(dsn=dsn, schema=schema, http=http),
+            settings=ChildSettings(dsn=dsn, schema=schema, http=http, metrics_tenants=metrics_tenants),
             boards=self.boards,
         )
         self._failed: BaseException | None = None

@@ -59,7 +59,12 @@ def run(seat: Seat, *, title: Callable[[str], object] = lambda _doing: None) -> 
 async def _live(seat: Seat, title: Callable[[str], object]) -> None:
     """Serve until dismissed; a defect in the server ends the child, and the parent replaces it."""
     loop = asyncio.get_running_loop()
-    measurer = Measurer(seat.settings.dsn, seat.settings.schema, tell=lambda up: seat.board.set_database(connected=up))
+    measurer = Measurer(
+        seat.settings.dsn,
+        seat.settings.schema,
+        tenants=seat.settings.metrics_tenants,
+        tell=lambda up: seat.board.set_database(connected=up),
+    )
     dismissed = loop.create_future()
 
     def heard() -> None:

@@ -25,6 +25,8 @@ log = logging.getLogger("jobherd")
 STATES: Final = ("ready", "scheduled", "running")
 MOST: Final = 100_000
 """Rows that are counted of one queue and state; of very many queues, less."""
+OTHERS: Final = "(other)"
+"""The tenants that are not shown by name; no tenant can be called so."""
 QUEUES: Final = 200
 """Queues that are shown: each is a few time series in somebody's store."""
 PERIOD: Final = 5.0
@@ -92,10 +94,13 @@ class Measurer:
         dsn: str,
         schema: str = sql.SCHEMA,
         *,
+        tenants: int = 0,
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[bool], object] = bool,
     ) -> None:
-        """Measure there. `tell` is told whenever a session begins or ends."""
+        """Measure there. `tell` is told whenever a session begins or ends. tenants: how many are shown by name, 0: none is looked for."""
+        self._tenants = tenants
+        self._owned: dict[tuple[str, str], int] = {}
         self._dsn = dsn
         self._schema = schema
         self._clock = clock
@@ -130,6 +135,10 @@ class Measurer:
     def paused(self) -> dict[str, bool]:
         """Return for every known queue whether it is paused; nothing when that is stale."""
         return self._paused if self.latest() else {}
+
+    def tenants(self) -> dict[tuple[str, str], int]:
+        """Return how many jobs tenants have in each state, those not shown by name as `OTHERS`; nothing when that is stale."""
+        return self._owned if self.latest() else {}
 
     def gates(self) -> list[Gate]:
         """Return what is paused or capped; nothing when that is stale."""
@@ -201,6 +210,11 @@ class Measurer:
                 if len(known) < QUEUES:
                     known.setdefault(queue, False)
         self._paused = known
+        if self._tenants:
+            cursor = await connection.execute(sql.load("measure_tenants", self._schema), {"most": MOST, "tenants": self._tenants})
+            found = {(OTHERS if tenant is None else str(tenant), str(state)): int(jobs) for tenant, state, jobs in await cursor.fetchall()}
+            # Whom nothing waits for any more has none: a gauge that vanishes looks like one that stands still.
+            self._owned = dict.fromkeys(list(self._owned)[: len(STATES) * (self._tenants + 1)], 0) | found
 
     async def _hang_up(self) -> None:
         if self._connection is not None:

@@ -299,6 +299,11 @@ class JobherdCollector(Collector):
                 limit.add_metric([each.scope, each.name], each.most)
                 taken.add_metric([each.scope, each.name], each.running or 0)
         yield from (jobs, capped, oldest, paused, gate, limit, taken, at)
+        if owned := self._measurer.tenants():
+            tenants = GaugeMetricFamily("jobherd_tenant_jobs", "Jobs of a tenant, in the whole database.", labels=["tenant", "state"])
+            for (tenant, state), number in owned.items():
+                tenants.add_metric([tenant, state], number)
+            yield tenants
 
 
 def _now(board: Board) -> Now | None:

@@ -1,0 +1,15 @@
+-- How many jobs the tenants have, by state: the %(tenants)s with the most, the others together with a null name. Run by a web child for the
+-- metrics, if it is told to. Of the waiting jobs no more than %(most)s of each table are read, so a tenant may have more than is said here.
+WITH seen AS MATERIALIZED (
+    SELECT 'ready' AS state, (r.extras).tenant AS tenant FROM (SELECT extras FROM jobherd.ready LIMIT %(most)s::bigint) AS r
+    UNION ALL
+    SELECT 'scheduled', (s.extras).tenant FROM (SELECT extras FROM jobherd.scheduled LIMIT %(most)s::bigint) AS s
+    UNION ALL
+    SELECT 'running', (j.extras).tenant FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+), chosen AS MATERIALIZED (
+    SELECT tenant FROM seen WHERE tenant IS NOT NULL GROUP BY tenant ORDER BY count(*) DESC, tenant LIMIT %(tenants)s::integer
+)
+SELECT c.tenant, s.state, count(*) AS jobs
+  FROM seen s LEFT JOIN chosen c ON c.tenant = s.tenant
+ WHERE s.tenant IS NOT NULL
+ GROUP BY c.tenant, s.state

@@ -1,0 +1,47 @@
+"""What handlers print under a real supervisor: floods are drained by the parent, and the last words of a dead child are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.shell import jobherd
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+
+TALKING = Path(__file__).parents[1] / "workers" / "talking.py"
+
+
+def logs(stage: Stage, job: int) -> list[tuple[str, object]]:
+    return stage.connection.execute("SELECT output, entries FROM jobherd.logs WHERE job = %s ORDER BY at", [job]).fetchall()
+
+
+@pytest.mark.promise("B28", "B59")
+def test_floods_and_last_words(stage: Stage):
+    fleet = stage.run_fleet(workers=1, handlers=TALKING)
+    flood = stage.enqueue("talk:says", '{"how": "program floods"}')
+    stage.wait_state(flood, "completed")
+    ((output, entries),) = logs(stage, flood)
+    assert output.endswith("yythe end\n")
+    assert len(output) <= 65536
+    assert entries is None
+    dies = stage.enqueue("talk:says", '{"how": "dies"}')
+    stage.wait(lambda: len(logs(stage, dies)) >= 1, "the log of the first attempt")
+    output, entries = logs(stage, dies)[0]
+    assert output == "last words\n"
+    assert [(entry["key"], entry["out"]) for entry in entries] == [("step", "of mine")]
+    fleet.wait_ready(2)
+    shown = jobherd("job", flood, dsn=stage.dsn)
+    assert "log of attempt 1" in shown.out
+    assert "yythe end" in shown.out
+
+
+def test_it_can_be_turned_off(stage: Stage):
+    fleet = stage.run_fleet(workers=1, handlers=TALKING, log_capture="false")
+    job = stage.enqueue("talk:says", '{"how": "print"}')
+    stage.wait_state(job, "completed")
+    assert logs(stage, job) == []
+    fleet.wait_log("printed print")

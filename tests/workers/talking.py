@@ -1,0 +1,65 @@
+"""Handlers that print and log, loaded by the children under test."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+from handlers import Job, handler
+
+libc = ctypes.CDLL(None)
+
+
+@handler("talk:says", timeout="60s", backoff="1h")
+def says(job: Job, how: str = "") -> None:  # one branch for each way to speak
+    match how:
+        case "print":
+            print("printed", how)
+            sys.stderr.write("to stderr, without an end")
+        case "logs":
+            job.log.warning("logged %s", how)
+            logging.getLogger("app").info("on\ntwo lines")
+        case "C":
+            libc.puts(b"from C")
+            libc.fflush(None)
+        case "program":
+            subprocess.run(["sh", "-c", "echo from a program; echo its error >&2"], check=True)
+        case "entries":
+            job.log("clone", ["git", "clone", "a b"], exit_code=0, duration=1.5, out="cloned\0\n")
+            job.log("build", "make", exit_code=2)
+            print("between")
+        case "raises":
+            print("before it")
+            raise ValueError
+        case "binary":
+            os.write(1, bytes(range(256)) * 4)
+            os.write(1, b'\x1e{no json\n\x1e{"a": "\\u0000"}\n')
+        case "flood":
+            for n in range(40_000):
+                print(f"line {n:05d}")
+        case "one flood":
+            sys.stdout.write("x" * 10_000_000 + "the end\n")
+        case "program floods":
+            subprocess.run(["sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' y; echo the end"], check=True)
+        case "secret":
+            print("postgresql://app:hunter2@db/jobs")
+        case "dies":
+            print("last words")
+            job.log("step", out="of mine")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("talk:silent")
+def silent() -> None: ...
+
+
+@handler("talk:pays", transactional=True, backoff="1h")
+def pays(job: Job, how: str = "") -> None:
+    print("paid")
+    job.log("pay", exit_code=0)
+    if how == "late":
+        job.connection.execute("INSERT INTO public.unique_in_the_end VALUES (1), (1)")

@@ -1,0 +1,218 @@
+"""What a handler prints and logs while it runs, kept with the attempt: the latest of it, whoever in the process wrote it.
+
+Standard output and standard error of a worker are one pipe, so C code and programs that a handler starts are heard too. Its reading end is
+here and in the parent. The child reads it when a job ends that may have said something; a job that is short and silent costs no system
+call. While a job runs long, the parent drains the pipe before it is full (nobody who prints may be stopped by it) and leaves the end of it
+on the board; and when the child dies, what was not read yet is the last that the job said.
+
+In the pipe a line may begin with a mark of ours: what went through `logging`, and the entries of `job.log(key, ...)`. Log lines have
+gone to the real standard error already; what was printed is passed on to it when the job ends. This module must not raise into a handler.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import io
+import logging
+import os
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import orjson
+
+from handlers._sanitize import sanitize
+from workers.board import OUTPUT
+from workers.logs import TextFormatter, redact_dsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workers.board import Board
+
+ENTRY: Final = b"\x1e"
+"""A line that begins so is an entry, as JSON."""
+LOGGED: Final = b"\x1f"
+"""A line that begins so was logged."""
+CHUNK: Final = 65536
+_MUCH: Final = 16384
+"""Bytes that this process prints before it reads the pipe itself: with nobody else reading, it must not fill it."""
+_ROUNDS: Final = 64
+"""Chunks read at the end of a job: what it has started may print for ever."""
+_LONGEST_ENTRY: Final = 16384
+
+
+class Output:
+    """The child's end of its output.
+
+    board: where the parent leaves what it has drained. reading, writing: the two ends of the pipe. size: bytes kept of one attempt.
+    dirty: this process has printed or logged something since the last look.
+    stream: the real standard error.
+    """
+
+    def __init__(self, board: Board, *, reading: int, writing: int, size: int = OUTPUT) -> None:
+        self.dirty = False
+        self._board = board
+        self._reading = reading
+        self._size = size
+        self._kept = bytearray()
+        self._drained = board.times_drained
+        self._printed = 0
+        self._waiting = array.array("i", [0])
+        for standing in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                standing.flush()
+        self._real = os.dup(2)
+        self.stream: TextIO = open(self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # for life
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        sys.stdout, sys.stderr = self._open(1), self._open(2)
+
+    def _open(self, fd: int) -> TextIO:
+        return _Text(io.BufferedWriter(_Raw(fd, self)), self)
+
+    def handler(self, who: str, ids: Callable[[], Mapping[str, object]]) -> logging.Handler:
+        """Return what sends log lines here while a job runs, which is when `ids` names one."""
+        return _Handler(self, TextFormatter(who, ids), ids)
+
+    # -- written to ---------------------------------------------------------------------------------------------------
+
+    def note(self, size: int) -> None:
+        """This process is about to print so many bytes."""
+        self.dirty = True
+        self._printed += size
+        if self._printed > _MUCH:
+            self._read()
+
+    def enter(self, entry: Mapping[str, object]) -> None:
+        """Put down an entry of `job.log(key, ...)`."""
+        try:
+            line = orjson.dumps(entry, default=str, option=orjson.OPT_NON_STR_KEYS)
+        except (TypeError, ValueError, RecursionError):
+            line = orjson.dumps({"key": sanitize(entry.get("key"), 200), "out": "<an entry that is no JSON>"})
+        self.write(ENTRY + line + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Put down whole lines."""
+        self.note(len(data))
+        with suppress(OSError):
+            os.write(1, data)
+
+    # -- taken ----------------------------------------------------------------------------------------------------------
+
+    def is_pending(self) -> bool:
+        """Return whether there is something to take. A system call."""
+        if self.dirty or self._kept or self._board.times_drained != self._drained:
+            return True
+        with suppress(OSError):
+            fcntl.ioctl(self._reading, termios.FIONREAD, self._waiting)
+        return self._waiting[0] > 0
+
+    def peek(self) -> str | None:
+        """Return what was said since the last `take`, as `digest` does, and keep it."""
+        for standing in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                standing.flush()
+        self._read()
+        self.dirty = False
+        return digest(bytes(self._kept))
+
+    def take(self) -> str | None:
+        """Return what was said since the last call, as `digest` does, and pass on what was printed to the real standard error."""
+        said = self.peek()
+        printed = b"".join(line for line in bytes(self._kept).splitlines(keepends=True) if line[:1] not in (ENTRY, LOGGED))
+        self._kept.clear()
+        if printed:
+            with suppress(OSError):
+                os.write(self._real, printed if printed.endswith(b"\n") else printed + b"\n")
+        return said
+
+    def _read(self) -> None:
+        self._printed = 0
+        self._keep(self._board.take_output())
+        for _ in range(_ROUNDS):
+            try:
+                chunk = os.read(self._reading, CHUNK)
+            except OSError:
+                break
+            if not chunk:
+                break
+            self._keep(chunk)
+        self._drained = self._board.times_drained
+        self._keep(self._board.take_output())
+
+    def _keep(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > self._size:
+            del self._kept[: -self._size]
+
+
+class _Raw(io.FileIO):
+    """Standard output or error of this process, as Python code writes to it."""
+
+    def __init__(self, fd: int, output: Output) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._output = output
+
+    def write(self, data: Any) -> int:
+        """Write all of it; of what is longer than an attempt keeps only the end is of use."""
+        view = memoryview(data).cast("B")
+        total = len(view)
+        view = view[-OUTPUT:]
+        while view:
+            part = view[:_MUCH]
+            self._output.note(len(part))
+            view = view[super().write(part) or len(part) :]
+        return total
+
+
+class _Text(io.TextIOWrapper):
+    def __init__(self, buffer: io.BufferedWriter, output: Output) -> None:
+        super().__init__(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        self._output = output
+
+    def write(self, text: str) -> int:
+        """Write, and be looked for: a line without an end stays in the buffer."""
+        self._output.dirty = True
+        return super().write(text)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, output: Output, formatter: logging.Formatter, ids: Callable[[], Mapping[str, object]]) -> None:
+        super().__init__()
+        self._output = output
+        self._ids = ids
+        self.setFormatter(formatter)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Put the line down, if a job runs."""
+        if self._ids():
+            with suppress(ValueError, TypeError, RecursionError, MemoryError):
+                text = self.format(record).encode(errors="replace").replace(b"\n", b"\n" + LOGGED)
+                self._output.write(LOGGED + text + b"\n")
+
+
+def digest(data: bytes) -> str | None:
+    """Return what was said as a JSON document with `output` and, if there are any, `entries`; None if it is nothing.
+
+    It is fit to be stored: passwords of connection strings are masked, and whatever is no text becomes a question mark.
+    """
+    if not data:
+        return None
+    entries: list[object] = []
+    lines: list[str] = []
+    for line in data.split(b"\n"):
+        text = redact_dsn(line.decode(errors="replace"))
+        if line.startswith(ENTRY):
+            try:
+                entries.append(orjson.loads(text[1:]))
+                continue
+            except orjson.JSONDecodeError:
+                text = text[1:]  # the front of it is lost
+        lines.append(text[1:] if line.startswith(LOGGED) else text)
+    output = sanitize("\n".join(lines), 4 * OUTPUT)
+    document: dict[str, object] = {"output": output} | ({"entries": entries} if entries else {})
+    return orjson.dumps(document).decode().replace("\\u0000", "\\ufffd")

@@ -310,14 +310,14 @@ BEGIN
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
                               AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
-            PERFORM jobherd.tell_sleepers(next.queue);
+            PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;
     ELSE
         queue := elsewhere;
     END IF;
     IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
        OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
-        PERFORM jobherd.tell_sleepers(left_queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN left_kind = ANY (gated) THEN '*' ELSE left_queue END);
     END IF;
     IF token IS NOT NULL OR queue IS NOT NULL THEN
         RETURN NEXT;
@@ -857,7 +857,8 @@ CREATE FUNCTION jobherd.wake_held() RETURNS trigger
     AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(OLD.queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.kind) THEN '*'
+                                           ELSE OLD.queue END);
     END IF;
     RETURN NULL;
 END $$;
@@ -1474,7 +1475,7 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
-CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE

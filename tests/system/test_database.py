@@ -170,7 +170,7 @@ def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(sta
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM jobherd.running FOR UPDATE")
         arrival.open("done in time")
-        time.sleep(2.5)  # past the deadline and both rungs, while the database keeps the settlement waiting
+        time.sleep(2.7)  # past the deadline and both rungs, while the database keeps the settlement waiting
     gate.wait_arrival("second").open()
     row = stage.wait_state(first, "completed", "failed", "retrying")
     assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")

@@ -89,6 +89,21 @@ BEGIN
     RETURN tenant;
 END $_$;
 
+CREATE FUNCTION jobherd.check_webhook(url text) RETURNS text
+    LANGUAGE plpgsql STABLE STRICT
+    AS $_$
+BEGIN
+    IF url !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length(url) > 2000 THEN
+        RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RAISE EXCEPTION 'jobherd.enqueue: webhooks are not switched on'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Start a supervisor with JOBHERD_WEBHOOK_SECRET, which signs the calls; or call jobherd.enable_webhooks() before.';
+    END IF;
+    RETURN url;
+END $_$;
+
 CREATE SEQUENCE jobherd.job_ids
     START WITH 1
     INCREMENT BY 1
@@ -295,14 +310,14 @@ BEGIN
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
                               AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
-            PERFORM jobherd.tell_sleepers(next.queue);
+            PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;
     ELSE
         queue := elsewhere;
     END IF;
     IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
        OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
-        PERFORM jobherd.tell_sleepers(left_queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN left_kind = ANY (gated) THEN '*' ELSE left_queue END);
     END IF;
     IF token IS NOT NULL OR queue IS NOT NULL THEN
         RETURN NEXT;
@@ -365,6 +380,23 @@ BEGIN
     ON CONFLICT ON CONSTRAINT demands_pkey DO UPDATE SET cost = excluded.cost;
     RETURN demand.job;
 END $_$;
+
+CREATE FUNCTION jobherd.enable_webhooks() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;
+    END IF;
+    SET LOCAL lock_timeout = '2s';  -- settlements must not queue behind us for long
+    LOCK TABLE jobherd.history IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;  -- another keeper was quicker
+    END IF;
+    CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).webhook IS NOT NULL)
+        EXECUTE FUNCTION jobherd.call_webhook();
+    RETURN true;
+END $$;
 
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
@@ -480,10 +512,7 @@ BEGIN
         name := 'tenant';
         job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
         name := 'webhook';
-        job.extras.webhook := wanted ->> 'webhook';
-        IF (job.extras).webhook !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length((job.extras).webhook) > 2000 THEN
-            RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
-        END IF;
+        job.extras.webhook := jobherd.check_webhook(wanted ->> 'webhook');
         job.extras.payload_bytes := bytes;
         IF job.extras IS NULL THEN
             job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
@@ -808,18 +837,19 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     LANGUAGE sql
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
-    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
-      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
-              FROM unnest(ended) AS word
-             WHERE split_part(word, '=', 1)::bigint & 63 IN (
-                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
-                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
-                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
-     GROUP BY part
+    SELECT count(*) >= 0
+      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+              FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+                      FROM unnest(ended) AS word
+                     WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                           SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                            WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                                       THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+             GROUP BY part) AS sent
 $$;
 
 CREATE FUNCTION jobherd.wake_held() RETURNS trigger
@@ -827,7 +857,8 @@ CREATE FUNCTION jobherd.wake_held() RETURNS trigger
     AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(OLD.queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.kind) THEN '*'
+                                           ELSE OLD.queue END);
     END IF;
     RETURN NULL;
 END $$;
@@ -1444,7 +1475,7 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
-CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE
@@ -1455,8 +1486,6 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
-
-CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

@@ -92,6 +92,8 @@ class Keeper:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
         self._keep_partitions(time.monotonic())
+        if self._seat.settings.webhook_secret:
+            self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))

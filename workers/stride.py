@@ -85,6 +85,9 @@ class Stride:
     def _note_place(self, here: Place, now: float) -> None:
         if self._mark is None or self._mark[:2] != here[:2]:
             self.place, self._mark, self._marked_at = None, here, now
+        elif self.place and here < self.place:
+            # A walk has found jobs before it, maybe more than it could take: without this each further claim of them would wait for another walk.
+            self.place, self._mark, self._marked_at = here, here, now
         elif now - self._marked_at >= LAG:
             self.place, self._mark, self._marked_at = self._mark, here, now
 

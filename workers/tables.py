@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -108,8 +107,7 @@ def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | Non
 
     said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
     """
-    started = datetime.fromtimestamp(began, UTC).isoformat()
-    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
+    entry = {"key": kind, "at": began, "exit_code": code, "duration": round(ran, 6), "out": sanitize(said, _LOGS)}
     return orjson.dumps(entry).decode()
 
 

@@ -232,7 +232,9 @@ class Worker:
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
-        self._session.run("register_kinds", kinds_of(self._handlers))
+        kinds = kinds_of(self._handlers)
+        self._session.run("register_kinds", kinds)
+        self._session.run("declare_caps", kinds)
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
@@ -245,7 +247,7 @@ class Worker:
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
         if self._last[0]:
-            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
+            self._session.run("tell_sleepers", {"queue": "*"})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
         self._transactions.close()

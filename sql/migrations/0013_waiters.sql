@@ -10,16 +10,18 @@
 -- A waiter listens, takes its keys, and only then looks at its jobs; of those that run it locks the row of the claim (meet_settlements.sql).
 -- A settlement looks at the keys after it has locked that row. So either it sees the keys, or the waiter waits for its commit and sees
 -- what it has written.
-CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS void LANGUAGE sql AS $$
+-- Words of `ended`: an id, = and a state. Returns true, so that it can stand in a condition.
+CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean LANGUAGE sql AS $$
     -- Two hundred to a message: the longest ids and states fit.
-    SELECT pg_notify('jobherd_done', string_agg(word, ' '))
-      FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
-              FROM unnest(ended) AS word
-             WHERE split_part(word, '=', 1)::bigint & 63 IN (
-                   SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
-                    WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
-                               THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
-     GROUP BY part
+    SELECT count(*) >= 0
+      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+              FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
+                      FROM unnest(ended) AS word
+                     WHERE split_part(word, '=', 1)::bigint & 63 IN (
+                           SELECT key FROM (SELECT DISTINCT split_part(word, '=', 1)::bigint & 63 AS key FROM unnest(ended) AS word) AS one
+                            WHERE CASE WHEN pg_try_advisory_lock(1785684585, 64 + key::integer)
+                                       THEN NOT pg_advisory_unlock(1785684585, 64 + key::integer) ELSE true END)) AS told
+             GROUP BY part) AS sent
 $$;
 
 -- A job that waited is over at once, and always told of: who has looked before it was locked could not know.

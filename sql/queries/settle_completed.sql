@@ -21,11 +21,9 @@ WITH gone AS MATERIALIZED (
            ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
                    payload, extras, job, ran, ago, keep, result, usage, progress)
      WHERE keep > 0 OR (extras).webhook IS NOT NULL
-), told AS MATERIALIZED (
-    -- After the row is gone, and not before: see migrations/0013.
-    SELECT jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(g.jobs) AS j))
-      FROM gone g
-     WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
-                THEN NOT pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3)) ELSE true END
 )
-SELECT cardinality(jobs) FROM gone LEFT JOIN told ON true
+SELECT cardinality(jobs) FROM gone
+ -- Always true. It looks for waiters once the row is gone, and not before: see migrations/0013.
+ WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
+            THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))
+            ELSE jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(jobs) AS j)) END

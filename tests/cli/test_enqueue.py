@@ -208,6 +208,7 @@ def test_a_missing_schema_is_made(empty_database):
 
 
 def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path):
+    send(database, "SELECT jobherd.enable_webhooks()")
     (tmp_path / "logo.png").write_bytes(b"\x89PNG\x00\xff")
     words = ("--tenant", "acme", "--webhook", "https://example.com/done", "--bytes-file", tmp_path / "logo.png")
     answer = jobherd("enqueue", "a:b", '{"n": 1}', *words, dsn=database)

@@ -193,6 +193,21 @@ def test_pauses_of_a_kind_and_of_everything(queue):
     assert [job.id for job in child.claim(10)] == [mail]
 
 
+def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
+    def declare(**limits):
+        queue.connection.execute(queue.text("declare_caps"), {"names": list(limits), "max_running": list(limits.values())})
+        return sorted(queue.run("SELECT name, max_running, capped_by = '@handler' FROM jobherd.gates"))
+
+    assert declare(a=3, b=None) == [("a", 3, True)]
+    assert declare(a=4) == [("a", 4, True)]
+    queue.run("SELECT jobherd.set_cap(kind => 'a', max_running => 9)")
+    assert declare(a=5) == declare(a=None) == [("a", 9, False)]
+    queue.run("SELECT jobherd.set_cap(kind => 'a')")
+    assert declare(a=5, c=1) == [("a", 5, True), ("c", 1, True)]
+    queue.run("SELECT jobherd.pause(kind => 'a')")
+    assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
+
+
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("SELECT jobherd.set_cap('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))

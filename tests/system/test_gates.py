@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 FLEETS = 4
+OWN = """
+from handlers import handler
+from tests.support.gate import at_gate
+
+@handler("own:rare", timeout="5m", max_running=1)
+def rare(label: str) -> str:
+    return at_gate(label)
+"""
 SAMPLES = 3000
 
 
@@ -58,6 +66,44 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
     gate.wait_arrival("second").open()
     stage.wait_all([first, second], "completed")
     assert one.stop() == other.stop() == 0
+
+
+def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(stage: Stage, gate: Gate):
+    stage.run("SELECT jobherd.set_cap(kind => 't:once', max_running => 1)")
+    one = stage.run_fleet(workers=1, queues="one", poll="300s")
+    other = stage.run_fleet(workers=1, queues="two", poll="300s")
+    parked = "SELECT count(*) FROM jobherd.parked"
+
+    first = stage.enqueue("t:once", '{"label": "first"}', queue="one")
+    arrival = gate.wait_arrival("first")
+    second = stage.enqueue("t:once", '{"label": "second"}', queue="two")
+    stage.wait(lambda: stage.call(parked) == 1, "the second job has been met, and stands aside")
+    os.kill(arrival.pid, signal.SIGKILL)
+    arrival = gate.wait_arrival("second")  # nobody claims for the dead: its job has failed, and nothing became ready
+    assert stage.state(first) == "failed"
+
+    third = stage.enqueue("t:once", '{"label": "third"}', queue="one")
+    stage.wait(lambda: stage.call(parked) == 1, "the third stands aside")
+    other.signal(signal.SIGTERM)
+    other.wait_log("draining")
+    arrival.open()
+    gate.wait_arrival("third").open()  # nor does who has left
+    stage.wait_all([second, third], "completed")
+    assert other.wait_exit() == 0
+    assert one.stop() == 0
+
+
+@pytest.mark.promise("C41")
+def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")
+    jobs = [stage.enqueue("own:rare", f'{{"label": "{label}"}}') for label in ("first", "second")]
+    arrival = gate.wait_arrival("first")
+    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the second stands aside")
+    arrival.open()
+    gate.wait_arrival("second").open()
+    stage.wait_all(jobs, "completed")
+    assert stage.run("SELECT name, max_running, capped_by FROM jobherd.gates") == [("own:rare", 1, "@handler")]
+    assert fleet.stop() == 0
 
 
 @pytest.mark.promise("E7")

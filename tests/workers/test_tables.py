@@ -44,7 +44,7 @@ def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | N
 
 def test_what_was_logged_is_an_entry_that_can_be_stored():
     entry = log_entry("a", "x\0y", began=0.0, ran=1.5, code=1)
-    assert entry == '{"key":"a","start_time":"1970-01-01T00:00:00+00:00","exit_code":1,"out":"x\ufffdy","duration_ms":1500}'
+    assert entry == '{"key":"a","at":0.0,"exit_code":1,"duration":1.5,"out":"x\ufffdy"}'
     assert "6 times" in given_up(5)
 
 

@@ -351,8 +351,7 @@ class Worker:
         begun, together = time.monotonic(), bool(self._unsettled)
         if together:
             self._say(Phase.SETTLING, keep_job=True)
-            relieved = self._board.revoked == self._token
-            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
+            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=self._is_relieved)
             self._forget()
         if rows is None:
             if not rested:
@@ -370,6 +369,10 @@ class Worker:
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         return self._session.run(by, claim, eager=eager)
+
+    def _is_relieved(self) -> bool:
+        """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""
+        return self._board.revoked == self._token
 
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
@@ -611,7 +614,7 @@ class Worker:
         if self._unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self._say(Phase.SETTLING, keep_job=True)
-            whole = self._clerk.settle(self._token, self._unsettled, relieved=self._board.revoked == self._token)
+            whole = self._clerk.settle(self._token, self._unsettled, relieved=self._is_relieved)
             if more:
                 self._unsettled = []
                 self._board.clear_ledger()

@@ -1317,7 +1317,7 @@ CREATE TABLE jobherd.table_ends (
     crashed boolean NOT NULL,
     delay double precision NOT NULL,
     error text,
-    said text,
+    log text,
     ran double precision,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );

@@ -46,7 +46,6 @@ _log = logging.getLogger("jobherd.tables")
 
 CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
-_LOGS: Final = 64 * 1024
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -102,13 +101,19 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     }
 
 
-def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | None) -> str:
-    """Return an entry of the execution log as JSON, in the fields of `ExecutionLogEntry`.
+def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
+    """Return the entries of the execution log as JSON: those of `job.log(key, ...)`, and what else the attempt has printed and logged.
 
-    said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
+    began: when the attempt began, in seconds since 1970 by the database's clock.
     """
-    entry = {"key": kind, "at": began, "exit_code": code, "duration": round(ran, 6), "out": sanitize(said, _LOGS)}
-    return orjson.dumps(entry).decode()
+    if finished.log is None or finished.ran is None:
+        return []
+    document = orjson.loads(finished.log)
+    entries = list(document.get("entries", ()))
+    if document["output"].strip():
+        code = int(finished.outcome.label != "ok")
+        entries.append({"key": kind, "at": began, "exit_code": code, "duration": round(finished.ran, 6), "out": document["output"]})
+    return [orjson.dumps(entry).decode() for entry in entries]
 
 
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
@@ -162,7 +167,6 @@ class Tables:
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
-        self._logged = 0
 
     def fit(self) -> bool:
         """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
@@ -288,7 +292,6 @@ class Tables:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
             return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
         table.held = Held(row, connection)
-        self._logged = self._seat.board.logged
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
         before = _client.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
@@ -317,7 +320,7 @@ class Tables:
         if connection.info.transaction_status != _WITHIN:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
-        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=self._said(table, taken, finished))
+        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=log_entries(finished, table.kind, began=taken.now))
         cursor = connection.cursor(row_factory=tuple_row)
         if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
@@ -335,7 +338,7 @@ class Tables:
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
         _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
         least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
-        logs = self._said(table, taken, finished)
+        logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
             self._session.run("tell_time", patient=True)  # however long the database is away
@@ -368,18 +371,6 @@ class Tables:
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
             taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
         )  # fmt: skip
-
-    def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
-        """Return the entries of the execution log: those of job.log(key, ...), and what the attempt has printed and logged, if anything."""
-        entries: list[str] = []
-        if finished.log is None:
-            said = self._seat.board.log_since(self._logged).decode(errors="replace")
-        else:
-            document = orjson.loads(finished.log)
-            said, entries = document["output"], [orjson.dumps(entry).decode() for entry in document.get("entries", ())]
-        if not said or finished.ran is None:
-            return entries
-        return [*entries, log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

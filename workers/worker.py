@@ -318,9 +318,7 @@ class Worker:
 
     def _idle(self, epoch: int, longest: float) -> None:
         longest *= random.uniform(0.9, 1.1)
-        if self._stride.place:  # the next claim that walks may find what this one did not look for
-            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
-        self._rest(epoch, longest)
+        self._rest(epoch, self._stride.rest(longest, time.monotonic()) if self._stride.left_out else longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -420,7 +418,7 @@ class Worker:
             return self._narrow("claim_gated", claim)
         alone = rested and settings.hold and not self._together
         by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
-        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
+        if self._stride.until and self._stride.seeks(by, time.monotonic()):
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
             return SOUGHT, claim

@@ -143,10 +143,10 @@ class Keeper:
 
     def _open_gates(self) -> None:
         """Resume what was paused until now, and make ready again what no gate holds back any more."""
-        [(opened, next_in)] = self._session.run("open_gates")
+        [(opened, next_in, parked)] = self._session.run("open_gates")
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
-        moved = self._session.count("release_parked", {"most": MOST})
+        moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
         pause = 0.0 if moved >= MOST else self._seat.settings.sweep
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 

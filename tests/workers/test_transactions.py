@@ -162,16 +162,16 @@ def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: G
 
 
 def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(bank: Bench, gate: Gate):
-    child = start(bank, batch=100, hold=0.05)
-    for _ in range(2):  # until the child knows that these are short
-        run(bank, child, "bank:short")
+    child = start(bank, batch=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]
         held = bank.enqueue("bank:short", label="gate first")
         asks = bank.enqueue("bank:part", how="gate asks")
         rest = [bank.enqueue("bank:part", how="well") for _ in range(3)]
     child.nudge()
-    gate.wait_arrival("gate first").open()
+    first = gate.wait_arrival("gate first")
+    assert bank.ask("SELECT cardinality(jobs) AS n FROM jobherd.running") == [{"n": 8}], "one claim of all"
+    first.open()
     arrival = gate.wait_arrival("gate asks")
     for job in (*jobs, held):
         assert bank.job(job)["state"] == "completed", "what was finished before is written before"

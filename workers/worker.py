@@ -167,6 +167,9 @@ class Worker:
         settings = body.seat.settings
         self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
         """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._paused: set[str] = set()
+        """Kinds of own tables that nobody works now; * for all."""
+        self._pauses_epoch, self._pauses_at = -1, 0.0
         self._last = ("", "")
         """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
@@ -315,9 +318,7 @@ class Worker:
 
     def _idle(self, epoch: int, longest: float) -> None:
         longest *= random.uniform(0.9, 1.1)
-        if self._stride.place:  # the next claim that walks may find what this one did not look for
-            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
-        self._rest(epoch, longest)
+        self._rest(epoch, self._stride.rest(longest, time.monotonic()) if self._stride.left_out else longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -378,7 +379,11 @@ class Worker:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
         if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        worked = self._tables.work(self._admits)
+        if self._pauses_epoch != self._notice.epoch or time.monotonic() >= self._pauses_at:
+            # Their claims are the application's statements, and look at no gate. News of gates changes the epoch, as news of jobs does.
+            self._pauses_epoch, self._pauses_at = self._notice.epoch, time.monotonic() + self._seat.settings.poll
+            self._paused = {row[0] for row in self._session.run("find_pauses")}
+        worked = self._tables.work(lambda kind: self._paused.isdisjoint((kind, "*")) and self._admits(kind))
         if worked:
             self._examine()
         self._worn = self._worn or self._hooks.torn
@@ -413,7 +418,7 @@ class Worker:
             return self._narrow("claim_gated", claim)
         alone = rested and settings.hold and not self._together
         by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
-        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
+        if self._stride.until and self._stride.seeks(by, time.monotonic()):
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
             return SOUGHT, claim

@@ -65,6 +65,21 @@ def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
     assert way.place == Place("default", 0, 299)
 
 
+def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
+    way = long_way()
+    assert way.seeks("claim_jobs", 10.1)
+    assert not way.left_out  # there is no place yet
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(100), now, sought=True)
+    assert way.seeks("claim_job", 12.0)
+    assert way.left_out
+    assert way.rest(60.0, 12.0) == way.until - 12.0
+    assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
+    for statement, now in (("claim_gated", 12.0), ("claim_jobs+of_kinds", 12.0), ("claim_jobs", way.until)):
+        assert not way.seeks(statement, now)
+        assert not way.left_out, "or a worker that may not claim by walking would never sleep again"
+
+
 def test_another_queue_or_priority_has_its_own_place():
     way = long_way()
     for now in (11.0, 11.0 + LAG):

@@ -25,7 +25,8 @@ from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
 from workers.settle import STATE_OF, Finished
-from workers.tables import connect, fate, log_entries, session_name, tables_of
+from workers.table_session import connect, session_name
+from workers.tables import fate, log_entries, tables_of
 from workers.worker import load_handlers
 
 if TYPE_CHECKING:

@@ -25,26 +25,27 @@ from handlers._only import Only
 from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
-from sql.composed import compose, find_columns, misfits
+from sql.composed import compose
 from workers.board import Now, Phase
-from workers.connection import is_away, session_parameters
+from workers.connection import is_away
 from workers.execute import Claimed
 from workers.link import Problem, send
+from workers.table_session import connect, look_at_tables, session_name, steer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from handlers._handler import AnyHandler
     from workers.alarm import Alarm
     from workers.connection import Session
     from workers.execute import Executor
     from workers.hooks import Caller
-    from workers.seat import ChildSettings, Seat
+    from workers.seat import Seat
     from workers.settle import Finished
 
 _log = logging.getLogger("jobherd.tables")
 
-CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
+STATES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
@@ -66,23 +67,6 @@ def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
     return [one for one in handlers.values() if isinstance(one, TableHandler)]
 
 
-def session_name(child: int) -> str:
-    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead."""
-    return f"jobherd:table:{child}"
-
-
-def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
-    """Return a connection for the statements about an application's table. Raises psycopg.Error."""
-    connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
-    steer(connection, settings, lock_timeout=lock_timeout)
-    return connection
-
-
-def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
-    """Set the session up for statements about an application's table. Raises psycopg.Error."""
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
-
-
 def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
     """Return the parameters of settle_record.sql for an outcome.
 
@@ -93,7 +77,7 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     return {
         "record": record,
         "token": token,
-        "state": CODES.get(outcome.label, "queued"),
+        "state": STATES.get(outcome.label, "queued"),
         "message": None if outcome.label == "ok" else outcome.error,
         "delay": outcome.delay if outcome.label in {"retry", "snoozed"} else None,
         "failures": int(failed),
@@ -114,29 +98,6 @@ def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
         code = int(finished.outcome.label != "ok")
         entries.append({"key": kind, "at": began, "exit_code": code, "duration": round(finished.ran, 6), "out": document["output"]})
     return [orjson.dumps(entry).decode() for entry in entries]
-
-
-def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
-    """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
-    problems: list[str] = []
-    with connect(settings, "jobherd:check") as connection:
-        for table in tables:
-            names, store = table.store.names, table.store
-            rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()
-            found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
-            if not found:
-                try:
-                    columns = [column.name for column in connection.execute(compose("try_columns", names)).description or ()]
-                    found += store.scanner.misfits(columns)
-                    connection.execute(compose("try_order", names))
-                except psycopg.Error as problem:
-                    if not problem.sqlstate:
-                        raise
-                    found.append(
-                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
-                    )
-            problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
-    return problems
 
 
 class Tables:
@@ -163,7 +124,6 @@ class Tables:
         self._alarm = alarm
         self._taken = taken
         self._hooks = hooks
-        self._admits: Callable[[str], bool] = lambda _kind: True
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
@@ -192,10 +152,9 @@ class Tables:
 
         admits: whether a store of that name is looked at; default all are.
         """
-        self._admits = admits
         board = self._seat.board
         try:
-            found = self._take()
+            found = self._take(admits)
             board.count_claim(empty=found is None)
             if found is not None:
                 self._taken()
@@ -217,13 +176,13 @@ class Tables:
 
     # -- the two steps ----------------------------------------------------------------------------------------------
 
-    def _take(self) -> tuple[TableHandler, Taken] | None:
+    def _take(self, admits: Callable[[str], bool]) -> tuple[TableHandler, Taken] | None:
         """Step one: the first store that has a record; the next time the one after it comes first."""
         connection = self._connection
         if connection is None or connection.closed:
             connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
         for place, table in enumerate(self._tables):
-            if not self._admits(table.kind) or (only := self._asks(table)) is None:
+            if not admits(table.kind) or (only := self._asks(table)) is None:
                 continue
             condition, parameters = only
             settings = self._seat.settings

@@ -167,6 +167,9 @@ class Worker:
         settings = body.seat.settings
         self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
         """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._paused: set[str] = set()
+        """Kinds of own tables that nobody works now; * for all."""
+        self._pauses_epoch, self._pauses_at = -1, 0.0
         self._last = ("", "")
         """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
@@ -186,6 +189,7 @@ class Worker:
         if body.seat.output is not None:
             reading, writing = body.seat.output
             self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
+            hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
@@ -376,7 +380,11 @@ class Worker:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
         if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        worked = self._tables.work(self._admits)
+        if self._pauses_epoch != self._notice.epoch or time.monotonic() >= self._pauses_at:
+            # Their claims are the application's statements, and look at no gate. News of gates changes the epoch, as news of jobs does.
+            self._pauses_epoch, self._pauses_at = self._notice.epoch, time.monotonic() + self._seat.settings.poll
+            self._paused = {row[0] for row in self._session.run("find_pauses")}
+        worked = self._tables.work(lambda kind: self._paused.isdisjoint((kind, "*")) and self._admits(kind))
         if worked:
             self._examine()
         self._worn = self._worn or self._hooks.torn

@@ -129,6 +129,20 @@ def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(s
     assert fleet.stop() == 0
 
 
+@pytest.mark.promise("C22")
+def test_a_supervisor_runs_no_more_of_a_queue_than_it_may(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, queue_max_concurrency="media=1", poll="300s")
+    media = [stage.enqueue("t:gate", f'{{"label": "{label}"}}', queue="media") for label in ("first", "second")]
+    arrival = gate.wait_arrival("first")
+    other = stage.enqueue("t:noop")
+    stage.wait_state(other, "completed")
+    assert stage.states(media) == ["running", "ready"]
+    arrival.open()
+    gate.wait_arrival("second").open()
+    stage.wait_all(media, "completed")
+    assert fleet.stop() == 0
+
+
 @pytest.mark.promise("C17", "C18", "E26")
 def test_reserved_workers_serve_their_queue_alone(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queues="high:1,batch*", poll="300s")

@@ -380,3 +380,20 @@ def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
         stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert jobs.row(gated)["status"] == "queued"
     assert fleet.stop() == 0
+
+
+@pytest.mark.promise("E7")
+def test_records_wait_while_their_kind_or_everything_is_paused(stage: Stage):
+    jobs = Jobs(stage, interval="1h")
+    stage.run("SELECT jobherd.pause(kind => 'example_job_worker_store'), jobherd.pause('*')")
+    first = jobs.add()
+    fleet = jobs.start("--until-empty", workers=1)
+    fleet.wait_exit()
+    assert jobs.row(first)["status"] == "queued"
+    fleet = jobs.start(workers=1)
+    fleet.wait_ready(1)
+    stage.run("SELECT jobherd.resume('*')")
+    assert jobs.row(first)["status"] == "queued"
+    stage.run("SELECT jobherd.resume(kind => 'example_job_worker_store')")
+    jobs.wait(first, "completed")
+    assert fleet.stop() == 0

@@ -13,7 +13,8 @@ from sql.composed import definition
 from workers.resetter import given_up
 from workers.seat import ChildSettings
 from workers.settle import Finished
-from workers.tables import fate, log_entries, look_at_tables
+from workers.table_session import look_at_tables
+from workers.tables import fate, log_entries
 
 
 @dataclass

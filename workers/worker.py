@@ -193,6 +193,7 @@ class Worker:
         if body.seat.output is not None:
             reading, writing = body.seat.output
             self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
+            hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),

@@ -120,6 +120,7 @@ class Keeper:
             self._session.run("drop_progress")
             while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
                 continue
+            self._warn_of_transactions()
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
             self._clear_away()
@@ -156,6 +157,15 @@ class Keeper:
             _log.warning(
                 "gave back %d running jobs that nobody held", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
             )
+
+    def _warn_of_transactions(self) -> None:
+        wanted = {"supervisor": self._seat.supervisor, "seconds": self._seat.settings.long_transaction}
+        for job, kind, seconds in self._session.run("find_long_transactions", wanted):
+            _log.warning(
+                "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted meanwhile can be vacuumed, in the whole "
+                "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
+                kind, job, seconds, extra={"job": job},
+            )  # fmt: skip
 
     def _keep_partitions(self, now: float) -> None:
         self._partitions_at = now + _HOUR

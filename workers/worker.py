@@ -72,8 +72,10 @@ def run(body: Body) -> int:
     caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
     if not begin(body, caller):
         return _EXIT_HOOKS
+    worker = None
     try:
-        return worker_of(body, handlers, caller).live()
+        worker = worker_of(body, handlers, caller)
+        return worker.live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
@@ -82,6 +84,8 @@ def run(body: Body) -> int:
         return _EXIT_UNSETTLED
     finally:
         caller.leave()
+        if worker is not None:
+            worker.pass_on()
 
 
 def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
@@ -189,6 +193,7 @@ class Worker:
         if body.seat.output is not None:
             reading, writing = body.seat.output
             self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
+            hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
@@ -231,6 +236,11 @@ class Worker:
             if stores
             else None
         )
+
+    def pass_on(self) -> None:
+        """Pass on what was printed since the last job, by hooks of the child's end for the most: afterwards nobody reads it."""
+        if self._output is not None:
+            self._output.take()
 
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from psycopg import sql as names
 
+from handlers import Client
 from tests.support.queue import Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
@@ -287,3 +288,17 @@ def test_a_partition_that_is_made_later_tells_too(queue):
     queue.run("SELECT jobherd.cancel(%s)", job)
     assert queue.run("SELECT tableoid::regclass::text <> 'jobherd.history_default' FROM jobherd.history WHERE id = %s", job) == [(True,)]
     assert [message["event"]["id"] for message in told(queue)] == [job]
+
+
+def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
+    tenants.execute("SET ROLE jobherd_test_acme")
+    with Client(connection=tenants) as client:
+        one = client.enqueue("a:b", {"n": 1}, webhook="https://example.com/done")
+        many = client.enqueue_many("a:b", ({"n": n} for n in range(2100)), tenant="acme")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="row-level security"):
+            client.enqueue_many("a:b", ({"n": n} for n in range(2100)))  # by COPY, which names no tenant
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            client.enqueue("a:b", tenant="globex")
+        assert client.cancel(one) == "cancelled"
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE tenant = 'acme' AND kind = 'a:b'") == [(1 + len(many),)]
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE kind = 'jobs:webhook'") == [(1,)], "told of, and its own too"

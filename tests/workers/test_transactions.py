@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import sql
-from tests.support.seats import ACTING, Bench, count_of
+from tests.support.seats import ACTING, Bench, count_of, wait_for_line
 from workers.board import Reason
 from workers.link import EXIT_LEFT, EXIT_WORN
 
@@ -252,8 +252,13 @@ def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction
     assert bank.job(outcome["dies"][1])["state"] == "completed"
 
 
-def test_a_transaction_that_was_open_for_long_is_warned_about(bank: Bench, gate: Gate):
+def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench, gate: Gate):
     child = start(bank, long_transaction=0.0)
-    run(bank, child, "bank:declared", how="well")
-    child.wait_idle()
-    assert "its transaction was open for" in child.log()
+    job = bank.enqueue("bank:declared", how="gate")
+    child.nudge()
+    arrival = gate.wait_arrival("gate")
+    keeper = bank.start("keeper", long_transaction=0.0)
+    wait_for_line(keeper, f"the transaction of bank:declared #{job} has been open for")
+    arrival.open()
+    bank.wait(job, "completed")
+    wait_for_line(child, "its transaction was open for")

@@ -56,13 +56,15 @@ bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .b
 bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/performance.md
 	$(BIN)/python -m tests.bench.publish
 
-faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages (about 15 minutes)
+faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (about 20 minutes)
 	$(BIN)/python -m tests.faults.kill_children
 	$(BIN)/python -m tests.faults.terminate
 	$(BIN)/python -m tests.faults.parent
 	$(BIN)/python -m tests.faults.stuck
 	$(BIN)/python -m tests.faults.outage
 	$(BIN)/python -m tests.faults.batches
+	$(BIN)/python -m tests.faults.tables
+	$(BIN)/python -m tests.faults.caps
 
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)

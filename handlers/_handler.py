@@ -106,6 +106,7 @@ def handler(
     poison_on: ErrorsLike = ...,
     backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
+    max_running: int | None = ...,
     transactional: bool = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
@@ -129,6 +130,7 @@ def handler(
     poison_on: ErrorsLike = ...,
     backoff_on: Mapping[type[BaseException] | str, BackoffLike] = ...,
     exclusive: bool = ...,
+    max_running: int | None = ...,
     keep_completed: Duration = ...,
     keep_failed: Duration = ...,
     cost: Cost = ...,
@@ -148,6 +150,7 @@ def handler(  # one parameter for each option
     poison_on: ErrorsLike = (),
     backoff_on: Mapping[type[BaseException] | str, BackoffLike] | None = None,
     exclusive: bool = False,
+    max_running: int | None = None,
     transactional: bool = False,
     keep_completed: Duration = "7d",
     keep_failed: Duration = "30d",
@@ -171,6 +174,8 @@ def handler(  # one parameter for each option
     retry_on: only these exceptions are tried again, others fail the job at once; default None: all are.
     poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
     exclusive: never two runs at once, not even for a moment after a lost lease, default False.
+    max_running: how many jobs of the kind run at a time over all hosts, unless somebody has set another cap (`jobherd cap`); default
+        None: as many as there are workers.
     transactional: each attempt runs in a transaction, `job.connection`, that is committed together with the job's completion, and of an
         attempt that fails nothing is left in the database, default False. See `Job.transaction` for a part of a handler.
     keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
@@ -207,6 +212,7 @@ def handler(  # one parameter for each option
         poison_on=poison_on,
         backoff_on={} if backoff_on is None else backoff_on,
         exclusive=exclusive,
+        max_running=max_running,
         transactional=transactional,
         keep_completed=keep_completed,
         keep_failed=keep_failed,

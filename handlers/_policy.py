@@ -119,6 +119,8 @@ class Policy:
     poison_on: Errors = ()
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = field(default=())
     exclusive: bool = False
+    max_running: int | None = None
+    """None: as many as there are children."""
     transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
@@ -155,6 +157,7 @@ def check_policy(
     keep_completed: Duration,
     keep_failed: Duration,
     transactional: object = False,
+    max_running: int | None = None,
     batch: int | None = None,
     linger: Duration = 0.0,
     cost: object = MappingProxyType({}),
@@ -190,6 +193,7 @@ def check_policy(
         ),
         exclusive=bool(exclusive),
         transactional=bool(transactional),
+        max_running=None if max_running is None else check_whole(max_running, field="max_running", least=1),
         keep_completed=at_least_zero(keep_completed, field="keep_completed"),
         keep_failed=at_least_zero(keep_failed, field="keep_failed"),
         batch=_batch(batch),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from handlers._payload import PayloadError
@@ -26,24 +26,24 @@ _LOGS: Final = "execution_logs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionLogEntry:
-    """One entry of `execution_logs`: something that an attempt ran or said.
+    """One entry of `execution_logs`: something that an attempt ran or said, as `job.log(key, ...)` takes it.
 
-    >>> ExecutionLogEntry(key="clone", command=["git", "clone"], exit_code=0).key
+    >>> ExecutionLogEntry(key="clone", command="git clone .", exit_code=0).key
     'clone'
     """
 
     key: str = ""
     """What it is about, for programs."""
-    command: list[str] = field(default_factory=list)
+    command: str = ""
     """What was run, if anything was."""
-    start_time: datetime | None = None
-    """When it began."""
+    at: datetime | None = None
+    """When it was put down; of what an attempt has printed and logged, when the attempt began."""
     exit_code: int | None = None
     """How it ended."""
+    duration: float | None = None
+    """Seconds it took."""
     out: str = ""
     """What it said."""
-    duration_ms: int | None = None
-    """How long it took."""
 
 
 class Scanner:
@@ -130,8 +130,8 @@ def _entry(value: Any) -> Any:
         return value
     known = {one.name: value[one.name] for one in dataclasses.fields(ExecutionLogEntry) if one.name in value}
     try:
-        if isinstance(known.get("start_time"), str):
-            known["start_time"] = datetime.fromisoformat(known["start_time"])
+        if "at" in known:
+            known["at"] = datetime.fromtimestamp(known["at"], UTC)
         return ExecutionLogEntry(**known)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, OSError):
         return value

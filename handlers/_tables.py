@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from handlers._backoff import Backoff
 from handlers._binding import BindingError
+from handlers._demands import check_amounts
 from handlers._durations import at_least_zero, positive
 from handlers._handler import Handler
 from handlers._policy import check_kind, check_policy, check_whole
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from handlers._policy import Errors
     from handlers._records import Scan
 
+NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 CONNECTION: Final = "connection"
 """A parameter of this name gets the connection of the transaction that holds the record."""
 
@@ -112,6 +115,8 @@ class TableStore:
         timeout: Duration = "5m",
         retry_on: Errors | type[BaseException] | None = None,
         poison_on: Errors | type[BaseException] = (),
+        cost: Mapping[str, float] = NOTHING,
+        flags: Sequence[str] = (),
     ) -> Any:
         """Make a function the handler of this store's records.
 
@@ -120,6 +125,7 @@ class TableStore:
 
         timeout: a span of time for one attempt, default 5 min.
         retry_on: only these exceptions are tried again, default all; how often the store says. poison_on: these fail the record at once.
+        cost, flags: what `before_claim` hooks look at: what a record takes of its host, by resource, and words of your own; default none.
 
         Raises ValueError or TypeError at the decoration.
         """
@@ -136,6 +142,8 @@ class TableStore:
             exclusive=False,
             keep_completed=0,
             keep_failed=0,
+            cost=check_amounts(cost, field="cost"),
+            flags=flags,
         )
 
         def decorate(function: Callable[..., Any]) -> TableHandler:

@@ -89,6 +89,21 @@ BEGIN
     RETURN tenant;
 END $_$;
 
+CREATE FUNCTION jobherd.check_webhook(url text) RETURNS text
+    LANGUAGE plpgsql STABLE STRICT
+    AS $_$
+BEGIN
+    IF url !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length(url) > 2000 THEN
+        RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RAISE EXCEPTION 'jobherd.enqueue: webhooks are not switched on'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Start a supervisor with JOBHERD_WEBHOOK_SECRET, which signs the calls; or call jobherd.enable_webhooks() before.';
+    END IF;
+    RETURN url;
+END $_$;
+
 CREATE SEQUENCE jobherd.job_ids
     START WITH 1
     INCREMENT BY 1
@@ -295,14 +310,14 @@ BEGIN
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
                               AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
-            PERFORM jobherd.tell_sleepers(next.queue);
+            PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;
     ELSE
         queue := elsewhere;
     END IF;
     IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
        OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
-        PERFORM jobherd.tell_sleepers(left_queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN left_kind = ANY (gated) THEN '*' ELSE left_queue END);
     END IF;
     IF token IS NOT NULL OR queue IS NOT NULL THEN
         RETURN NEXT;
@@ -365,6 +380,23 @@ BEGIN
     ON CONFLICT ON CONSTRAINT demands_pkey DO UPDATE SET cost = excluded.cost;
     RETURN demand.job;
 END $_$;
+
+CREATE FUNCTION jobherd.enable_webhooks() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;
+    END IF;
+    SET LOCAL lock_timeout = '2s';  -- settlements must not queue behind us for long
+    LOCK TABLE jobherd.history IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
+        RETURN false;  -- another keeper was quicker
+    END IF;
+    CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN ((NEW.extras).webhook IS NOT NULL)
+        EXECUTE FUNCTION jobherd.call_webhook();
+    RETURN true;
+END $$;
 
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
@@ -480,10 +512,7 @@ BEGIN
         name := 'tenant';
         job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
         name := 'webhook';
-        job.extras.webhook := wanted ->> 'webhook';
-        IF (job.extras).webhook !~* '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^[:space:][:cntrl:]]*)?$' OR length((job.extras).webhook) > 2000 THEN
-            RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
-        END IF;
+        job.extras.webhook := jobherd.check_webhook(wanted ->> 'webhook');
         job.extras.payload_bytes := bytes;
         IF job.extras IS NULL THEN
             job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
@@ -597,10 +626,12 @@ BEGIN
     SET LOCAL lock_timeout = '2s';  -- attaching waits for readers of the default partition; they must not queue behind us
     FOREACH parent IN ARRAY '{history,attempts}'::text[] LOOP
         -- A settlement that has chosen the default partition for its row, and waits for the one that is being attached, would be
-        -- refused in the end: the default partition may not hold such a row any more. So nobody writes to the parent meanwhile.
+        -- refused in the end: the default partition may not hold such a row any more. And a reader that has looked which partitions there
+        -- are, and waits for the default one, would miss what has moved out of it: a job that is over would not exist. So nobody uses the
+        -- parent meanwhile.
         IF EXISTS (SELECT FROM generate_series(1, ahead) AS d
                     WHERE to_regclass('jobherd.' || parent || '_' || to_char(current_date + d, 'YYYYMMDD')) IS NULL) THEN
-            EXECUTE format('LOCK TABLE ONLY jobherd.%I IN SHARE ROW EXCLUSIVE MODE', parent);
+            EXECUTE format('LOCK TABLE ONLY jobherd.%I IN ACCESS EXCLUSIVE MODE', parent);
         END IF;
         FOR day IN SELECT current_date + d FROM generate_series(1, ahead) AS d LOOP
             part := parent || '_' || to_char(day, 'YYYYMMDD');
@@ -828,7 +859,8 @@ CREATE FUNCTION jobherd.wake_held() RETURNS trigger
     AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(OLD.queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.kind) THEN '*'
+                                           ELSE OLD.queue END);
     END IF;
     RETURN NULL;
 END $$;
@@ -1285,7 +1317,7 @@ CREATE TABLE jobherd.table_ends (
     crashed boolean NOT NULL,
     delay double precision NOT NULL,
     error text,
-    said text,
+    log text,
     ran double precision,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
@@ -1445,7 +1477,7 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 
-CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR DELETE OR UPDATE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 
 CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
         CASE
@@ -1456,8 +1488,6 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
-
-CREATE TRIGGER webhook AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (((new.extras).webhook IS NOT NULL)) EXECUTE FUNCTION jobherd.call_webhook();
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

@@ -266,7 +266,7 @@ class Supervisor:
                 self.notice.bump()
                 continue
             if note[:1] != "@":
-                calls += self.settings.serves(note)
+                calls += note == "*" or self.settings.serves(note)
                 continue
             only_work = False
             if note.startswith("@beat:"):

@@ -86,12 +86,12 @@ def examine(death: Death, board: Board, now: Now, kind: str, *, oom: bool) -> Po
     killed_for_memory = oom and exit_.signal == signal.SIGKILL and death.ladder is None
     stack = board.trace()[-16384:]
     return PostMortem(
-        sentence=_sentence(death, now, kind, name, stack, oom=killed_for_memory),
+        sentence=_sentence(death, now, _job(now, kind, board), name, stack, oom=killed_for_memory),
         cause="oom" if killed_for_memory else death.cause,
         exit_code=exit_.code,
         signal=name,
         core_dumped=exit_.core,
-        phase=now.phase.name.lower(),
+        phase="running" if now.runs else now.phase.name.lower(),
         max_rss=exit_.rss,
         cpu_user=round(exit_.user, 6),
         cpu_system=round(exit_.system, 6),
@@ -102,8 +102,14 @@ def examine(death: Death, board: Board, now: Now, kind: str, *, oom: bool) -> Po
     )
 
 
-def _sentence(death: Death, now: Now, kind: str, name: str | None, stack: str, *, oom: bool) -> str:
-    where = f" while it ran {kind} #{now.job}" if now.job else f" while it was {now.phase.name.lower()}"
+def _job(now: Now, kind: str, board: Board) -> str:
+    """Return what it ran, in words: one job, or several in one call."""
+    others = len(board.company(now)) if now.job else 0
+    return f"{kind} #{now.job}" + (f" and {others} more in the same call" if others else "")
+
+
+def _sentence(death: Death, now: Now, job: str, name: str | None, stack: str, *, oom: bool) -> str:
+    where = f" while it ran {job}" if now.job else f" while it was {now.phase.name.lower()}"
     size = f" at {death.exit.rss / 2**20:.0f} MiB" if death.exit.rss else ""
     place = _place(stack)
     match death.cause:

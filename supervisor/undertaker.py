@@ -14,7 +14,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from handlers._outcome import Label, Outcome
-from handlers._sanitize import sanitize
 from supervisor.fleet import Death, Rung
 from workers.settle import STATE_OF, Finished, least_of, settlement
 
@@ -173,7 +172,7 @@ class Undertaker:
             "crashed": bool(one.crashed),
             "delay": one.outcome.delay,
             "error": one.outcome.error,
-            "said": sanitize(case.post_mortem.log_tail),
+            "log": one.log,
             "ran": one.ran,
         }
 

@@ -67,6 +67,12 @@ class Admission:
 
     def ask(self) -> Narrowing | None:
         """Return how the next claim is narrowed, or None if nothing may be claimed now."""
+        answer = self._ask()
+        if self._hooks:
+            self._caller.pass_on()
+        return answer
+
+    def _ask(self) -> Narrowing | None:
         said: list[Only] = []
         self.failing = False
         for hook in self._hooks:

@@ -610,16 +610,6 @@ class Board:
         """Return the histogram of how long jobs were due before they started, and the sum of seconds."""
         return tuple(self._waits[: len(BUCKETS) + 1]), float(self._waited[0])
 
-    @property
-    def logged(self) -> int:
-        """How many bytes the child has logged."""
-        return int(self._words[_LOGGED])
-
-    def log_since(self, logged: int) -> bytes:
-        """Return what the child has logged since `logged` was that, or the latest 64 KiB of it, from the beginning of a line."""
-        length = self.logged - logged
-        return self.log_tail(length + 1 if length < self.logged else length) if length else b""
-
     def log_tail(self, limit: int = 8192) -> bytes:
         """Return the latest `limit` bytes of the child's log, from the beginning of a line."""
         written = int(self._words[_LOGGED])

@@ -2,6 +2,7 @@
 
 Each claim walks past what has died at the head of `ready`, until a vacuum takes it out of the index. The server's own vacuum comes once a
 minute at the most, and in a minute a fleet drains millions. Too often is as bad: a vacuum reads the indexes of a long queue from end to end.
+The keeper waits for it, so one that takes longer than half a poll is left to the server.
 """
 
 from __future__ import annotations

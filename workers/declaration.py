@@ -50,5 +50,6 @@ def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
         "max_attempts": [one.policy.max_attempts for one in all_of],
         "max_crashes": [one.policy.max_crashes for one in all_of],
         "keep_completed": [one.policy.keep_completed_days for one in all_of],
+        "max_running": [one.policy.max_running for one in all_of],
         "keep_failed": [one.policy.keep_failed_days for one in all_of],
     }

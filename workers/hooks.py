@@ -35,12 +35,14 @@ class Caller:
     """Calls hooks.
 
     child: what the hooks of its life see. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
+    pass_on: called after hooks that belong to no job: what they printed is no job's either.
     """
 
     def __init__(self, hooks: Hooks, child: Child, alarm: Alarm) -> None:
         self.hooks = hooks
         self.child = child
         self.torn = ""
+        self.pass_on: Callable[[], object] = _nobody
         self._alarm = alarm
 
     def call(self, name: object, step: Callable[[], object]) -> object:
@@ -93,3 +95,8 @@ class Caller:
         """The child leaves: run what was declared for that."""
         for hook, end in self.hooks.ends(self.child):
             self.call(hook, end)
+        self.pass_on()
+
+
+def _nobody() -> None:
+    """Nobody keeps what is printed here."""

@@ -92,6 +92,8 @@ class Keeper:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
         self._keep_partitions(time.monotonic())
+        if self._seat.settings.webhook_secret:
+            self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))
@@ -118,6 +120,7 @@ class Keeper:
             self._session.run("drop_progress")
             while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
                 continue
+            self._warn_of_transactions()
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
             self._clear_away()
@@ -141,10 +144,10 @@ class Keeper:
 
     def _open_gates(self) -> None:
         """Resume what was paused until now, and make ready again what no gate holds back any more."""
-        [(opened, next_in)] = self._session.run("open_gates")
+        [(opened, next_in, parked)] = self._session.run("open_gates")
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
-        moved = self._session.count("release_parked", {"most": MOST})
+        moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
         pause = 0.0 if moved >= MOST else self._seat.settings.sweep
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
@@ -154,6 +157,15 @@ class Keeper:
             _log.warning(
                 "gave back %d running jobs that nobody held", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
             )
+
+    def _warn_of_transactions(self) -> None:
+        wanted = {"supervisor": self._seat.supervisor, "seconds": self._seat.settings.long_transaction}
+        for job, kind, seconds in self._session.run("find_long_transactions", wanted):
+            _log.warning(
+                "the transaction of %s #%d has been open for %.0f s: nothing that is updated or deleted meanwhile can be vacuumed, in the whole "
+                "database; do the slow part before it, and in `with job.transaction():` only what belongs together",
+                kind, job, seconds, extra={"job": job},
+            )  # fmt: skip
 
     def _keep_partitions(self, now: float) -> None:
         self._partitions_at = now + _HOUR

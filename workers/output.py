@@ -57,6 +57,7 @@ class Output:
         self._board = board
         self._reading = reading
         self._size = size
+        self._pid = os.getpid()
         self._kept = bytearray()
         self._drained = board.times_drained
         self._printed = 0
@@ -84,7 +85,7 @@ class Output:
         """This process is about to print so many bytes."""
         self.dirty = True
         self._printed += size
-        if self._printed > _MUCH:
+        if self._printed > _MUCH and os.getpid() == self._pid:  # a copy that the handler has forked would take it from us
             self._read()
 
     def enter(self, entry: Mapping[str, object]) -> None:

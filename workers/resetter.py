@@ -24,8 +24,9 @@ from sql.composed import compose
 from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
-from workers.settle import STATE_OF
-from workers.tables import connect, fate, log_entry, session_name, tables_of
+from workers.settle import STATE_OF, Finished
+from workers.table_session import connect, session_name
+from workers.tables import fate, log_entries, tables_of
 from workers.worker import load_handlers
 
 if TYPE_CHECKING:
@@ -212,18 +213,18 @@ class Resetter:
         connection = self._ready()
         with connection.transaction():
             taken = connection.execute(sql.load("take_table_ends", self._seat.settings.schema), {"kinds": list(stores)}).fetchall()
-            for kind, record, token, label, crashed, delay, error, said, ran, at in taken:
+            for kind, record, token, label, crashed, delay, error, log, ran, at in taken:
                 duties = stores[kind]
-                logs = [log_entry(kind, said, began=at - ran, ran=ran, code=None)] if said and ran is not None else None
+                outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
+                logs = log_entries(Finished(record, outcome, ran, log=log), kind, began=at - (ran or 0.0))
                 if crashed:
                     most = duties.store.max_resets
                     statement, parameters = "reset_ended", {
                         "record": record, "token": token, "most": most, "cancelled": CANCELLED, "post_mortem": error,
-                        "logs": logs,
+                        "logs": logs or None,
                         "message": f"{given_up(most)}; the last time: {error}",
                     }  # fmt: skip
                 else:
-                    outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
                     statement, parameters = "settle_record", fate(outcome, record=record, token=token, logs=logs)
                 try:
                     with connection.transaction():

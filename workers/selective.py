@@ -9,7 +9,7 @@ himself who fits, and calls the next one as long as there is more: so nobody nee
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from workers.main import Body
 
 _log = logging.getLogger("jobherd.hooks")
+
+
+_BY_HEAD: Final = frozenset({"claim_job", "claim_jobs"})
+"""Statements that have chosen a queue before they look at its jobs."""
 
 
 class SelectiveWorker(Worker):
@@ -84,6 +88,8 @@ class SelectiveWorker(Worker):
             joining = self._admission.joining()
             conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
             parameters = parameters | joining.parameters
+        elif by in _BY_HEAD and self._budgeted and not narrowing.hooked:
+            conditions += ("near_head",)  # what a hook lets through may stand anywhere
         return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
     def _work_table(self) -> bool:

@@ -20,7 +20,7 @@ from handlers._outcome import OK, UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, O
 from workers.connection import is_away
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from workers.connection import Parameters, Row, Session
 
@@ -77,6 +77,10 @@ class Finished(NamedTuple):
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
 
 
+def _never() -> bool:
+    return False
+
+
 class UnsettledError(Exception):
     """Outcomes could not be written in any form; the jobs are the parent's now."""
 
@@ -91,23 +95,30 @@ class Clerk:
         self._session = session
         self._ran_on = ran_on
 
-    def settle(self, token: int, finished: Sequence[Finished], *, relieved: bool = False) -> bool:
+    def settle(self, token: int, finished: Sequence[Finished], *, relieved: Callable[[], bool] = _never) -> bool:
         """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
 
-        relieved: the parent may have written some of it, and given others back.
+        relieved: says whether the parent may have written some of it, and given others back. Asked once the answer is there: whoever asked
+            before would take for lost what the parent wrote meanwhile.
         Return whether the claim still stood; a settlement whose answer was lost looks as if it did not.
         """
         return self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
 
     def settle_and_claim(
-        self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str = "claim_jobs", relieved: bool = False
+        self,
+        token: int,
+        finished: Sequence[Finished],
+        claim: Parameters,
+        *,
+        by: str = "claim_jobs",
+        relieved: Callable[[], bool] = _never,
     ) -> list[Row] | None:
         """Write what became of these jobs and claim the next ones, in one round trip.
 
         by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
-        whole = not relieved and all(one.outcome.label == "ok" and one.log is None for one in finished)
+        whole = not relieved() and all(one.outcome.label == "ok" and one.log is None for one in finished)
         statement = "settle_completed" if whole else "settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
@@ -151,8 +162,12 @@ class Clerk:
         return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
     @staticmethod
-    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: bool) -> bool:
-        if len(settled) == len(finished) or (relieved and settled):
+    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: Callable[[], bool]) -> bool:
+        if len(settled) == len(finished):
+            return True
+        if relieved():
+            if not settled:  # it may have been lost as well, but then the parent was told so too
+                _log.info("the parent has written what became of %d jobs", len(finished), extra={"token": token})
             return True
         written = {row[0] for row in settled}
         lost = [one.job for one in finished if one.job not in written]

@@ -55,12 +55,24 @@ class Stride:
         """Monotonic time until which claims need not walk; 0.0: they walk, as nearly always."""
         self.place: Place | None = None
         """Where they start instead; None: at the head, by the names of the queues."""
+        self.left_out = False
+        """Whether the last claim left out what is before the place."""
         self.doubt = 0.0
         """Seconds that a walk took of which nobody knows yet why it was long; 0.0: of none."""
         self._dead = False
         self._mark: Place | None = None
         self._marked_at = 0.0
         self._ask_at = 0.0
+
+    def seeks(self, by: str, now: float) -> bool:
+        """Return whether the next claim, which would be made by this statement, seeks instead."""
+        seeks = by in WALKS and now < self.until
+        self.left_out = seeks and self.place is not None
+        return seeks
+
+    def rest(self, longest: float, now: float) -> float:
+        """Return for how long to sleep at the most after a claim that left something out: until one may walk."""
+        return min(longest, max(0.0, self.until - now))
 
     def note_claim(self, rows: Sequence[Claimed], *, sought: bool, took: float, together: bool, now: float) -> None:
         """Note what a claim has found that did not walk (`sought`) or did, in so many seconds, `together` with a settlement."""
@@ -85,10 +97,13 @@ class Stride:
     def _note_place(self, here: Place, now: float) -> None:
         if self._mark is None or self._mark[:2] != here[:2]:
             self.place, self._mark, self._marked_at = None, here, now
+        elif self.place and here < self.place:
+            # A walk has found jobs before it, maybe more than it could take: without this each further claim of them would wait for another walk.
+            self.place, self._mark, self._marked_at = here, here, now
         elif now - self._marked_at >= LAG:
             self.place, self._mark, self._marked_at = self._mark, here, now
 
     def _forget(self) -> None:
         self.until = 0.0
-        self._dead = False
+        self._dead = self.left_out = False
         self.place = self._mark = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -26,28 +25,28 @@ from handlers._only import Only
 from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
-from sql.composed import compose, find_columns, misfits
+from sql.composed import compose
 from workers.board import Now, Phase
-from workers.connection import is_away, session_parameters
+from workers.connection import is_away
 from workers.execute import Claimed
 from workers.link import Problem, send
+from workers.table_session import connect, look_at_tables, session_name, steer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from handlers._handler import AnyHandler
     from workers.alarm import Alarm
     from workers.connection import Session
     from workers.execute import Executor
     from workers.hooks import Caller
-    from workers.seat import ChildSettings, Seat
+    from workers.seat import Seat
     from workers.settle import Finished
 
 _log = logging.getLogger("jobherd.tables")
 
-CODES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
+STATES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
-_LOGS: Final = 64 * 1024
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -68,23 +67,6 @@ def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
     return [one for one in handlers.values() if isinstance(one, TableHandler)]
 
 
-def session_name(child: int) -> str:
-    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead."""
-    return f"jobherd:table:{child}"
-
-
-def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
-    """Return a connection for the statements about an application's table. Raises psycopg.Error."""
-    connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
-    steer(connection, settings, lock_timeout=lock_timeout)
-    return connection
-
-
-def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
-    """Set the session up for statements about an application's table. Raises psycopg.Error."""
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
-
-
 def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | None = None) -> dict[str, object]:
     """Return the parameters of settle_record.sql for an outcome.
 
@@ -95,7 +77,7 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     return {
         "record": record,
         "token": token,
-        "state": CODES.get(outcome.label, "queued"),
+        "state": STATES.get(outcome.label, "queued"),
         "message": None if outcome.label == "ok" else outcome.error,
         "delay": outcome.delay if outcome.label in {"retry", "snoozed"} else None,
         "failures": int(failed),
@@ -103,37 +85,19 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
     }
 
 
-def log_entry(kind: str, said: str, *, began: float, ran: float, code: int | None) -> str:
-    """Return an entry of the execution log as JSON, in the fields of `ExecutionLogEntry`.
+def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
+    """Return the entries of the execution log as JSON: those of `job.log(key, ...)`, and what else the attempt has printed and logged.
 
-    said: the lines. began: seconds since 1970, by the database's clock. ran: seconds. code: 0 if it went well.
+    began: when the attempt began, in seconds since 1970 by the database's clock.
     """
-    started = datetime.fromtimestamp(began, UTC).isoformat()
-    entry = {"key": kind, "start_time": started, "exit_code": code, "out": sanitize(said, _LOGS), "duration_ms": round(ran * 1000)}
-    return orjson.dumps(entry).decode()
-
-
-def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
-    """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
-    problems: list[str] = []
-    with connect(settings, "jobherd:check") as connection:
-        for table in tables:
-            names, store = table.store.names, table.store
-            rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()
-            found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
-            if not found:
-                try:
-                    columns = [column.name for column in connection.execute(compose("try_columns", names)).description or ()]
-                    found += store.scanner.misfits(columns)
-                    connection.execute(compose("try_order", names))
-                except psycopg.Error as problem:
-                    if not problem.sqlstate:
-                        raise
-                    found.append(
-                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
-                    )
-            problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
-    return problems
+    if finished.log is None or finished.ran is None:
+        return []
+    document = orjson.loads(finished.log)
+    entries = list(document.get("entries", ()))
+    if document["output"].strip():
+        code = int(finished.outcome.label != "ok")
+        entries.append({"key": kind, "at": began, "exit_code": code, "duration": round(finished.ran, 6), "out": document["output"]})
+    return [orjson.dumps(entry).decode() for entry in entries]
 
 
 class Tables:
@@ -160,11 +124,9 @@ class Tables:
         self._alarm = alarm
         self._taken = taken
         self._hooks = hooks
-        self._admits: Callable[[str], bool] = lambda _kind: True
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
-        self._logged = 0
 
     def fit(self) -> bool:
         """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
@@ -190,10 +152,9 @@ class Tables:
 
         admits: whether a store of that name is looked at; default all are.
         """
-        self._admits = admits
         board = self._seat.board
         try:
-            found = self._take()
+            found = self._take(admits)
             board.count_claim(empty=found is None)
             if found is not None:
                 self._taken()
@@ -215,13 +176,13 @@ class Tables:
 
     # -- the two steps ----------------------------------------------------------------------------------------------
 
-    def _take(self) -> tuple[TableHandler, Taken] | None:
+    def _take(self, admits: Callable[[str], bool]) -> tuple[TableHandler, Taken] | None:
         """Step one: the first store that has a record; the next time the one after it comes first."""
         connection = self._connection
         if connection is None or connection.closed:
             connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
         for place, table in enumerate(self._tables):
-            if not self._admits(table.kind) or (only := self._asks(table)) is None:
+            if not admits(table.kind) or (only := self._asks(table)) is None:
                 continue
             condition, parameters = only
             settings = self._seat.settings
@@ -290,7 +251,6 @@ class Tables:
             gone = f"the view {'.'.join(names.view)} has no row for this record"
             return self._executor.unstarted(claimed, cancelled=False)._replace(outcome=Outcome("failed", "failed", error=gone))
         table.held = Held(row, connection)
-        self._logged = self._seat.board.logged
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
         before = _client.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
@@ -319,7 +279,7 @@ class Tables:
         if connection.info.transaction_status != _WITHIN:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
-        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=self._said(table, taken, finished))
+        parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=log_entries(finished, table.kind, began=taken.now))
         cursor = connection.cursor(row_factory=tuple_row)
         if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
@@ -337,7 +297,7 @@ class Tables:
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
         _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
         least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
-        logs = self._said(table, taken, finished)
+        logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
             self._session.run("tell_time", patient=True)  # however long the database is away
@@ -370,18 +330,6 @@ class Tables:
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
             taken.created_at, taken.run_at, None, waited if 0 < waited < float("inf") else 0.0, False,
         )  # fmt: skip
-
-    def _said(self, table: TableHandler, taken: Taken, finished: Finished) -> list[str]:
-        """Return the entries of the execution log: those of job.log(key, ...), and what the attempt has printed and logged, if anything."""
-        entries: list[str] = []
-        if finished.log is None:
-            said = self._seat.board.log_since(self._logged).decode(errors="replace")
-        else:
-            document = orjson.loads(finished.log)
-            said, entries = document["output"], [orjson.dumps(entry).decode() for entry in document.get("entries", ())]
-        if not said or finished.ran is None:
-            return entries
-        return [*entries, log_entry(table.kind, said, began=taken.now, ran=finished.ran, code=int(finished.outcome.label != "ok"))]
 
     def _keep_job(self) -> None:
         """It has run and is not written yet: should this process die now, the board still names it."""

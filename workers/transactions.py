@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 
 import sql
 from handlers import _client
-from handlers._outcome import Outcome
+from handlers._outcome import TRANSACTION_ENDED, Outcome
 from handlers._payload import encode_result
 from handlers._transaction import TransactionEndedError
 from workers.alarm import JobLost
@@ -171,7 +171,7 @@ class Transactions:
                 "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand although the "
                 "job failed. Let Jobherd end the transaction; to undo a part of it use `with connection.transaction():`"
             )
-            outcome = Outcome("failed", "failed", code="TRANSACTION_ENDED", error=error)
+            outcome = Outcome("failed", "failed", code=TRANSACTION_ENDED, error=error)
         self.used = self.ended = False
         return outcome
 

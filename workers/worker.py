@@ -72,8 +72,10 @@ def run(body: Body) -> int:
     caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
     if not begin(body, caller):
         return _EXIT_HOOKS
+    worker = None
     try:
-        return worker_of(body, handlers, caller).live()
+        worker = worker_of(body, handlers, caller)
+        return worker.live()
     except Left as reason:
         _log.info("leaving: %s", reason)
         return EXIT_LEFT
@@ -82,6 +84,8 @@ def run(body: Body) -> int:
         return _EXIT_UNSETTLED
     finally:
         caller.leave()
+        if worker is not None:
+            worker.pass_on()
 
 
 def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
@@ -167,6 +171,9 @@ class Worker:
         settings = body.seat.settings
         self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
         """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        self._paused: set[str] = set()
+        """Kinds of own tables that nobody works now; * for all."""
+        self._pauses_epoch, self._pauses_at = -1, 0.0
         self._last = ("", "")
         """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._held: set[int] = set()
@@ -186,6 +193,7 @@ class Worker:
         if body.seat.output is not None:
             reading, writing = body.seat.output
             self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
+            hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,
             numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
@@ -229,10 +237,17 @@ class Worker:
             else None
         )
 
+    def pass_on(self) -> None:
+        """Pass on what was printed since the last job, by hooks of the child's end for the most: afterwards nobody reads it."""
+        if self._output is not None:
+            self._output.take()
+
     def live(self) -> int:
         """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
         self._session.connect()
-        self._session.run("register_kinds", kinds_of(self._handlers))
+        kinds = kinds_of(self._handlers)
+        self._session.run("register_kinds", kinds)
+        self._session.run("declare_caps", kinds)
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
@@ -245,7 +260,7 @@ class Worker:
         self._say(Phase.SETTLING, keep_job=True)
         self._settle()
         if self._last[0]:
-            self._session.run("tell_sleepers", {"queue": self._last[0]})  # of the slot that no claim of ours will take again
+            self._session.run("tell_sleepers", {"queue": "*"})  # of the slot that no claim of ours will take again
         self._say(Phase.LEAVING)
         self._body.title("leaves")
         self._transactions.close()
@@ -313,9 +328,7 @@ class Worker:
 
     def _idle(self, epoch: int, longest: float) -> None:
         longest *= random.uniform(0.9, 1.1)
-        if self._stride.place:  # the next claim that walks may find what this one did not look for
-            longest = min(longest, max(0.0, self._stride.until - time.monotonic()))
-        self._rest(epoch, longest)
+        self._rest(epoch, self._stride.rest(longest, time.monotonic()) if self._stride.left_out else longest)
         self._woken = True
 
     def _rest(self, epoch: int, longest: float) -> bool:
@@ -349,8 +362,7 @@ class Worker:
         begun, together = time.monotonic(), bool(self._unsettled)
         if together:
             self._say(Phase.SETTLING, keep_job=True)
-            relieved = self._board.revoked == self._token
-            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=relieved)
+            rows = self._clerk.settle_and_claim(self._token, self._unsettled, claim, by=by, relieved=self._is_relieved)
             self._forget()
         if rows is None:
             if not rested:
@@ -369,11 +381,19 @@ class Worker:
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         return self._session.run(by, claim, eager=eager)
 
+    def _is_relieved(self) -> bool:
+        """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""
+        return self._board.revoked == self._token
+
     def _work_table(self) -> bool:
         """Work a record of the application's own tables, if one waits; return whether there was one."""
         if self._tables is None or self._wake.dismissed or self._worn:
             return False
-        worked = self._tables.work(self._admits)
+        if self._pauses_epoch != self._notice.epoch or time.monotonic() >= self._pauses_at:
+            # Their claims are the application's statements, and look at no gate. News of gates changes the epoch, as news of jobs does.
+            self._pauses_epoch, self._pauses_at = self._notice.epoch, time.monotonic() + self._seat.settings.poll
+            self._paused = {row[0] for row in self._session.run("find_pauses")}
+        worked = self._tables.work(lambda kind: self._paused.isdisjoint((kind, "*")) and self._admits(kind))
         if worked:
             self._examine()
         self._worn = self._worn or self._hooks.torn
@@ -408,7 +428,7 @@ class Worker:
             return self._narrow("claim_gated", claim)
         alone = rested and settings.hold and not self._together
         by, claim = self._narrow("claim_job" if alone else "claim_jobs", claim)
-        if self._stride.until and by in WALKS and self._stride.until > time.monotonic():
+        if self._stride.until and self._stride.seeks(by, time.monotonic()):
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
             return SOUGHT, claim
@@ -609,7 +629,7 @@ class Worker:
         if self._unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self._say(Phase.SETTLING, keep_job=True)
-            whole = self._clerk.settle(self._token, self._unsettled, relieved=self._board.revoked == self._token)
+            whole = self._clerk.settle(self._token, self._unsettled, relieved=self._is_relieved)
             if more:
                 self._unsettled = []
                 self._board.clear_ledger()

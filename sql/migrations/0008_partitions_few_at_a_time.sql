@@ -15,10 +15,12 @@ BEGIN
     SET LOCAL lock_timeout = '2s';  -- attaching waits for readers of the default partition; they must not queue behind us
     FOREACH parent IN ARRAY '{history,attempts}'::text[] LOOP
         -- A settlement that has chosen the default partition for its row, and waits for the one that is being attached, would be
-        -- refused in the end: the default partition may not hold such a row any more. So nobody writes to the parent meanwhile.
+        -- refused in the end: the default partition may not hold such a row any more. And a reader that has looked which partitions there
+        -- are, and waits for the default one, would miss what has moved out of it: a job that is over would not exist. So nobody uses the
+        -- parent meanwhile.
         IF EXISTS (SELECT FROM generate_series(1, ahead) AS d
                     WHERE to_regclass('jobherd.' || parent || '_' || to_char(current_date + d, 'YYYYMMDD')) IS NULL) THEN
-            EXECUTE format('LOCK TABLE ONLY jobherd.%I IN SHARE ROW EXCLUSIVE MODE', parent);
+            EXECUTE format('LOCK TABLE ONLY jobherd.%I IN ACCESS EXCLUSIVE MODE', parent);
         END IF;
         FOR day IN SELECT current_date + d FROM generate_series(1, ahead) AS d LOOP
             part := parent || '_' || to_char(day, 'YYYYMMDD');

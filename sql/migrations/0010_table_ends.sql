@@ -9,7 +9,7 @@ CREATE TABLE jobherd.table_ends (
     crashed boolean     NOT NULL,
     delay   double precision NOT NULL,
     error   text,
-    said    text,                                   -- the last lines that it logged
+    log     text,                                   -- what it had printed and logged, as JSON: output, entries
     ran     double precision,                       -- seconds
     at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );

@@ -14,7 +14,7 @@ CREATE TABLE jobherd.gates (
     resume_at   timestamptz,                        -- when the keepers open it again
     max_running integer,
     capped_at   timestamptz,
-    capped_by   text,
+    capped_by   text,                               -- @handler: it is what the handler declares
     PRIMARY KEY (scope, name),
     CONSTRAINT gates_scope_is_known CHECK (scope IN ('queue', 'kind', 'all') AND (scope = 'all') = (name = '*')),
     CONSTRAINT gates_say_something CHECK (paused_at IS NOT NULL OR max_running IS NOT NULL),
@@ -26,7 +26,7 @@ SELECT 'queue', name, paused_at, paused_by, reason FROM jobherd.queues WHERE pau
 DROP TABLE jobherd.queues;
 
 -- Parents call whoever is idle, and take back what is claimed and not started.
-CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_paused();
+CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON jobherd.gates FOR EACH ROW EXECUTE FUNCTION jobherd.wake_paused();
 
 -- Of a job that was claimed alone because gates were looked at for it, or null: a batch. What claims a capped job counts these.
 ALTER TABLE jobherd.running ADD COLUMN kind text COLLATE "C";
@@ -71,7 +71,7 @@ CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer LA
                    WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
 $$;
 
--- Tell whoever sleeps that there may be work in a queue; see 0006 for the gate and the look, which stand in one expression there too.
+-- Tell whoever sleeps that there may be work in a queue, or, for a kind may wait in many, in any (*); see 0006 for the gate and the look, which stand in one expression there too.
 CREATE FUNCTION jobherd.tell_sleepers(queue text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('jobherd.sleeps', true) = 'yes' OR (CASE WHEN NOT pg_try_advisory_xact_lock_shared(1785684584, 0) THEN true
@@ -86,7 +86,8 @@ END $$;
 CREATE FUNCTION jobherd.wake_held() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = OLD.child AND c.backend_pid = pg_backend_pid()) THEN
-        PERFORM jobherd.tell_sleepers(OLD.queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = OLD.kind) THEN '*'
+                                           ELSE OLD.queue END);
     END IF;
     RETURN NULL;
 END $$;
@@ -289,14 +290,14 @@ BEGIN
         IF more AND single IS NOT NULL
            AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE ((g.scope = 'queue' AND g.name = next.queue) OR (g.scope = 'kind' AND g.name = single))
                               AND jobherd.count_running(g.scope, g.name, g.capped_at) >= g.max_running) THEN
-            PERFORM jobherd.tell_sleepers(next.queue);
+            PERFORM jobherd.tell_sleepers(CASE WHEN single = ANY (gated) THEN '*' ELSE next.queue END);
         END IF;
     ELSE
         queue := elsewhere;
     END IF;
     IF (queue IS DISTINCT FROM left_queue AND (left_queue = ANY (capped) OR jobherd.rank_queue(left_queue, coalesce(limited, '{}')) IS NOT NULL))
        OR (single IS DISTINCT FROM left_kind AND left_kind = ANY (gated)) THEN
-        PERFORM jobherd.tell_sleepers(left_queue);
+        PERFORM jobherd.tell_sleepers(CASE WHEN left_kind = ANY (gated) THEN '*' ELSE left_queue END);
     END IF;
     IF token IS NOT NULL OR queue IS NOT NULL THEN
         RETURN NEXT;

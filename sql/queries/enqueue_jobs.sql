@@ -10,7 +10,7 @@ WITH asked AS MATERIALIZED (
            coalesce(%(queue)s::text, k.queue, 'default') AS queue,
            coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority,
            CASE WHEN num_nonnulls(e.tenant, e.webhook, e.payload_bytes) > 0 THEN (e.tenant, e.webhook, e.payload_bytes)::jobherd.extras END AS extras
-      FROM (SELECT coalesce(%(tenant)s::text, jobherd.default_tenant()) AS tenant, %(webhook)s::text AS webhook,
+      FROM (SELECT coalesce(%(tenant)s::text, jobherd.default_tenant()) AS tenant, jobherd.check_webhook(%(webhook)s::text) AS webhook,
                    %(payload_bytes)b::bytea AS payload_bytes) AS e
            LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
 ), at_once AS (

@@ -3,7 +3,7 @@
 WITH old AS (
     DELETE FROM jobherd.table_ends WHERE at < clock_timestamp() - interval '1 day'
 )
-INSERT INTO jobherd.table_ends (kind, record, token, outcome, crashed, delay, error, said, ran)
+INSERT INTO jobherd.table_ends (kind, record, token, outcome, crashed, delay, error, log, ran)
 VALUES (%(kind)s, %(record)s::bigint, %(token)s::bigint, %(outcome)s, %(crashed)s::boolean, %(delay)s::double precision, %(error)s,
-        %(said)s, %(ran)s::double precision)
+        %(log)s, %(ran)s::double precision)
 RETURNING record

@@ -1,4 +1,4 @@
--- Resume what was paused until now; returns in how many seconds the next gate is to be opened. Run by keepers.
+-- Resume what was paused until now; returns in how many seconds the next gate is to be opened, and whether jobs are parked. Run by keepers.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
@@ -6,4 +6,5 @@ WITH due AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM resumed) AS opened,
        (SELECT extract(epoch FROM min(g.resume_at) - clock_timestamp())::double precision FROM jobherd.gates g WHERE g.resume_at > clock_timestamp())
-       AS next_in
+       AS next_in,
+       EXISTS (SELECT FROM jobherd.parked) AS parked

@@ -38,7 +38,7 @@ NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
 )
-OPTIONS: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook")
+OPTIONS: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook", "cost")
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +57,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--max-attempts", type=_whole, metavar="N", help="fail for good after so many attempts")
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
     options.add_argument("--good-until", type=_moment, metavar="WHEN", help="do not start it after this moment")
+    options.add_argument(
+        "--cost", type=_amounts, metavar="NAME=AMOUNT", help="what it takes of its host while it runs, like memory_mb=900,gpus=1"
+    )
     options.add_argument("--tenant", metavar="NAME", help="whose job it is")
     options.add_argument("--webhook", metavar="URL", help="who is told of its end")
     options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
@@ -67,6 +70,14 @@ def _whole(text: str) -> int:
         return int(text[:12])
     except ValueError:
         message = f"{text[:40]!r} is not a whole number"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _amounts(text: str) -> dict[str, float]:
+    try:
+        return {name: float(amount) for name, amount in (each.split("=") for each in text.split(","))}
+    except ValueError:
+        message = f"{text[:40]!r} are no amounts: write them like memory_mb=900,gpus=1"
         raise argparse.ArgumentTypeError(message) from None
 
 

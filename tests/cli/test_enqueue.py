@@ -24,12 +24,13 @@ def test_it_prints_the_id_alone_on_its_line(database):
 def test_every_option_reaches_the_row(database):
     answer = jobherd(
         "enqueue", "a:b", "{}", "--queue", "media", "--priority", -5, "--delay", "1h30m", "--max-attempts", 2, "--timeout", "2m",
-        "--good-until", "2040-01-01T00:00:00+00:00", dsn=database,
+        "--good-until", "2040-01-01T00:00:00+00:00", "--cost", "memory_mb=900,gpus=0.5", dsn=database,
     )  # fmt: skip
     job = jobherd("job", answer.out.strip(), "--json", dsn=database).json
     assert (job["state"], job["queue"], job["priority"], job["max_attempts"], job["timeout"]) == ("scheduled", "media", -5, 2, 120.0)
     assert job["good_until"] == "2040-01-01T00:00:00+00:00"
     assert send(database, "SELECT run_at - created_at FROM jobherd.jobs")[0][0].total_seconds() == 5400
+    assert send(database, "SELECT job, cost FROM jobherd.demands") == [(job["id"], {"gpus": 0.5, "memory_mb": 900})]
 
 
 def test_a_moment_without_a_zone_is_local_time(database):
@@ -48,6 +49,8 @@ def test_a_moment_without_a_zone_is_local_time(database):
         (["a:b", "[" * 101 + "]" * 101], "100"),
         (["a:b", '{"x": ' + "9" * 1001 + "}"], "$.x"),
         (["a:b", "{}", "--queue", "No"], "queue"),
+        (["a:b", "{}", "--cost", "memory"], "memory_mb=900,gpus=1"),
+        (["a:b", "{}", "--cost", "memory=-1"], "cost['memory'] must be a number of 0 or more"),
         (["a:b", "{}", "--delay", "soon"], "delay"),
         (["a:b", "{}", "--delay", "1h", "--run-at", "2040-01-01"], "exclude"),
         (["a:b", "{}", "--max-attempts", "0"], "max_attempts"),
@@ -208,6 +211,7 @@ def test_a_missing_schema_is_made(empty_database):
 
 
 def test_tenant_webhook_and_bytes_reach_the_row_and_are_shown(database, tmp_path):
+    send(database, "SELECT jobherd.enable_webhooks()")
     (tmp_path / "logo.png").write_bytes(b"\x89PNG\x00\xff")
     words = ("--tenant", "acme", "--webhook", "https://example.com/done", "--bytes-file", tmp_path / "logo.png")
     answer = jobherd("enqueue", "a:b", '{"n": 1}', *words, dsn=database)

@@ -33,6 +33,7 @@ def blind() -> None: ...
 @pytest.mark.promise("D34", "D36")
 def test_they_reach_the_handler_untouched(database: str):
     with inline(database) as jobs:
+        jobs.connection.execute("SELECT jobherd.enable_webhooks()")
         store.enqueue(payload_bytes=DATA, name="logo")
         looks.options(tenant="acme", webhook="https://example.com/done").enqueue()
         jobs.client.enqueue("image:looks", payload_bytes=DATA)

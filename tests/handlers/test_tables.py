@@ -34,6 +34,13 @@ def test_what_is_declared_is_the_handlers_policy():
     assert policy.backoff.delay(1) == policy.backoff.delay(9) == 10.0
     assert (store.stalled_max_age, store.heartbeat_interval) == (5.0, 1.0)
     assert work.transactional
+
+    @store.handler(cost={"memory_mb": 900}, flags=["nightly"])
+    def costly(record) -> None: ...
+
+    assert (dict(costly.policy.cost), costly.policy.flags, costly.transactional) == ({"memory_mb": 900.0}, ("nightly",), False)
+    with pytest.raises((ValueError, TypeError), match="cost"):
+        store.handler(cost=lambda payload: {})
     assert work.signature.takes_job
 
 
@@ -92,13 +99,9 @@ def test_a_record_is_only_made_of_what_fits_it():
         "no column of the store is called 'failure_message', which Upload.failure_message needs: select it in columns",
         "Upload has no field for the column 'name': add one, or leave it out of columns",
     ]
-    logs = [
-        {"key": "clone", "command": ["git"], "exit_code": 1, "start_time": "2026-01-02T03:04:05Z", "more": 1},
-        {"key": 1, "start_time": "?"},
-        "x",
-    ]
+    logs = [{"key": "clone", "command": "git clone", "exit_code": 1, "at": 1767323045, "more": 1}, {"key": 1, "at": "?"}, "x"]
     made = Scanner(None).record({"execution_logs": logs})["execution_logs"]
-    assert made[0] == ExecutionLogEntry(key="clone", command=["git"], exit_code=1, start_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert made[0] == ExecutionLogEntry(key="clone", command="git clone", exit_code=1, at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     assert made[1:] == logs[1:]
     assert Scanner(lambda row: row["id"] * 2).record({"id": 7}) == 14
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_type
 
 from handlers import Handler, Job, Json, handler
@@ -100,5 +101,47 @@ run(receipt, order_id="7")  # type: ignore[arg-type]
 handler("x", timeout=[])  # type: ignore[call-overload]
 handler("x", time_out=5)  # type: ignore[call-overload]
 handler(5)  # type: ignore[call-overload]
+
+handler("x", batch="5")  # type: ignore[call-overload]
+handler("x", linger="1s")  # type: ignore[call-overload]
+
+
+# A batch handler takes lists, and enqueues one payload a job.
+@dataclass
+class Sms:
+    to: str
+
+
+@handler("sms:send", batch=50, linger="200ms")
+def send(jobs: list[Job], messages: list[Sms]) -> dict[int, object]:
+    assert_type(jobs[0].payload_bytes, bytes | None)
+    return {job.id: message.to for job, message in zip(jobs, messages, strict=True)}
+
+
+@handler("sms:count", batch=8)
+def count(numbers: list[int]) -> list[int]:
+    return numbers
+
+
+@handler("sms:jobs", batch=8)
+def only_jobs(jobs: list[Job]) -> None: ...
+
+
+assert_type(send.enqueue(Sms("x")), int)
+assert_type(count.enqueue(7), int)
+assert_type(only_jobs.enqueue({"any": "document"}), int)
+assert_type(count([1]), list[int])
+assert_type(send([Job(id=1, kind="x")], [Sms("x")]), dict[int, object])
+send.enqueue("x")  # type: ignore[arg-type]
+count.enqueue([7])  # type: ignore[arg-type]
+
+
+# Bytes are an argument like any other.
+@handler("image:store")
+def store(payload_bytes: bytes, name: str = "") -> None: ...
+
+
+assert_type(store.enqueue(payload_bytes=b"x", name="y"), int)
+store.enqueue(payload_bytes="x")  # type: ignore[arg-type]
 
 kept: Handler[..., ..., object] = receipt

@@ -7,11 +7,14 @@ completed and still stood in running, or was given back and still stood there, a
 from __future__ import annotations
 
 import threading
+import time
 
 import psycopg
 import pytest
 
-from tests.support.queue import Queue
+from handlers._outcome import OK
+from tests.support.queue import Line, Queue
+from workers.settle import Clerk, Finished
 
 WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
 
@@ -95,3 +98,24 @@ def test_two_settlements_of_one_claim(queue):
     assert settled == ids[1:]
     assert held(queue) == []
     assert queue.count("history") == 3
+
+
+def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue, caplog):
+    """The parent revokes a claim first and writes then: whoever looks before he asks, and not after, misses both."""
+    ids = queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    token = child.claim(10)[0].token
+    revoked = threading.Event()
+
+    class Slow(Line):
+        def run(self, statement, parameters, *, patient=False):
+            revoked.set()
+            child.settle(token, ids[:1], "ok")  # as the parent does, by the child's number and token
+            return super().run(statement, parameters, patient=patient)
+
+    clerk = Clerk(Slow(child.connection, child.id), ran_on="host/1")
+    assert clerk.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)], relieved=revoked.is_set)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert queue.states(ids) == ["completed", "running", "running"]
+    assert not clerk.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), "a claim nobody has revoked is lost"
+    assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]

@@ -30,7 +30,8 @@ def queue(database):
 class Claimer:
     """A child that claims within a budget, as a selective worker does."""
 
-    def __init__(self, queue, *, budget=None, supervisor=None, **more):
+    def __init__(self, queue, *, budget=None, supervisor=None, by="claim_jobs", **more):
+        self.by = by
         self.child = (supervisor or queue).child()
         self.wire = Wire(self.child.connection, "jobherd", prepared=True)
         own = {"only_kinds": None, "not_kinds": None, "room": "{}", "patience": PATIENCE} | more
@@ -48,7 +49,7 @@ class Claimer:
             avoided.append(rows[0][3])
 
     def letters(self, wanted, conditions, avoided):
-        by = sql.narrow("claim_jobs", *conditions, "within_budget")
+        by = sql.narrow(self.by, *conditions, "within_budget")
         claim = self.child.parameters(wanted) | self.given | {"avoided": avoided or None}
         return ("lock_budget", {"supervisor": self.child.supervisor}), (by, claim)
 
@@ -170,6 +171,26 @@ def test_a_job_that_is_not_taken_here_is_kept_no_room(queue, more, conditions):
     assert other.claim(1, *conditions) == [second]
 
 
+def test_caps_and_the_budget_hold_together(queue):
+    """A claim that looks at gates is narrowed as any other, and a job that its gate keeps out is kept no room."""
+    queue.run("SELECT jobherd.set_cap(queue => 'capped', max_running => 1)")
+    gated = {"limited": None, "limits": None, "left_queue": None, "left_kind": None, "narrowed": True}
+    holder, other = (Claimer(queue, by="claim_gated", **gated) for _ in range(2))
+    first, second = queue.enqueue_many("k:small", 2, queue="capped")
+    large, middle, small = queue.enqueue("k:large"), queue.enqueue("k:middle", priority=3), queue.enqueue("k:small", priority=5)
+    assert holder.claim() == [first]
+    age(queue, second)
+    assert other.claim() == [middle], "the large one does not fit, the second is one too many, and keeps no room"
+    third = Claimer(queue, by="claim_gated", **gated)
+    assert third.claim() == [small]
+    third.settle(small)
+    other.settle(middle)
+    holder.settle(first)
+    assert holder.claim() == [second]
+    holder.settle(second)
+    assert holder.claim() == [large]
+
+
 def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue):
     cheap = queue.run("SELECT jobherd.demand(jobherd.enqueue('k:large'), %s)", '{"memory_mb": 100.5}')[0][0]
     dear = queue.enqueue("k:none")
@@ -208,6 +229,29 @@ def test_a_cost_that_is_none_is_refused(queue, cost, words):
 def test_what_does_not_wait_cannot_be_given_a_cost(queue):
     with pytest.raises(psycopg.errors.NoDataFound, match="no job 77 is waiting"):
         queue.run("SELECT jobherd.demand(77, '{}')")
+
+
+@pytest.mark.parametrize("by", ["claim_jobs", "claim_job"])
+def test_a_claim_that_finds_no_room_does_not_weigh_all_that_waits(queue, by):
+    first = queue.enqueue("k:large")
+    queue.enqueue_many("k:large", 3000)
+    last = queue.enqueue("k:none")
+    queue.run("VACUUM ANALYZE jobherd.ready")
+    holder, other = Claimer(queue), Claimer(queue, by=by)
+    assert holder.claim() == [first]
+
+    def read():
+        other.child.connection.execute("SELECT pg_stat_force_next_flush()")
+        return queue.run("SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables WHERE relname = 'ready'")[0][0]
+
+    before = read()
+    assert other.claim(1, "near_head") == []
+    near = read() - before
+    assert other.claim(1) == [last]
+    assert near < (read() - before - near) / 2
+    other.settle(last)
+    holder.settle(first)
+    assert len(other.claim(1, "near_head")) == 1
 
 
 def test_the_state_of_the_budget_is_found_once_for_each_claim(queue):

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from psycopg import sql as names
 
+from handlers import Client
 from tests.support.queue import Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
@@ -16,6 +17,7 @@ ROLES = ("jobherd_test_acme", "jobherd_test_globex", "jobherd_test_member")
 @pytest.fixture
 def queue(database):
     with Queue(database) as queue:
+        queue.run("SELECT jobherd.enable_webhooks()")
         yield queue
 
 
@@ -265,3 +267,38 @@ def test_a_transaction_that_is_rolled_back_tells_nobody(queue):
         queue.run("SELECT jobherd.cancel(%s)", job)
         assert len(told(queue)) == 1
     assert told(queue) == []
+
+
+def test_until_somebody_calls_webhooks_none_is_asked_for_and_the_past_has_no_trigger(database):
+    with Queue(database) as queue:
+        assert queue.run("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass") == [(0,)]
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
+            put(queue)
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
+            queue.enqueue("a:b", webhook="https://example.com/done")
+        assert queue.run("SELECT jobherd.enable_webhooks(), jobherd.enable_webhooks()") == [(True, False)]
+        assert queue.run("SELECT webhook FROM jobherd.jobs WHERE id = %s", queue.enqueue("a:b", webhook="https://example.com/done")) == [
+            ("https://example.com/done",)
+        ]
+
+
+def test_a_partition_that_is_made_later_tells_too(queue):
+    queue.run("SELECT jobherd.keep_partitions(40)")
+    job = put(queue)
+    queue.run("SELECT jobherd.cancel(%s)", job)
+    assert queue.run("SELECT tableoid::regclass::text <> 'jobherd.history_default' FROM jobherd.history WHERE id = %s", job) == [(True,)]
+    assert [message["event"]["id"] for message in told(queue)] == [job]
+
+
+def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
+    tenants.execute("SET ROLE jobherd_test_acme")
+    with Client(connection=tenants) as client:
+        one = client.enqueue("a:b", {"n": 1}, webhook="https://example.com/done")
+        many = client.enqueue_many("a:b", ({"n": n} for n in range(2100)), tenant="acme")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="row-level security"):
+            client.enqueue_many("a:b", ({"n": n} for n in range(2100)))  # by COPY, which names no tenant
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            client.enqueue("a:b", tenant="globex")
+        assert client.cancel(one) == "cancelled"
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE tenant = 'acme' AND kind = 'a:b'") == [(1 + len(many),)]
+    assert ask(tenants, "SELECT count(*) FROM jobherd.tenant_jobs WHERE kind = 'jobs:webhook'") == [(1,)], "told of, and its own too"

@@ -71,8 +71,9 @@ def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queu
     assert queue.states(jobs[1:3]) == ["ready", "ready"], "parked is nobody else's business"
     assert queue.count("ready") == 249, "whoever reads ready sees them"
     assert gated(other) == []
+    assert queue.cancel(jobs[1]) == "cancelled"
     settle(one, mine)
-    assert ids(gated(other)) == jobs[1:2], "in their order"
+    assert ids(gated(other)) == jobs[2:3], "in their order"
 
 
 @pytest.mark.promise("C11")
@@ -193,14 +194,29 @@ def test_pauses_of_a_kind_and_of_everything(queue):
     assert [job.id for job in child.claim(10)] == [mail]
 
 
+def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
+    def declare(**limits):
+        queue.connection.execute(queue.text("declare_caps"), {"names": list(limits), "max_running": list(limits.values())})
+        return sorted(queue.run("SELECT name, max_running, capped_by = '@handler' FROM jobherd.gates"))
+
+    assert declare(a=3, b=None) == [("a", 3, True)]
+    assert declare(a=4) == [("a", 4, True)]
+    queue.run("SELECT jobherd.set_cap(kind => 'a', max_running => 9)")
+    assert declare(a=5) == declare(a=None) == [("a", 9, False)]
+    queue.run("SELECT jobherd.set_cap(kind => 'a')")
+    assert declare(a=5, c=1) == [("a", 5, True), ("c", 1, True)]
+    queue.run("SELECT jobherd.pause(kind => 'a')")
+    assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
+
+
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("SELECT jobherd.set_cap('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
-    [(opened, next_in)] = queue.run(queue.text("open_gates"))
+    [(opened, next_in, _)] = queue.run(queue.text("open_gates"))
     assert opened == 0
     assert 3500 < next_in <= 3600
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert queue.run(queue.text("open_gates")) == [(1, None)]
+    assert queue.run(queue.text("open_gates")) == [(1, None, False)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
     assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
     assert queue.count("gates") == 0

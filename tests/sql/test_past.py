@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -127,3 +128,22 @@ def test_a_purge_goes_along_the_ids_and_ends(database):
             gone.append(jobs)
         assert gone == [99, 99, 50, 0]
         assert queue.run("SELECT state, count(*) FROM jobherd.history GROUP BY state") == [("failed", 2)]
+
+
+def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(database):
+    """Who has looked which partitions there are, and then waits for the one that rows move out of, finds them in none."""
+    with Queue(database) as queue, psycopg.connect(database) as keeper:
+        child = queue.child()
+        job = queue.enqueue("a:b")
+        child.settle(child.claim(1)[0].token, [job], "ok", keep=3)
+        assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(1,)]
+        keeper.execute(sql.load("keep_partitions"), {"ahead": 3, "most": None})
+        found: list = []
+        reader = threading.Thread(target=lambda: found.extend(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job)))
+        reader.start()
+        while not keeper.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
+            assert reader.is_alive(), "it did not wait"
+        keeper.commit()
+        reader.join(30)
+        assert found == [("completed",)]
+        assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)]

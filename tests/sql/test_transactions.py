@@ -117,6 +117,21 @@ def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
         one.complete()
 
 
+def test_reclaiming_passes_over_a_transaction_that_does_not_end(queue):
+    """Its session is stuck, or it is one that nobody knows of."""
+    one, other = Working(queue), queue.child()
+    queue.run("UPDATE jobherd.children SET transaction_pid = NULL")
+    queue.enqueue("a:b")
+    (beside,) = other.claim(1)
+    rescuer = queue.supervisor()
+    queue.run("SET lock_timeout = '300ms'")
+    assert rescuer.reclaim(dead=[one.child.supervisor]) == (1, 1)
+    assert [queue.state(job) for job in (beside.id, one.job.id)] == ["retrying", "running"]
+    assert one.complete() == [(1,)]
+    one.connection.commit()
+    assert queue.state(one.job.id) == "completed", "it still held its claim"
+
+
 def test_the_sweep_passes_over_what_a_transaction_holds(queue):
     one = Working(queue)
     queue.run("SET lock_timeout = '5s'")

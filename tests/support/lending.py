@@ -27,14 +27,19 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 CATALOGS = """
 SELECT relname FROM pg_class
-WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared AND relname <> 'pg_class' ORDER BY 1
+WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared
+  AND relname NOT IN ('pg_class', 'pg_statistic')
+ORDER BY 1
 """
-# Whatever changes a row of a catalog leaves a higher xmin or another count. Not so in pg_class, which TRUNCATE writes to itself.
+# Whatever changes a row of a catalog leaves a higher xmin or another count. Not so in pg_class, which TRUNCATE writes to itself, nor in
+# pg_statistic, where the server notes what it finds out about its own catalogs whenever it likes.
 CATALOG = "SELECT {name}::text, count(*), max(xmin::text::bigint) FROM pg_catalog.{table}"
 OTHERS = """
 SELECT 'pg_class', count(*), hashtext(string_agg(
     concat_ws(',', oid, relname, relnamespace, relowner, relkind, relpersistence, relacl, reloptions, relrowsecurity), ';' ORDER BY oid))
 FROM pg_class WHERE oid >= 16384 AND relnamespace <> 'pg_toast'::regnamespace
+UNION ALL
+SELECT 'pg_statistic', count(*), max(xmin::text::bigint) FROM pg_statistic WHERE starelid >= 16384
 UNION ALL
 SELECT 'pg_database', (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase = d.oid)
     + (SELECT count(*) FROM pg_prepared_xacts WHERE database = d.datname),
@@ -66,21 +71,22 @@ class Lending:
 
     def __init__(self, cluster: Cluster, template: str) -> None:
         self._cluster, self._template = cluster, template
-        self._free: list[str] = []
-        self._pristine: Pristine | None = None
+        self._free: list[tuple[str, Pristine]] = []
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
         """Give the DSN of a database that is as the template, and take it back at the end with the sessions left on it."""
-        name = self._free.pop() if self._free else self._cluster.create(self._template)
-        if self._pristine is None:
-            with psycopg.connect(self._cluster.dsn(name), autocommit=True) as connection:
-                self._pristine = look_at(connection)
+        name, pristine = self._free.pop() if self._free else self._make()
         yield self._cluster.dsn(name)
-        if self._put_back(name, self._pristine):
-            self._free.append(name)
+        if self._put_back(name, pristine):
+            self._free.append((name, pristine))
         else:
             self._cluster.drop(name)
+
+    def _make(self) -> tuple[str, Pristine]:
+        name = self._cluster.create(self._template)
+        with psycopg.connect(self._cluster.dsn(name), autocommit=True) as connection:
+            return name, look_at(connection)
 
     def _put_back(self, name: str, pristine: Pristine) -> bool:
         try:

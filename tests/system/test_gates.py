@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 FLEETS = 4
+OWN = """
+from handlers import handler
+from tests.support.gate import at_gate
+
+@handler("own:rare", timeout="5m", max_running=1)
+def rare(label: str) -> str:
+    return at_gate(label)
+"""
 SAMPLES = 3000
 
 
@@ -60,6 +68,44 @@ def test_a_slot_is_free_at_once_when_its_child_is_killed(stage: Stage, gate: Gat
     assert one.stop() == other.stop() == 0
 
 
+def test_who_waits_for_a_place_is_told_in_whatever_way_and_queue_it_was_left(stage: Stage, gate: Gate):
+    stage.run("SELECT jobherd.set_cap(kind => 't:once', max_running => 1)")
+    one = stage.run_fleet(workers=1, queues="one", poll="300s")
+    other = stage.run_fleet(workers=1, queues="two", poll="300s")
+    parked = "SELECT count(*) FROM jobherd.parked"
+
+    first = stage.enqueue("t:once", '{"label": "first"}', queue="one")
+    arrival = gate.wait_arrival("first")
+    second = stage.enqueue("t:once", '{"label": "second"}', queue="two")
+    stage.wait(lambda: stage.call(parked) == 1, "the second job has been met, and stands aside")
+    os.kill(arrival.pid, signal.SIGKILL)
+    arrival = gate.wait_arrival("second")  # nobody claims for the dead: its job has failed, and nothing became ready
+    assert stage.state(first) == "failed"
+
+    third = stage.enqueue("t:once", '{"label": "third"}', queue="one")
+    stage.wait(lambda: stage.call(parked) == 1, "the third stands aside")
+    other.signal(signal.SIGTERM)
+    other.wait_log("draining")
+    arrival.open()
+    gate.wait_arrival("third").open()  # nor does who has left
+    stage.wait_all([second, third], "completed")
+    assert other.wait_exit() == 0
+    assert one.stop() == 0
+
+
+@pytest.mark.promise("C41")
+def test_a_handler_declares_how_many_of_its_jobs_run(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")
+    jobs = [stage.enqueue("own:rare", f'{{"label": "{label}"}}') for label in ("first", "second")]
+    arrival = gate.wait_arrival("first")
+    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the second stands aside")
+    arrival.open()
+    gate.wait_arrival("second").open()
+    stage.wait_all(jobs, "completed")
+    assert stage.run("SELECT name, max_running, capped_by FROM jobherd.gates") == [("own:rare", 1, "@handler")]
+    assert fleet.stop() == 0
+
+
 @pytest.mark.promise("E7")
 def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, batch=10, hold=0, poll="300s")
@@ -80,6 +126,20 @@ def test_a_pause_takes_back_what_has_not_started_and_lasts_until_it_is_resumed(s
     last = stage.enqueue("t:noop")
     stage.wait_state(last, "completed")
     assert stage.count("gates") == 0
+    assert fleet.stop() == 0
+
+
+@pytest.mark.promise("C22")
+def test_a_supervisor_runs_no_more_of_a_queue_than_it_may(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, queue_max_concurrency="media=1", poll="300s")
+    media = [stage.enqueue("t:gate", f'{{"label": "{label}"}}', queue="media") for label in ("first", "second")]
+    arrival = gate.wait_arrival("first")
+    other = stage.enqueue("t:noop")
+    stage.wait_state(other, "completed")
+    assert stage.states(media) == ["running", "ready"]
+    arrival.open()
+    gate.wait_arrival("second").open()
+    stage.wait_all(media, "completed")
     assert fleet.stop() == 0
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from handlers._records import Scanner
+
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
     from tests.support.gate import Gate
@@ -54,6 +56,8 @@ def work(job: Job, record: ExampleJob, connection: psycopg.Connection) -> None:
     job.log.info("at work on %s", record.repository_name)
     match record.what:
         case "enqueue":
+            print("printed")
+            job.log("clone", "git clone", exit_code=0, out="done")
             default_client().enqueue("t:following", {{"from": record.id}})
         case "transaction":
             job.transaction().__enter__()
@@ -156,6 +160,9 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     for job, code in ((good[0], 0), (bad, 1)):
         [entry] = jobs.row(job)["execution_logs"]
         assert (entry["key"], entry["exit_code"], entry["out"].count("at work on")) == ("example_job_worker_store", code, 1)
+    clone, said = Scanner(None).record(jobs.row(enqueues))["execution_logs"]
+    assert (clone.key, clone.command, clone.exit_code, clone.out) == ("clone", "git clone", 0, "done")
+    assert "printed" in said.out
     assert stage.state(plain) == "ready"  # nobody here knows jobs of the queue
 
 
@@ -372,4 +379,21 @@ def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
     for _ in range(2):  # before the second the worker was idle, and so would have taken the record
         stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert jobs.row(gated)["status"] == "queued"
+    assert fleet.stop() == 0
+
+
+@pytest.mark.promise("E7")
+def test_records_wait_while_their_kind_or_everything_is_paused(stage: Stage):
+    jobs = Jobs(stage, interval="1h")
+    stage.run("SELECT jobherd.pause(kind => 'example_job_worker_store'), jobherd.pause('*')")
+    first = jobs.add()
+    fleet = jobs.start("--until-empty", workers=1)
+    fleet.wait_exit()
+    assert jobs.row(first)["status"] == "queued"
+    fleet = jobs.start(workers=1)
+    fleet.wait_ready(1)
+    stage.run("SELECT jobherd.resume('*')")
+    assert jobs.row(first)["status"] == "queued"
+    stage.run("SELECT jobherd.resume(kind => 'example_job_worker_store')")
+    jobs.wait(first, "completed")
     assert fleet.stop() == 0

@@ -30,6 +30,7 @@ def test_one_bad_job_costs_its_neighbours_neither_their_end_nor_a_cancelled_one_
         row = stage.job(job)
         assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, f"alone {label}")
         assert row["history"][0]["error_code"] == "WORKER_CRASHED"
+        assert f"b:together #{ids[0]} and 2 more in the same call" in row["history"][0]["error"]
 
     with stage.connection.transaction():
         ids = [stage.enqueue("b:together", f'"{label}"') for label in ("first", "second")]

@@ -16,6 +16,9 @@ def chooses(child):
     match text:
         case "":
             return None
+        case "talks":
+            print("who may come in?")
+            return None
         case "nothing":
             return False
         case "raises":
@@ -32,6 +35,11 @@ def chooses(child):
 @handler("pick:a", flags=("gpu",))
 def a() -> str:
     return "a"
+
+
+@handler("pick:talks")
+def talks() -> None:
+    print("the job itself")
 
 
 @handler("pick:b", cost={"memory_mb": 900})

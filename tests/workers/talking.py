@@ -43,6 +43,12 @@ def says(job: Job, how: str = "") -> None:  # one branch for each way to speak
                 print(f"line {n:05d}")
         case "one flood":
             sys.stdout.write("x" * 10_000_000 + "the end\n")
+        case "fork floods":
+            if not (pid := os.fork()):
+                for n in range(3000):
+                    print(f"line {n:05d}")
+                os._exit(0)
+            os.waitpid(pid, 0)
         case "program floods":
             subprocess.run(["sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' y; echo the end"], check=True)
         case "secret":

@@ -114,6 +114,15 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, c
     assert bench.job(job)["state"] == "ready"
 
 
+def test_what_the_hook_prints_is_no_job_s(bench: Bench, choose):
+    choose("talks")
+    job = bench.enqueue("pick:talks")
+    child = bench.fork(handlers=(CHOOSY,), capture=True)
+    bench.wait(job, "completed")
+    assert child.dismiss() == EXIT_LEFT
+    assert bench.ask("SELECT output FROM jobherd.logs") == [{"output": "the job itself\n"}]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -21,6 +21,7 @@ GIVEN = {"handlers": (WEIGHTY,), "budget": {"memory_mb": 1000.0}, "hold": 0.05, 
 def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(bench: Bench, gate: Gate):
     bench.notice.hearing = True
     one = bench.start(**GIVEN)
+    one.wait_idle()  # or the nudge would still be unread when it has run the first
     first = bench.enqueue("weigh:gate", name="first")
     one.nudge()
     arrival = gate.wait_arrival("first")

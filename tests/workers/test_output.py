@@ -65,6 +65,8 @@ def test_binary_and_floods_do_no_harm_and_the_latest_survives(bench: Bench):
     (log,) = run(bench, child, how="flood")
     assert log["output"].endswith("line 39999\n")
     assert 60_000 < len(log["output"]) <= 65536
+    (log,) = run(bench, child, how="fork floods")
+    assert all(f"line {n:05d}\n" in log["output"] for n in range(3000)), "a copy of the process takes nothing for itself"
     (log,) = run(bench, child, how="one flood")
     assert log["output"].endswith("xxthe end\n")
     assert len(log["output"]) <= 65536

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import psycopg
+import pytest
 
 from tests.support.seats import Bench
 from workers import stride
@@ -62,6 +65,21 @@ def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
     assert way.place == Place("default", 0, 299)
 
 
+def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
+    way = long_way()
+    assert way.seeks("claim_jobs", 10.1)
+    assert not way.left_out  # there is no place yet
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(100), now, sought=True)
+    assert way.seeks("claim_job", 12.0)
+    assert way.left_out
+    assert way.rest(60.0, 12.0) == way.until - 12.0
+    assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
+    for statement, now in (("claim_gated", 12.0), ("claim_jobs+of_kinds", 12.0), ("claim_jobs", way.until)):
+        assert not way.seeks(statement, now)
+        assert not way.left_out, "or a worker that may not claim by walking would never sleep again"
+
+
 def test_another_queue_or_priority_has_its_own_place():
     way = long_way()
     for now in (11.0, 11.0 + LAG):
@@ -112,3 +130,34 @@ def test_a_job_that_comes_back_before_the_place_is_found_by_the_next_whole_walk(
     with psycopg.connect(bench.dsn, autocommit=True) as connection:
         assert connection.execute("SELECT jobherd.retry(%s)", [early]).fetchone() == ("ready",)
     assert bench.wait(early, "completed")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
+    """Workers and producers in a random history: transactions that lag, jobs that come back under old ids, and a queue that is long or empty."""
+    dice = random.Random(seed)
+    ways = [Stride() for _ in range(dice.choice([1, 3]))]
+    waiting: dict[int, float] = {}
+    lagging: list[tuple[float, int]] = []
+    now, last, longest = 100.0, 0, 0.0
+    for _ in range(4000):
+        now += dice.expovariate(20)
+        last += 1
+        if dice.random() < 0.05:
+            lagging.append((now + dice.choice([0.1, 1.0, 10.0]), last))
+        else:
+            waiting[last] = now
+        if dice.random() < 0.02:
+            waiting.setdefault(dice.randrange(1, last + 1), now)
+        for due, job in [one for one in lagging if one[0] <= now]:
+            lagging.remove((due, job))
+            waiting[job] = now
+        way = dice.choice(ways)
+        sought = way.until > now
+        ahead = sorted(job for job in waiting if not (sought and way.place and job <= way.place.id))[:3]
+        claim(way, rows(ahead[0]) if ahead else [], now, took=0.02, sought=sought)
+        for job in ahead:
+            longest = max(longest, now - waiting.pop(job))
+        if way.doubt:
+            way.note_dead(DEAD, named=False, now=now)
+    assert LAG < longest <= SPARSE * 0.02 + 3.0, "it waits, and no longer than for the next walk and the next turn of a worker"

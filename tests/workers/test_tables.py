@@ -12,7 +12,9 @@ from handlers._outcome import Outcome
 from sql.composed import definition
 from workers.resetter import given_up
 from workers.seat import ChildSettings
-from workers.tables import fate, log_entry, look_at_tables
+from workers.settle import Finished
+from workers.table_session import look_at_tables
+from workers.tables import fate, log_entries
 
 
 @dataclass
@@ -43,8 +45,12 @@ def test_what_becomes_of_a_record(outcome: Outcome, state: str, delay: float | N
 
 
 def test_what_was_logged_is_an_entry_that_can_be_stored():
-    entry = log_entry("a", "x\0y", began=0.0, ran=1.5, code=1)
-    assert entry == '{"key":"a","start_time":"1970-01-01T00:00:00+00:00","exit_code":1,"out":"x\ufffdy","duration_ms":1500}'
+    log = '{"output":"said","entries":[{"key":"clone","exit_code":0}]}'
+    failed = Finished(7, Outcome("failed", "failed", error="x"), 1.5, log=log)
+    assert log_entries(failed, "a", began=2.0) == [
+        '{"key":"clone","exit_code":0}', '{"key":"a","at":2.0,"exit_code":1,"duration":1.5,"out":"said"}',
+    ]  # fmt: skip
+    assert log_entries(failed._replace(log=None), "a", began=2.0) == []
     assert "6 times" in given_up(5)
 
 

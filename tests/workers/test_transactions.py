@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import sql
-from tests.support.seats import ACTING, Bench, count_of
+from tests.support.seats import ACTING, Bench, count_of, wait_for_line
 from workers.board import Reason
 from workers.link import EXIT_LEFT, EXIT_WORN
 
@@ -162,16 +162,16 @@ def test_a_lost_claim_is_noticed_before_anything_is_written(bank: Bench, gate: G
 
 
 def test_whoever_asks_from_the_middle_of_a_batch_is_made_alone_and_claimed_alone_from_then_on(bank: Bench, gate: Gate):
-    child = start(bank, batch=100, hold=0.05)
-    for _ in range(2):  # until the child knows that these are short
-        run(bank, child, "bank:short")
+    child = start(bank, batch=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]
         held = bank.enqueue("bank:short", label="gate first")
         asks = bank.enqueue("bank:part", how="gate asks")
         rest = [bank.enqueue("bank:part", how="well") for _ in range(3)]
     child.nudge()
-    gate.wait_arrival("gate first").open()
+    first = gate.wait_arrival("gate first")
+    assert bank.ask("SELECT cardinality(jobs) AS n FROM jobherd.running") == [{"n": 8}], "one claim of all"
+    first.open()
     arrival = gate.wait_arrival("gate asks")
     for job in (*jobs, held):
         assert bank.job(job)["state"] == "completed", "what was finished before is written before"
@@ -252,8 +252,13 @@ def test_the_claim_is_settled_by_whoever_comes_next_exactly_when_the_transaction
     assert bank.job(outcome["dies"][1])["state"] == "completed"
 
 
-def test_a_transaction_that_was_open_for_long_is_warned_about(bank: Bench, gate: Gate):
+def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench, gate: Gate):
     child = start(bank, long_transaction=0.0)
-    run(bank, child, "bank:declared", how="well")
-    child.wait_idle()
-    assert "its transaction was open for" in child.log()
+    job = bank.enqueue("bank:declared", how="gate")
+    child.nudge()
+    arrival = gate.wait_arrival("gate")
+    keeper = bank.start("keeper", long_transaction=0.0)
+    wait_for_line(keeper, f"the transaction of bank:declared #{job} has been open for")
+    arrival.open()
+    bank.wait(job, "completed")
+    wait_for_line(child, "its transaction was open for")

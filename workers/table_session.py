@@ -1,0 +1,62 @@
+"""The sessions in which applications' tables are worked, and the look at such a table when a worker starts.
+
+They are the driver's, unlike those of `connection.py`: a handler is given one, and what is sent depends on the table. Nothing here waits for
+a database that is away: whoever asks says what is to be done then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+import sql
+from handlers._sanitize import sanitize
+from sql.composed import compose, find_columns, misfits
+from workers.connection import session_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from handlers._tables import TableHandler
+    from workers.seat import ChildSettings
+
+
+def session_name(child: int) -> str:
+    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead."""
+    return f"jobherd:table:{child}"
+
+
+def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
+    """Return a connection for the statements about an application's table. Raises psycopg.Error."""
+    connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
+    steer(connection, settings, lock_timeout=lock_timeout)
+    return connection
+
+
+def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
+    """Set the session up for statements about an application's table. Raises psycopg.Error."""
+    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
+
+
+def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
+    """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
+    problems: list[str] = []
+    with connect(settings, "jobherd:check") as connection:
+        for table in tables:
+            names, store = table.store.names, table.store
+            rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()
+            found = misfits(names, {name: (type_, unique) for name, type_, unique in rows})
+            if not found:
+                try:
+                    columns = [column.name for column in connection.execute(compose("try_columns", names)).description or ()]
+                    found += store.scanner.misfits(columns)
+                    connection.execute(compose("try_order", names))
+                except psycopg.Error as problem:
+                    if not problem.sqlstate:
+                        raise
+                    found.append(
+                        f"the server does not understand its columns, view or order_by: {sanitize(problem.diag.message_primary, 500)}"
+                    )
+            problems += [f"store {store.name} ({table.file}:{table.line}): {each}" for each in found]
+    return problems

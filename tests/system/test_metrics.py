@@ -53,6 +53,7 @@ def turn(fleet: Fleet) -> None:
 def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, http="127.0.0.1:0", grace="0.2s", respawn_initial="0.02s")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    turn(fleet)  # that a worker is ready is told to the web child a moment after it is logged
     for path in ("/livez", "/readyz", "/startupz"):
         assert fetch(address, path)[0] == 200, path
     over = [stage.enqueue("t:noop") for _ in range(20)]

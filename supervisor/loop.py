@@ -270,7 +270,8 @@ class Supervisor:
                 continue
             only_work = False
             if note.startswith("@beat:"):
-                self.registration.echoed(note)
+                if self.registration.echoed(note):
+                    self.bulletin.hurry()  # nobody is ready who does not hear the queue
             elif note == "@due":
                 self.fleet.keeper_called = True
             elif note == "@pause":

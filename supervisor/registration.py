@@ -95,11 +95,13 @@ class Registration:
             if self._fleet.supervisor:
                 self._beat_at = min(self._beat_at, time.monotonic())
 
-    def echoed(self, note: str) -> None:
-        """A beat was notified; ours proves that the session hears."""
-        if note == f"@beat:{self._fleet.supervisor}":
-            self.heard_back = True
-            self._echo_by = float("inf")
+    def echoed(self, note: str) -> bool:
+        """A beat was notified; ours proves that the session hears. Return whether that is news."""
+        if note != f"@beat:{self._fleet.supervisor}":
+            return False
+        before, self.heard_back = self.heard_back, True
+        self._echo_by = float("inf")
+        return not before
 
     def look_for_cancels(self) -> None:
         """Somebody asked to cancel a running job; perhaps one of ours."""

@@ -55,7 +55,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     turn(fleet)  # that a worker is ready is told to the web child a moment after it is logged
     for path in ("/livez", "/readyz", "/startupz"):
-        assert fetch(address, path)[0] == 200, path
+        assert fetch(address, path)[0] == 200, fetch(address, path)
     over = [stage.enqueue("t:noop") for _ in range(20)]
     over += [
         stage.enqueue(kind)

@@ -355,6 +355,7 @@ class Worker:
             return []  # only tables are worked here: the queue's jobs are for others
         stride = self._stride
         if stride.doubt and not rested:  # somebody waits for the job of whoever was just called
+            self._settle()  # or, told to leave while the database is away, we would leave with what is not written
             dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
             stride.note_dead(dead["ready"], named=bool(self._seat.settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)

@@ -53,7 +53,8 @@ def turn(fleet: Fleet) -> None:
 def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, http="127.0.0.1:0", grace="0.2s", respawn_initial="0.02s")
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
-    stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")  # its first beat comes 0.2 s after it
+    # Its first beat, which it must hear, comes 0.2 s after it has registered.
+    stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")
     for path in ("/livez", "/startupz"):
         assert fetch(address, path)[0] == 200, fetch(address, path)
     over = [stage.enqueue("t:noop") for _ in range(20)]

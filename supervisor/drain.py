@@ -40,20 +40,26 @@ class Drain:
         with suppress(OSError):
             fcntl.ioctl(self.fd, termios.FIONREAD, self._waiting)
             if self._waiting[0] >= _HALF:
-                self._empty()
-                return True
+                return self._empty()
         return False
 
     def rest(self) -> bytes:
         """Return what a dead child has said since its last job was through. Read once, and close."""
-        self._empty()
+        self._read()
         self._board.hand_output(self._total, bytes(self._tail))
         os.close(self.fd)
         left = self._total - self._board.output_taken
         return bytes(self._tail[-left:]) if left > 0 else b""
 
-    def _empty(self) -> None:
-        self._board.say_draining(draining=True)
+    def _empty(self) -> bool:
+        """Read, unless the child is at it; then it is left to it, and looked at again in a while: it may have been stopped in the middle."""
+        free = not self._board.say_draining(draining=True)
+        if free:
+            self._read()
+        self._board.say_draining(draining=False)
+        return free
+
+    def _read(self) -> None:
         before = self._total
         for _ in range(_TURN):
             try:
@@ -68,4 +74,3 @@ class Drain:
                 del self._tail[:-OUTPUT]
         if self._total > before:
             self._board.hand_output(self._total, bytes(self._tail))
-        self._board.say_draining(draining=False)

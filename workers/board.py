@@ -229,7 +229,8 @@ _SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
     _ERRORS,
     _TAKEN,
     _DRAINING,
-) = range(17)
+    _READING,
+) = range(18)
 
 
 class Board:
@@ -422,6 +423,11 @@ class Board:
         taken, self._words[_TAKEN] = int(self._words[_TAKEN]), total
         return tail[-(total - taken) :] if total > taken else b""
 
+    def say_reading(self, *, reading: bool) -> None:
+        """Called in the child: it is about to read its own output, or through with it."""
+        self._words[_READING] = reading
+        fence()
+
     def open_trace(self) -> int:
         """Called in the child at boot: clear the place for stacks, and return a file number that writes there."""
         self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
@@ -438,6 +444,7 @@ class Board:
         self._words[_LOGGED] = 0
         self._words[_TAKEN] = 0
         self._words[_DRAINING] = 0
+        self._words[_READING] = 0
         self._output.write(bytes(8))
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
@@ -462,10 +469,14 @@ class Board:
         self._words[_REVOKED] = token
         fence()
 
-    def say_draining(self, *, draining: bool) -> None:
-        """Called in the parent: it is about to read a child's output, or it has handed on what it read."""
+    def say_draining(self, *, draining: bool) -> bool:
+        """Called in the parent: it is about to read a child's output, or it has handed on what it read. Return whether the child is at it.
+
+        Each says so and looks then: one of the two sees the other, and the parent gives way. Both at once would mix up what is read.
+        """
         self._words[_DRAINING] = draining
         fence()
+        return bool(self._words[_READING])
 
     def hand_output(self, total: int, tail: bytes) -> None:
         """Called in the parent: so much of the child's output was drained by now, and this is the end of it."""

@@ -133,17 +133,20 @@ class Output:
 
     def _read(self) -> None:
         self._printed = 0
-        self._keep(self._board.take_output())
-        for _ in range(_ROUNDS):
-            try:
-                chunk = os.read(self._reading, CHUNK)
-            except OSError:
-                break
-            if not chunk:
-                break
-            self._keep(chunk)
-        self._drained = self._board.times_drained
-        self._keep(self._board.take_output())
+        self._board.say_reading(reading=True)  # the parent gives way until it is through, or later words came before earlier ones
+        try:
+            self._keep(self._board.take_output())
+            self._drained = self._board.times_drained
+            for _ in range(_ROUNDS):
+                try:
+                    chunk = os.read(self._reading, CHUNK)
+                except OSError:
+                    break
+                if not chunk:
+                    break
+                self._keep(chunk)
+        finally:
+            self._board.say_reading(reading=False)
 
     def _keep(self, data: bytes) -> None:
         self._kept += data

@@ -258,7 +258,7 @@ class Transactions:
         try:
             holder.commit()
         except psycopg.Error:
-            if not (holder.closed or holder.broken) or self._fate() != "committed":
+            if not (holder.closed or holder.broken) or self._fate() != ("committed", False):
                 self._undo()
                 raise
         self._over()
@@ -293,22 +293,33 @@ class Transactions:
             if holder is not None and self._alarm.raised is None:
                 holder.rollback()
                 holder.autocommit = True
-                fate = str(self._ask("find_fate", {"xact": self._xact})[0][0]) if self._xact else ""
+                fate, _ = self._found(self._ask("find_fate", self._asked())) if self._xact else ("", False)
         except psycopg.Error:
             fate = ""
+        # Of a session that broke, the server may have crashed: then the number is somebody else's, and nothing is known of the handler.
+        lost = holder is None or holder.closed or holder.broken
         if not fate:
-            fate = self._fate()  # torn out of a statement, or broken
-        if fate == "committed" and not self.committed:
+            fate, _ = self._fate()  # torn out of a statement, or broken
+        if fate == "committed" and not self.committed and not lost:
             self.ended = True
 
-    def _fate(self) -> str:
-        """End the session and return what became of its transaction: nobody works on it any more then."""
+    def _fate(self) -> tuple[str, bool]:
+        """End the session and return what became of its transaction, on which nobody works any more then, and whether its claim is there."""
         self.close()
         for _ in range(_ENDING):
             if not self._session.run("end_transactions", {"child": self._session.child}, patient=True)[0][0]:
                 break
             time.sleep(0.05)
-        return str(self._session.run("find_fate", {"xact": self._xact}, patient=True)[0][0]) if self._xact else ""
+        return self._found(self._session.run("find_fate", self._asked(), patient=True)) if self._xact else ("", False)
+
+    def _asked(self) -> dict[str, object]:
+        running = self.executor.running
+        return {"xact": self._xact, "child": self._session.child, "token": running.token if running is not None else 0}
+
+    @staticmethod
+    def _found(rows: list[Row]) -> tuple[str, bool]:
+        fate, held = rows[0]
+        return str(fate), bool(held)
 
     def _over(self) -> None:
         """The transaction has ended: whoever kept its connection has a closed one, and cannot write into the next job's."""

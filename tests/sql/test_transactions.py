@@ -95,7 +95,8 @@ def test_a_dead_child_is_rid_of_both_its_sessions(queue):
     while queue.connection.execute(queue.text("end_backend"), me).fetchone()[0]:
         pass
     assert one.child.release() == [one.job.id]
-    assert queue.connection.execute(queue.text("find_fate"), {"xact": one.xact}).fetchone() == ("aborted",)
+    asked = {"xact": one.xact, "child": one.child.id, "token": one.job.token}
+    assert queue.connection.execute(queue.text("find_fate"), asked).fetchone() == ("aborted", False)
 
 
 def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):

@@ -11,7 +11,9 @@ import psycopg
 import pytest
 
 import sql
+from tests.support.gate import at_gate
 from tests.support.seats import ACTING, Bench, count_of, wait_for_line
+from tests.workers.test_connection import bench_of_its_own
 from workers.board import Reason
 from workers.link import EXIT_LEFT, EXIT_WORN
 
@@ -262,3 +264,36 @@ def test_a_transaction_that_is_or_was_open_for_long_is_warned_about(bank: Bench,
     arrival.open()
     bank.wait(job, "completed")
     wait_for_line(child, "its transaction was open for")
+
+
+@pytest.mark.parametrize("how", ["gate", "well"])
+def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that_one_proves_nothing(gate: Gate, how: str, monkeypatch):
+    """What was not flushed never was: after recovery the same number is handed out again, and its commit is somebody else's."""
+    with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
+        bench.ask("CREATE TABLE public.ledger (job bigint, token bigint, note text)")
+        commit = psycopg.Connection.commit
+
+        def lose(self: psycopg.Connection[object]) -> None:
+            if ":transaction" not in self.info.get_parameters().get("application_name", ""):
+                return commit(self)
+            at_gate("commit")
+            return commit(self)
+
+        monkeypatch.setattr(psycopg.Connection, "commit", lose)
+        child = start(bench)
+        job = bench.enqueue("bank:declared", options={"max_attempts": 2}, how=how)
+        child.nudge()
+        arrival = gate.wait_arrival("gate" if how == "gate" else "commit")
+        bench.connection.close()
+        own.stop("immediate")
+        own.start()
+        with psycopg.connect(bench.dsn, autocommit=True) as connection:
+            for _ in range(50):
+                connection.execute("INSERT INTO public.ledger VALUES (0, 0, 'somebody else')")
+            arrival.open()
+            wait_for_line(child, "the database is back")
+            child.close_wake()
+            assert child.wait() == EXIT_LEFT
+            row = connection.execute("SELECT state, attempts, error_code FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+            assert row == ("retrying", 1, "UNHANDLED_ERROR")
+            assert connection.execute("SELECT count(*) FROM public.ledger WHERE job > 0").fetchone() == (0,)

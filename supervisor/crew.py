@@ -153,7 +153,9 @@ class Crew:
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
         )
         told = "It was asked to leave, and left." if death.cause in ("left", "worn") else report.sentence
-        self._fleet.explained(slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else ""))
+        self._fleet.explained(
+            slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else "")
+        )
         self._end_strays()
         self._heirs_until = now + HEIRS
         slot.now = Now(Phase.BOOTING)

@@ -124,10 +124,10 @@ class Orders:
 
         number: the order's. answer: what to say, as JSON can hold it. error: why it was not done, instead.
         """
-        text = None if error is not None else as_json(answer or {})
-        if text is not None and len(text) > LONGEST:
-            text, error = None, f"the answer has {len(text):,} characters, more than {LONGEST:,}"
-        self._answers.setdefault(number, (text, error))
+        text = "" if error is not None else as_json(answer or {})
+        if len(text) > LONGEST:
+            error = f"the answer has {len(text):,} characters, more than {LONGEST:,}"
+        self._answers.setdefault(number, (text, None) if error is None else (None, error))
 
     # -- parts ------------------------------------------------------------------------------------------------------
 

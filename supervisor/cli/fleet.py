@@ -6,11 +6,11 @@ this command waits is withdrawn before it gives up, so that "nobody answered" me
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from psycopg import errors
 
 from supervisor.cli import console
@@ -77,7 +77,7 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
         row = at.row("show_order", {"order": number})
     if row["done_at"] is None:
         return {"answer": None, "error": f"it has taken the order and not answered within {PATIENCE:.0f} s"}
-    return {"answer": orjson.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
+    return {"answer": json.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
 
 
 def _wait(look: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
 
 
 def _print(supervisor: dict[str, Any]) -> None:
-    facts = orjson.loads(supervisor["facts"]) if supervisor["facts"] else {}
+    facts = json.loads(supervisor["facts"]) if supervisor["facts"] else {}
     if supervisor["lapsed"]:
         lease = paint(f"lease lapsed {show_span(supervisor['lease_left'])} ago", "red")
     else:

@@ -15,12 +15,12 @@ def queue(database):
         yield queue
 
 
-def rows(queue, name, **parameters):
-    return queue.connection.cursor(row_factory=dict_row).execute(queue.text(name), parameters).fetchall()
+def rows(queue, statement, /, **parameters):
+    return queue.connection.cursor(row_factory=dict_row).execute(queue.text(statement), parameters).fetchall()
 
 
-def send(queue, name, **parameters):
-    return queue.connection.execute(queue.text(name), parameters)
+def send(queue, statement, /, **parameters):
+    return queue.connection.execute(queue.text(statement), parameters)
 
 
 def give(queue, supervisor, name="drain", arguments="{}", actor="anna", reason=None):

@@ -34,8 +34,8 @@ FRESH: Final = 2.0
 """Seconds that a listing waits for what supervisors say of themselves now; then it shows what they said last."""
 MOST: Final = 1000
 _COLUMNS: Final = (
-    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEMORY", right=True),
-    Column("JOBS", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=10),
+    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
+    Column("JOBS", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
 )  # fmt: skip
 _STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "resting": "red"}
 

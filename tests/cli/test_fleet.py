@@ -29,6 +29,7 @@ FACTS = {
 def hasty(monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE", 0.1)
     monkeypatch.setattr(fleet, "FRESH", 0.1)
+    monkeypatch.setenv("COLUMNS", "140")
 
 
 def run(dsn, capsys, *words):
@@ -58,7 +59,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert "has not said anything of its children yet" in said
     assert f"supervisor {lapsed}" in said
     assert "lease lapsed 5s ago" in said
-    assert max(map(len, said.splitlines())) <= 120
+    assert max(map(len, said.splitlines())) <= 140
     assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [(number, "report"), (silent, "report")]
     code, said = run(database, capsys, "fleet", "--json")
     assert [(row["id"], row["lapsed"]) for row in json.loads(said)] == [(number, False), (lapsed, True), (silent, False)]

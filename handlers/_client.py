@@ -23,7 +23,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 import sql
-from handlers import _bulk, _enqueue
+from handlers import _bulk, _enqueue, _origin
 from handlers._durations import Duration, at_least_zero
 from handlers._waiting import Vigil
 
@@ -135,6 +135,7 @@ async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schem
 
 
 def _put_one(connection: Connection, chunk: Chunk, schema: str | None) -> list[int]:
+    chunk = chunk.set_off(_origin.origin(connection.pgconn.db, _known(schema)))
     if not chunk.is_large or _is_pipeline(connection):
         ids = run_on(connection, chunk.statement(), schema=schema)
     else:
@@ -147,6 +148,7 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str | None) -> list[i
 
 
 async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str | None) -> list[int]:
+    chunk = chunk.set_off(_origin.origin(connection.pgconn.db, _known(schema)))
     if not chunk.is_large or _is_pipeline(connection):
         ids = await arun_on(connection, chunk.statement(), schema=schema)
     else:
@@ -240,8 +242,8 @@ class Client:
         """Put one job into the queue and return its id.
 
         kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
-        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, as in `Handler.options`; payload_bytes:
-            bytes that reach the handler untouched, beside the payload.
+        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, set_off_by, traceparent, as in
+            `Handler.options`; payload_bytes: bytes that reach the handler untouched, beside the payload.
         Raises PayloadError, ValueError or TypeError for what is wrong with them.
 
         >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
@@ -600,9 +602,13 @@ def configure(dsn: str | None = None, *, schema: str = sql.SCHEMA, client: Clien
 
 
 def _text(statement: Statement[Any], schema: str | None) -> bytes:
-    if schema is None:
-        schema = sql.SCHEMA if _default is None else _default.schema
-    return sql.load(statement.name, schema).encode()
+    return sql.load(statement.name, _known(schema)).encode()
+
+
+def _known(schema: str | None) -> str:
+    if schema is not None:
+        return schema
+    return sql.SCHEMA if _default is None else _default.schema
 
 
 def _take_json_as_text(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:

@@ -77,7 +77,7 @@ class Claimed(NamedTuple):
     waited: float
     more: bool
     extras: str | None = None
-    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64."""
+    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64, set_off_by, traceparent."""
 
 
 class _Kind(NamedTuple):
@@ -402,9 +402,15 @@ def hand_over(extras: str | None, job: Job) -> Job:
         return job
     own = orjson.loads(extras)
     job = Job(id=0, kind="") if job is _NO_JOB else job
-    job.tenant, job.webhook = own["tenant"], own["webhook"]
+    job.tenant, job.webhook, job.set_off_by, job.traceparent = own["tenant"], own["webhook"], own["set_off_by"], own["traceparent"]
     job.payload_bytes = None if own["payload_bytes"] is None else base64.b64decode(own["payload_bytes"])
     return job
+
+
+def traceparent_of(extras: str | None) -> str | None:
+    """Return the trace that a job belongs to, or None."""
+    found: str | None = None if extras is None else orjson.loads(extras)["traceparent"]
+    return found
 
 
 def _cpu() -> tuple[float, float, int]:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client, configure
 from handlers._hooks import Child, Hooks, before_claim
+from handlers._origin import Origin, ask
 from handlers._registry import all_hooks, load
 from handlers._sanitize import describe_exception
 from handlers._tables import TableHandler
 from workers.board import Now, Phase, Reason, fence
 from workers.connection import Left, Session
 from workers.declaration import kinds_of, policy_of
-from workers.execute import LEAST, Claimed
+from workers.execute import LEAST, Claimed, traceparent_of
 from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stores, send
 from workers.logs import set_up
@@ -176,6 +177,7 @@ class Worker:
         self._pauses_epoch, self._pauses_at = -1, 0.0
         self._last = ("", "")
         """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
+        self._told: Origin | None = None
         self._held: set[int] = set()
         """The ids of the claim's jobs."""
         self._unsettled: list[Finished] = []
@@ -251,6 +253,7 @@ class Worker:
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
+        ask(self._origin)
         self._say(Phase.IDLE)
         if self._tables is not None:
             send(self._seat.report, Stores(alone=not self._handlers))  # first: who is READY and idle must not be taken for all there is
@@ -670,3 +673,12 @@ class Worker:
     def _ids(self) -> dict[str, object]:
         running = self._executor.running
         return {} if running is None else {"job": running.id, "kind": running.kind, "attempt": running.attempts}
+
+    def _origin(self) -> Origin | None:
+        """Return the job that runs, of which what it enqueues comes. A record of an application's own table is no job."""
+        running = self._executor.running
+        if running is None or running.kind not in self._handlers:
+            return None
+        if self._told is None or self._told.job != running.id:  # read once, however much the job enqueues
+            self._told = Origin(running.id, traceparent_of(running.extras), self._session.database, self._seat.settings.schema)
+        return self._told

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
-from supervisor.fleet import Exit, Slot, State
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import OomWatch, examine
+from supervisor.slot import Exit, Slot, State
 from supervisor.undertaker import Case
 from workers.board import Board, Notice, Now, Phase
 from workers.link import Inbox, nudge

@@ -20,13 +20,15 @@ from supervisor import lease, spawn
 from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
-from supervisor.fleet import Course, Fleet, Limits, State
+from supervisor.fleet import Course, Fleet
 from supervisor.hearing import Hearing
 from supervisor.kinds import RESETTER
+from supervisor.limits import Limits
 from supervisor.manager import ServiceManager
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
 from supervisor.signals import SignalPipe
+from supervisor.slot import State
 from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.version import VERSION
 from workers.board import Notice
@@ -55,7 +57,7 @@ class Supervisor:
         self.settings = settings
         self._reload = reload
         self.me = lease.identity()
-        self.fleet = Fleet(limits(settings))
+        self.fleet = Fleet(Limits.of(settings))
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.signals = SignalPipe()
         self.notice = Notice()
@@ -329,7 +331,7 @@ class Supervisor:
             log.error("the settings do not load, the old ones stay: %s", problem)
             return
         self.crew.settings = self.settings.child(dsn=self.crew.settings.dsn)
-        self.fleet.limits = limits(self.settings)
+        self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers
         self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
 
@@ -423,29 +425,6 @@ class Supervisor:
         self.selector.close()
         log.info("supervisor leaves", extra={"exit_code": code})
         return code
-
-
-def limits(settings: Settings) -> Limits:
-    """Return what the plan must know of the settings."""
-    return Limits(
-        workers=settings.workers,
-        max_workers=settings.max_workers,
-        web=settings.http is not None,
-        lease=settings.lease,
-        grace=settings.grace,
-        hurry=min(settings.grace, 0.5),
-        drain_timeout=settings.drain_timeout,
-        spawn_timeout=settings.spawn_timeout,
-        respawn_initial=settings.respawn_initial,
-        respawn_max=settings.respawn_max,
-        max_jobs=settings.max_jobs,
-        max_age=settings.max_age,
-        max_rss=settings.max_rss,
-        jitter=settings.jitter,
-        until_empty=settings.until_empty,
-        hold=settings.hold if settings.most_claimed > 1 else 0.0,
-        reserved=settings.reserved,
-    )
 
 
 def run(settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> int:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from supervisor.courier import Courier
-    from supervisor.fleet import Slot
     from supervisor.signals import SignalPipe
+    from supervisor.slot import Slot
     from workers.board import Board, Notice
     from workers.seat import ChildSettings
 

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from supervisor.courier import Courier
-from supervisor.fleet import Fleet, Limits
+from supervisor.fleet import Fleet
 from supervisor.hearing import Hearing, Stage
+from supervisor.limits import Limits
 from supervisor.plan import BUSY
 from tests.support.queue import Queue
 from workers.board import Notice

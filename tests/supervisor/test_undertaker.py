@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.fleet import Death, Exit, Ladder, Rung, Why
+from supervisor.slot import Death, Exit, Ladder, Rung, Why
 from supervisor.undertaker import Verdict, delay, judge
 from workers.board import Now, Phase, Policy
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from handlers._hooks import JobHooks
     from workers.alarm import Alarm
     from workers.board import Board, Notice
+    from workers.claimed import Claimed
     from workers.hooks import Caller
     from workers.output import Output
     from workers.seat import ChildSettings
@@ -56,28 +57,6 @@ the title of a job of a millisecond, and on an idle machine writing it costs 20 
 MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
-
-
-class Claimed(NamedTuple):
-    """A row of claim_jobs.sql."""
-
-    token: int
-    id: int  # no number: the row only says that others hold the first rows
-    kind: str
-    queue: str
-    payload: str
-    attempts: int
-    max_attempts: int | None
-    crashes: int
-    priority: int
-    timeout: float | None
-    created_at: float
-    run_at: float
-    good_for: float | None
-    waited: float
-    more: bool
-    extras: str | None = None
-    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64."""
 
 
 class _Kind(NamedTuple):

@@ -24,10 +24,10 @@ from sql.composed import compose
 from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
+from workers.loading import load_handlers
 from workers.settle import STATE_OF, Finished
 from workers.table_session import connect, session_name
 from workers.tables import fate, log_entries, tables_of
-from workers.worker import load_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,8 +27,8 @@ from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
 from sql.composed import compose
 from workers.board import Now, Phase
+from workers.claimed import Claimed
 from workers.connection import is_away
-from workers.execute import Claimed
 from workers.link import Problem, send
 from workers.table_session import connect, look_at_tables, session_name, steer
 

@@ -24,13 +24,14 @@ from handlers._sanitize import sanitize
 from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import OUTCOMES, Now, Phase, Reason, fence
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable, hand_over
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over
 from workers.settle import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handlers._job import Job
+    from workers.claimed import Claimed
 
 _log = logging.getLogger("jobherd.worker")
 

@@ -31,7 +31,7 @@ from supervisor.signals import SignalPipe
 from supervisor.slot import State
 from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.version import VERSION
-from workers.board import Notice
+from workers.notice import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

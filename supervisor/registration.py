@@ -18,7 +18,7 @@ from supervisor.version import VERSION
 if TYPE_CHECKING:
     from supervisor.fleet import Fleet
     from supervisor.lease import Identity
-    from workers.board import Notice
+    from workers.notice import Notice
 
 log = logging.getLogger("jobherd.supervisor")
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from supervisor.courier import Courier
     from supervisor.signals import SignalPipe
     from supervisor.slot import Slot
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
     from workers.seat import ChildSettings
 
 _PR_SET_PDEATHSIG = 1

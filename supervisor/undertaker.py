@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from supervisor.courier import Answer
     from supervisor.postmortem import PostMortem
-    from workers.board import Now, Policy
+    from workers.board import Now
+    from workers.tally import Policy
 
 
 class Post(Protocol):

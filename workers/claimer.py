@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._tables import TableHandler
-from workers.board import Phase, fence
+from workers.board import Phase
+from workers.cell import barrier
 from workers.claimed import Claimed
 from workers.execute import LEAST
 from workers.link import Idle, More, send
@@ -173,7 +174,7 @@ class Claimer:
         """Sleep as one who can be called, unless somebody was called since `epoch`; return whether we were."""
         called = False
         self._board.set_idle(idle=True)
-        fence()
+        barrier()
         if self._notice.epoch == epoch and not self._wake.dismissed:  # who was dismissed during the claim hears nothing more
             if not self._notice.hearing:
                 send(self._seat.report, Idle())  # or nobody would notify of a job: the parent took us for busy

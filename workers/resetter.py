@@ -243,7 +243,12 @@ class Resetter:
         found = []
         for number, board in enumerate(self._seat.boards):
             now = board.now()
-            if now is not None and now.job and now.phase in (Phase.RUNNING, Phase.SETTLING) and (policy := board.policy(now.kind)).table:
+            if (
+                now is not None
+                and now.job
+                and now.phase in (Phase.RUNNING, Phase.SETTLING)
+                and (policy := board.tally.policy(now.kind)).table
+            ):
                 found.append(_Run(number, now.child, policy.name, now.job, now.token))
         return found
 

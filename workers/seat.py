@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
 
 
 MARKER: Final = "JOBHERD_CHILD"

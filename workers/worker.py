@@ -61,7 +61,7 @@ class Worker:
             hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,
-            numbers=self._board.declare([policy_of(handler) for handler in handlers.values()]),
+            numbers=self._board.tally.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
             notice=self._notice,
             alarm=self._alarm,

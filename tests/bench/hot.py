@@ -27,10 +27,11 @@ from tests.support.ground import arguments, ground
 from tests.support.queue import Child, Queue
 from workers import worker
 from workers.alarm import Alarm
-from workers.board import Board, Notice
+from workers.board import Board
 from workers.claimed import Claimed
 from workers.hooks import Caller
 from workers.main import Body
+from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
 from workers.settle import Finished, settlement
 from workers.wake import Wake

@@ -16,7 +16,7 @@ from supervisor.fleet import Fleet
 from supervisor.limits import Limits
 from supervisor.registration import ECHO_PATIENCE, Registration
 from tests.support.queue import Queue
-from workers.board import Notice
+from workers.notice import Notice
 
 LEASE = 15.0
 

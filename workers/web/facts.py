@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from workers.board import Notice
+    from workers.notice import Notice
 
 
 @dataclass(frozen=True, slots=True)

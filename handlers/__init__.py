@@ -17,19 +17,11 @@ workers and tests alike. Payloads are checked at the door, decoded under the job
 
 from __future__ import annotations
 
+from handlers._async_client import AsyncClient
 from handlers._backoff import Backoff
 from handlers._binding import BindingError
-from handlers._client import (
-    AsyncClient,
-    Client,
-    NotConfiguredError,
-    aenqueue_many_on,
-    aenqueue_on,
-    configure,
-    default_client,
-    enqueue_many_on,
-    enqueue_on,
-)
+from handlers._client import Client
+from handlers._default import configure, default_client
 from handlers._dispositions import (
     Abandon,
     Completed,
@@ -44,12 +36,14 @@ from handlers._dispositions import (
     Retry,
     Snooze,
 )
+from handlers._dsn import NotConfiguredError
 from handlers._durations import Duration
 from handlers._handler import Handler, handler
 from handlers._hooks import Child, Hook, after_job, before_claim, before_job, middleware, on_child_exit, on_child_start, on_failure
 from handlers._job import Job
 from handlers._only import Only
 from handlers._outcome import Outcome
+from handlers._own_connection import aenqueue_many_on, aenqueue_on, enqueue_many_on, enqueue_on
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
 from handlers._records import ExecutionLogEntry

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from handlers._client import Client, configure
+from handlers._client import Client
+from handlers._default import configure
 from handlers._hooks import Child, before_claim
 from handlers._sanitize import describe_exception
 from workers.claimer import Claimer

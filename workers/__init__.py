@@ -11,8 +11,8 @@ Every child begins in `main.py`, with what its `seat.py` holds. How to read it:
 * `tables.py` with `table_session.py` is a worker's way to a table that the application owns; `resetter.py`, another kind of child, looks after these.
 * `keeper.py` with `clearing.py` does what must be done in time, `web/` answers HTTP. `logs.py` is how every process of ours speaks.
 
-What passes between parent and child is on a few screens: `link.py` (the pipes), `board.py` (a slot's page, with `tally.py`, what it has counted),
-`notice.py` (the page of all), all made of `cell.py`. A job's payload and its result never pass there: the child reads and writes them in the
+What passes between parent and child is on a few screens: `link.py` (the pipes), `board.py` (what a slot's child says, with `tally.py`, what
+it has counted), `notice.py` (what the parent says to all), made of `cell.py`. A job's payload and its result never pass there: the child reads and writes them in the
 database itself, so no pipe can jam on them.
 
 Laws of a child: it leaves by `os._exit` and never through the parent's frames; it never closes what it inherited but by file number;

@@ -1,4 +1,4 @@
-"""The board: one page of memory that a child writes and its parent reads, and that survives the child.
+"""The board: memory that a child writes and its parent reads, and that survives the child.
 
 It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), the
 last lines of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
@@ -121,7 +121,7 @@ _SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
 
 
 class Board:
-    """One slot's page, made by the parent before any fork; its children inherit the memory."""
+    """One slot's board, made by the parent before any fork; its children inherit the memory."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -140,7 +140,7 @@ class Board:
         self.tally = Tally(self._view, _AT_TALLY)
 
     def close(self) -> None:
-        """Let go of the page (the others keep it)."""
+        """Let go of the memory (the others keep it)."""
         self.tally.close()
         self._words.release()
         self._view.release()

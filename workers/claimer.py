@@ -1,6 +1,6 @@
 """How a worker comes to its next jobs: it waits, looks whether it may, and claims; by which statement, and for how many.
 
-Between an empty claim and the sleep nothing may slip through: the epoch on the parent's page is noted before the claim and read again
+Between an empty claim and the sleep nothing may slip through: the epoch of the parent's notice is noted before the claim and read again
 once this child shows itself idle. The settlement of the last claim and the next claim travel together, so a batch costs one round trip
 and one wait for the disk. It runs no job of the queue; when there is none, a record of the application's own tables.
 """

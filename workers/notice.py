@@ -1,4 +1,4 @@
-"""The page of all: what the parent says to every child, written by it alone. Whether there may be work, whether one may claim, what it knows."""
+"""The notice: what the parent says to every child, in memory that it alone writes. Whether there may be work, whether one may claim, what it knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.cell import Cell, barrier
 
 
 class Notice:
-    """The page of all: the parent writes, every child reads.
+    """The parent writes, every child reads.
 
     `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
     since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever

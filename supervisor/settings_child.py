@@ -52,4 +52,5 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         webhook_allow=settings.webhook_allow,
         webhook_timeout=settings.webhook_timeout,
         metrics_tenants=settings.metrics_tenants,
+        audit_keep=settings.audit_keep,
     )

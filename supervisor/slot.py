@@ -117,6 +117,9 @@ class Slot:
     """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
     jobs_limit: float = 0.0
     age_limit: float = 0.0
+    restarts: int = 0
+    """How many children have sat here, beside the first."""
+    last_end: End | None = None
 
     @property
     def name(self) -> str:
@@ -162,3 +165,16 @@ class Death:
     ladder: Ladder | None
     at: float
     age: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a child ended, for people."""
+
+    name: str
+    pid: int
+    cause: str
+    sentence: str
+    at: float
+    job: int = 0
+    job_kind: str = ""

@@ -117,7 +117,8 @@ _SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
     _TAKEN,
     _DRAINING,
     _READING,
-) = range(16)
+    _WATCHED,
+) = range(17)
 
 
 class Board:
@@ -299,6 +300,12 @@ class Board:
         """Called in the parent: so much of the child's output was drained by now, and this is the end of it."""
         self._output.write(_SEQUENCE.pack(total) + tail[-OUTPUT:])
 
+    # -- written by whoever looks on --------------------------------------------------------------------------------
+
+    def watch(self, until: float) -> None:
+        """Somebody looks at what the job here prints: until then, in monotonic seconds, the parent hands on what little there is, too."""
+        self._words[_WATCHED] = int(until * 1000)
+
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
     def now(self) -> Now | None:
@@ -417,6 +424,11 @@ class Board:
     def times_drained(self) -> int:
         """Grows with each time that the parent has drained some."""
         return self._output.newest()
+
+    @property
+    def watched(self) -> float:
+        """Until when somebody looks at what is printed here, in monotonic seconds."""
+        return self._words[_WATCHED] / 1000
 
     @property
     def output_taken(self) -> int:

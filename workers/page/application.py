@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Scope
 
+    from workers.board import Board
     from workers.page.guard import Actor, Authorize
 
 __all__ = ["application"]
@@ -49,6 +50,7 @@ def application(
     operate_tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
     read_only: bool = False,
+    boards: Sequence[Board] = (),
 ) -> Starlette:
     """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
 
@@ -58,6 +60,7 @@ def application(
     view_tokens, operate_tokens: secrets of 16 to 200 characters, each perhaps with a name before it (`alice=...`).
     hosts: the names by which the page is reached, beside those of the machine itself. With tokens and no hosts every name will do.
     read_only: nothing can be changed, whatever the role.
+    boards: those of the supervisor on this machine, to show what its jobs log while they run; default none.
 
     Without `authorize` and tokens it answers requests from this machine alone. Raises ValueError for a token that is too short.
 
@@ -83,7 +86,9 @@ def application(
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.redactions = Redactions()
-    app.state.hub = live.Hub(app, app.state.database, [topic for module in PAGES for topic in getattr(module, "topics", ())])
+    app.state.boards = tuple(boards)
+    topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
+    app.state.hub = live.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
     return app
 
 

@@ -28,19 +28,19 @@ def life(history=(), now=100.0, **changed):
 @pytest.mark.parametrize(
     ("picture", "says"),
     [
-        (life(), "waiting: 100 s"),
-        (life(state="scheduled", run_at=at(7200)), "not due yet: 2.0 h"),
-        (life(state="scheduled", run_at=at(40)), "not due yet: 40 s; waiting: 60 s"),
-        (life(state="running", started_at=at(30), attempts=1), "waiting: 30 s; attempt 1: running: 70 s"),
+        (life(), "waiting: 1 min 40 s"),
+        (life(state="scheduled", run_at=at(7200)), "not due yet: 2 h"),
+        (life(state="scheduled", run_at=at(40)), "not due yet: 40 s; waiting: 1 min"),
+        (life(state="running", started_at=at(30), attempts=1), "waiting: 30 s; attempt 1: running: 1 min 10 s"),
         (
             life([attempt(1, 10, 12)], state="retrying", run_at=at(130), attempts=1),
-            "waiting: 10 s; attempt 1: retry: 2.0 s; not due yet: 2.0 min",
+            "waiting: 10 s; attempt 1: retry: 2.0 s; not due yet: 1 min 58 s",
         ),
         (
             life([attempt(1, 10, 12), attempt(2, 42, 43, "failed")], state="failed", run_at=at(40), started_at=at(42), finished_at=at(43), attempts=2),
             "waiting: 10 s; attempt 1: retry: 2.0 s; not due yet: 28 s; waiting: 2.0 s; attempt 2: failed: 1.0 s",
         ),
-        (life([attempt(0, None, 5, "cancelled")], state="cancelled", finished_at=at(5)), "waiting: 5.0 s; cancelled before it started: 0"),
+        (life([attempt(0, None, 5, "cancelled")], state="cancelled", finished_at=at(5)), "waiting: 5.0 s; cancelled before it started: 0 s"),
         (life([attempt(1, 5, 5.0001, "completed")], state="completed", started_at=at(5), finished_at=at(5.0001)), "waiting: 5.0 s; attempt 1: completed: 100 µs"),
     ],
 )  # fmt: skip

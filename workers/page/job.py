@@ -66,7 +66,7 @@ async def show(request: Request) -> Response:
 
 async def show_document(request: Request) -> Response:
     """A payload or a result alone, whole, as text: what is too long for the page."""
-    number, name = _number(request), request.path_params["name"]
+    number, name = _number(request), request.path_params["part"]
     row = await database(request).row("show_job", {"id": number})
     if row is None or name not in {"payload", "result"} or row[name] is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"Of a job {number} there is no such document.")
@@ -183,5 +183,5 @@ routes = (
     Route("/jobs/{id:int}/action", act, name="job_action", methods=["POST"]),
     Route("/jobs/{id:int}/edit", edit, name="job_edit", methods=["GET"]),
     Route("/jobs/{id:int}/edit/action", retry_edited, name="job_edit_action", methods=["POST"]),
-    Route("/jobs/{id:int}/documents/{name}", show_document, name="job_document"),
+    Route("/jobs/{id:int}/documents/{part}", show_document, name="job_document"),
 )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.page.render import duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -40,7 +42,7 @@ class Stretch:
     @property
     def title(self) -> str:
         """What it is and for how long."""
-        return f"{self.word}: {span(self.seconds)}"
+        return f"{self.word}: {duration(self.seconds)}"
 
     @property
     def has_room(self) -> bool:

@@ -42,6 +42,7 @@ class Viewers:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self.read = 0
         """Bytes that were sent."""
+        self.streams = 0
 
     def __enter__(self) -> Self:
         for number in range(self._pages):
@@ -53,6 +54,7 @@ class Viewers:
                 sock: socket.socket = answer.fp.raw._sock
                 sock.setblocking(False)
                 self._selector.register(sock, selectors.EVENT_READ)
+                self.streams += 1
         self._reader.start()
         return self
 
@@ -63,10 +65,6 @@ class Viewers:
             answer.close()
             connection.close()
         self._selector.close()
-
-    @property
-    def streams(self) -> int:
-        return len(self._selector.get_map())
 
     def _get(self, path: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(*self._address, timeout=LIMIT)

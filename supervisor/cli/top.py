@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg.conninfo import conninfo_to_dict
 
+from supervisor.cli.actor import actor
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.database import Session, chosen, connect, explained, load_settings, look_at_schema
@@ -34,7 +35,7 @@ def _top(arguments: argparse.Namespace) -> int:
     with chosen(settings) as dsn, explained():
         with connect(dsn, name=arguments.command) as connection:
             look_at_schema(Session(connection, settings.schema))
-        watch = Watch(dsn, settings.schema)
+        watch = Watch(dsn, settings.schema, actor=actor())
         asyncio.run(show_once(watch, _where(dsn)) if arguments.once else Screen(watch, _where(dsn)).live())
     return ExitCode.DONE
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from supervisor.top.watch import Look, Row
 
 
+FRESH: Final = 30.0
+"""Seconds for which CPU and memory are shown; a supervisor tells of them every 15 s by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """How far a job is: drawn as wide as its column."""
@@ -95,8 +99,21 @@ def fleet(look: Look) -> list[Row]:
         workers = [child for child in look.children if child["supervisor"] == supervisor["id"] and child["kind"] == "worker"]
         busy = sum(1 for child in workers if child["job"] is not None)
         jobs = sum(int(child["running"]) for child in workers)
-        rows.append(supervisor | {"workers": len(workers), "busy": busy, "jobs": jobs, "at": f"{supervisor['host']}/{supervisor['pid']}"})
+        said = _said(supervisor)
+        rows.append(
+            supervisor
+            | {"workers": len(workers), "busy": busy, "jobs": jobs, "at": f"{supervisor['host']}/{supervisor['pid']}"}
+            | {name: sum(child.get(name) or 0 for child in said) if said else None for name in ("cpu", "rss")}
+        )
     return rows
+
+
+def _said(supervisor: Row) -> list[Row]:
+    """Return what a supervisor has said of its children, nothing if that is too old to be shown beside what is now."""
+    facts = supervisor.get("facts")
+    if not isinstance(facts, dict) or supervisor["facts_age"] > FRESH:
+        return []
+    return [child for child in facts.get("children") or () if isinstance(child, dict) and child.get("pid")]
 
 
 def _text(name: str, style: str = "") -> Callable[[Row], Cell]:
@@ -105,6 +122,14 @@ def _text(name: str, style: str = "") -> Callable[[Row], Cell]:
 
 def _span(name: str, style: str = "") -> Callable[[Row], Cell]:
     return lambda row: (show_span(row[name]), style)
+
+
+def _cpu(row: Row) -> Cell:
+    return ("-", "dim") if row["cpu"] is None else (f"{100 * row['cpu']:.0f}%", "")
+
+
+def _memory(row: Row) -> Cell:
+    return ("-", "dim") if row["rss"] is None else (f"{row['rss'] / 1e6:,.0f}MB", "")
 
 
 def _lease(row: Row) -> Cell:
@@ -162,6 +187,8 @@ FLEET: Final = Panel(
         Column("LEASE", _lease, right=True),
         Column("BUSY", _busy, right=True),
         Column("JOBS", _text("jobs"), right=True),
+        Column("CPU", _cpu, right=True, spare=3),
+        Column("MEM", _memory, right=True, spare=4),
     ),
     (
         Sort("name", lambda row: row["at"]),

@@ -192,14 +192,14 @@ class View:
             self.tell("choose a job that runs, to cancel it", bad=True)
             return
         job = row["id"]
-        self.question = Question(f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("cancel_job", job, _CANCELLED))
+        self.question = Question(f"cancel the job {job} {row['kind']}? y or n", lambda _: _tell_job("cancel_job_as", job, _CANCELLED))
 
     def _retry(self, panel: Panel, row: Row | None, _: Look) -> None:
         if row is None or panel is not FAILURES:
             self.tell("choose a job that has failed, to run it again", bad=True)
             return
         job = row["id"]
-        self.question = Question(f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("retry_job", job, _RETRIED))
+        self.question = Question(f"run the job {job} {row['kind']} again? y or n", lambda _: _tell_job("retry_job_as", job, _RETRIED))
 
 
 _CANCELLED: Final = {
@@ -213,16 +213,16 @@ _RETRIED: Final = {"ready": "will run again", "running": "runs already"}
 
 
 def _pause(queue: str, reason: str) -> Act:
-    wanted = {"queue": queue, "kind": None, "reason": reason or None, "resume_at": None, "delay": None, "actor": None}
+    wanted = {"queue": queue, "kind": None, "reason": reason or None, "resume_at": None, "delay": None}
     return Act("pause_gate", wanted, lambda row: f"the queue {queue} {'is' if row['changed'] else 'was'} paused")
 
 
 def _resume(queue: str) -> Act:
-    wanted = {"queue": queue, "kind": None, "actor": None, "reason": None}
+    wanted = {"queue": queue, "kind": None, "reason": None}
     return Act(
         "resume_gate", wanted, lambda row: f"the queue {queue} is resumed" if row["changed"] else f"the queue {queue} was not paused"
     )
 
 
 def _tell_job(statement: str, job: int, words: dict[str, str]) -> Act:
-    return Act(statement, {"id": job}, lambda row: f"the job {job} {words.get(row['answer'], 'is not there any more')}")
+    return Act(statement, {"id": job, "reason": None}, lambda row: f"the job {job} {words.get(row['answer'], 'is not there any more')}")

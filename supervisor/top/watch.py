@@ -72,13 +72,14 @@ class Act:
 class Watch:
     """Looks, and acts.
 
-    dsn, schema: where. clock: monotonic seconds; default the real ones.
+    dsn, schema: where. actor: who acts, for the audit. clock: monotonic seconds; default the real ones.
     """
 
-    def __init__(self, dsn: str, schema: str = sql.SCHEMA, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, dsn: str, schema: str = sql.SCHEMA, *, actor: str, clock: Callable[[], float] = time.monotonic) -> None:
         given = conninfo_to_dict(dsn)
         self._dsn = make_conninfo(dsn, **{name: value for name, value in _SESSION.items() if name not in given})
         self._schema = schema
+        self._actor = actor
         self._clock = clock
         self._connection: psycopg.AsyncConnection[Row] | None = None
         self._connecting = asyncio.Lock()
@@ -97,7 +98,7 @@ class Watch:
 
     async def act(self, act: Act) -> str:
         """Carry something out and return what to say of it. Raises psycopg.Error."""
-        return act.says((await self._rows(act.statement, act.parameters))[0])
+        return act.says((await self._rows(act.statement, {**act.parameters, "actor": self._actor}))[0])
 
     async def close(self) -> None:
         """Let go of the session."""
@@ -127,7 +128,7 @@ class Watch:
         gates = await self._rows("list_gates", {"most": ROWS})
         await self._measure()
         return Look(
-            supervisors=await self._rows("list_supervisors"),
+            supervisors=await self._rows("list_fleet", {"most": ROWS}),
             children=await self._rows("list_children"),
             queues=self._queues([gate for gate in gates if gate["scope"] == "queue"]),
             gates=[gate for gate in gates if gate["scope"] != "queue"],

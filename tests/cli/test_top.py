@@ -38,6 +38,11 @@ def populate(dsn: str) -> dict[str, int]:
         jobs["report:build"],
     )
     send(dsn, "INSERT INTO jobherd.ready (kind, queue) SELECT 'image:resize', 'media' FROM generate_series(1, 1204)")
+    send(
+        dsn,
+        "UPDATE jobherd.supervisors SET facts = jsonb_build_object('children', %s::jsonb), facts_at = clock_timestamp() WHERE id = %s",
+        '[{"pid": 78, "cpu": 0.98, "rss": 123e6}, {"pid": 0, "rss": 5e6}, {"pid": 79, "cpu": 0.02, "rss": 100e6}]', at,
+    )  # fmt: skip
     jobs["failed"] = past(dsn, "failed", kind="image:resize", error="no such \x1b[2J file")
     past(dsn, "completed", many=3)
     return jobs
@@ -49,7 +54,7 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.wait("RUNNING", "month 3", "1,204", "no such", lambda: "q leave" in seen.lines[23])
         assert seen.lines[0].startswith("jobherd top")
         assert seen.lines[1].startswith("1,204 ready  0 scheduled  2 running  2 of 2 workers busy")
-        assert "alpha/77" in seen.text
+        assert "100%  223MB" in seen.line("alpha/77")
         assert "━━━─────────  25%" in seen.line(f"{jobs['report:build']} ")
         assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
         # sorted, filtered
@@ -98,6 +103,9 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.wait("this help", "pause the queue of the chosen row")
         seen.press("x")
         seen.wait("FAILURES")
+        told = send(database, "SELECT action, actor FROM jobherd.audit ORDER BY id")
+        assert [action for action, _ in told] == ["pause", "resume", "cancel", "retry"]
+        assert all("@" in actor for _, actor in told)
         seen.press("q")
         assert seen.wait_exit() == 0
         assert b"\x1b[?1049l" in seen.raw
@@ -171,7 +179,8 @@ def look(*, rows: int = 30) -> Look:
         f"{state}{more}": bool(more) or 123456 for state in ("ready", "scheduled", "running") for more in ("", "_capped")
     }
     return Look(
-        supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "lapsed": n == 2} for n in (1, 2, 3)],
+        supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "lapsed": n == 2, "facts_age": 5.0,
+                      "facts": {"children": [{"pid": 7, "cpu": 0.5, "rss": 2e9}] * n} if n < 3 else None} for n in (1, 2, 3)],
         children=[{"supervisor": 1, "kind": "worker", "job": n, "running": 1} for n in range(rows)],
         queues=[queue | {"queue": names[n % 4] + str(n)} for n in range(rows)],
         gates=[{"scope": "all", "name": "*", "paused": True}],

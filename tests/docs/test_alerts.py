@@ -20,7 +20,8 @@ import yaml
 
 from tests.docs.pages import ROOT, anchors, prose
 from tests.workers.web_support import Scrape, Web
-from workers.board import Now, Phase, Policy
+from workers.board import Now, Phase
+from workers.tally import Policy
 
 RULES = ROOT / "deploy" / "prometheus" / "jobherd.rules.yml"
 TESTS = ROOT / "deploy" / "prometheus" / "jobherd.test.yml"
@@ -54,8 +55,8 @@ def scrape(database, monkeypatch) -> Scrape:
         connection.execute("SELECT jobherd.set_cap('default', 5)")
     with Web(database, metrics_tenants=1) as child:
         board = child.boards[0]
-        board.count(board.declare([Policy("k")])["k"], 0, 0.1)
-        board.count_error(1, "NO_PAPER")
+        board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)
+        board.tally.count_error(1, "NO_PAPER")
         board.say(Now(Phase.IDLE))
         board.set_database(connected=True)
         now = time.monotonic()

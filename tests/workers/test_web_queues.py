@@ -12,7 +12,7 @@ import sql
 from sql.migrate import migrate
 from tests.support.postgres import Cluster
 from tests.workers.web_support import Web
-from workers.board import Policy
+from workers.tally import Policy
 from workers.web import measure
 
 JOBS = "jobherd_queue_jobs"
@@ -145,7 +145,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
     put(conn, "ready", "zz-first", number=7)
     with Web(database, metrics_tenants=3) as child:
         child.scrape()
-        number = child.boards[0].declare([Policy("k")])["k"]
+        number = child.boards[0].tally.declare([Policy("k")])["k"]
         for wave in range(5):
             conn.execute("DELETE FROM jobherd.ready WHERE queue <> 'zz-first'")
             conn.execute("DELETE FROM jobherd.gates")
@@ -162,7 +162,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                 " WHERE queue <> 'zz-first' LIMIT 300"
             )
             for code in range(40):
-                child.boards[0].count_error(number, f"WAVE_{wave}_{code}")
+                child.boards[0].tally.count_error(number, f"WAVE_{wave}_{code}")
             scrape = child.scrape()
             seen |= scrape.samples.keys()
             assert scrape.of(JOBS, queue="zz-first", state="ready") == 7, "who has a label keeps it"

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from workers.points import reach
+
 NUDGE: Final = b"\1"
 
 EXIT_LEFT: Final = 0
@@ -86,6 +88,7 @@ def nudge(fd: int) -> None:
 
 def send(fd: int, report: Report) -> bool:
     """Called in the child. Return whether it was taken: a parent that does not read must not hold up a child."""
+    reach("child.reporting")
     match report:
         case Ready(child, backend):
             body = _HEAD.pack(b"R", _READY.size) + _READY.pack(child, backend)

@@ -20,6 +20,7 @@ from psycopg.errors import error_from_result
 
 import sql
 from sql.parameters import as_text
+from workers import points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +95,8 @@ class Wire:
             sendable.append((name, text, [as_text(parameters[key]) for key in order]))
         self.prepare(*(name for name, _, _ in sendable))
         together = len(sendable) > 1
+        if points.armed:
+            _reach(letters, "before")
         if together:
             pgconn.enter_pipeline_mode()
         for name, text, values in sendable:
@@ -105,7 +108,12 @@ class Wire:
                 pgconn.pipeline_sync()
         if together and not each:
             pgconn.pipeline_sync()
+        if points.armed:
+            pgconn.flush()
+            _reach(letters, "sent")
         results = self._receive(syncs=together and (len(sendable) if each else 1), eager=eager)
+        if points.armed:
+            _reach(letters, "done")
         if together and pgconn.status == pq.ConnStatus.OK:
             pgconn.exit_pipeline_mode()
         return results
@@ -144,6 +152,11 @@ class Wire:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
+
+
+def _reach(letters: Sequence[tuple[str, object]], step: str) -> None:
+    for name, _ in letters:
+        points.reach(f"{name}.{step}")
 
 
 def _label(name: str) -> bytes:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from supervisor.settings_values import Reader
 
+_TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -277,6 +279,41 @@ class Settings:
         10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
     )
 
+    # -- the page --------------------------------------------------------------------------------------------------------
+    page: bool = setting(
+        True,
+        values.switch(),
+        "Serve the page at `http`, if the extra `web` is installed. Health and metrics are served either way.",
+        group="The page",
+    )  # fmt: skip
+    page_operate_token: tuple[str, ...] = setting(
+        (),
+        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        "Whoever shows it may act: pause, retry, cancel. Each may have a name before it, for the audit: `alice=...`. Give it in the environment "
+        "rather than as a flag, which everybody on the machine can read.",
+        group="The page", metavar="TOKEN", says="none: only this machine is answered", secret=True,
+    )  # fmt: skip
+    page_view_token: tuple[str, ...] = setting(
+        (),
+        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        "Whoever shows it may look and not act.",
+        group="The page", metavar="TOKEN", says="none", secret=True,
+    )  # fmt: skip
+    page_hosts: tuple[str, ...] = setting(
+        (),
+        values.words("names of hosts", ",", pattern=re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9a-fA-F:.]{2,45}")),
+        "The names by which the page is reached, beside those of the machine itself: `jobs.example.com`. With tokens and no names every name "
+        "will do.",
+        group="The page", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    page_path: str = setting(
+        "",
+        values.url_path(),
+        "The path below which a proxy shows the page, if it takes that path away before it asks here.",
+        group="The page", metavar="PATH", says="none",
+    )  # fmt: skip
+    page_read_only: bool = setting(False, values.switch(), "Nothing can be changed from the page, whatever the token.", group="The page")
+
     # -- the end ---------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
@@ -295,7 +332,8 @@ class Settings:
     http: tuple[str, int] | None = setting(
         ("127.0.0.1", 8790),
         values.address(),
-        "Where /metrics, /livez, /readyz and /startupz are served.",
+        "Where the page, /metrics, /livez, /readyz and /startupz are served. On another address than one of this machine alone the page needs a "
+        "token.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
     )  # fmt: skip
     log_capture: bool = setting(
@@ -425,6 +463,12 @@ class Settings:
             unknown_for=self.unknown_for,
             sweep=self.sweep,
             http=self.http,
+            page=self.page,
+            page_view_token=self.page_view_token,
+            page_operate_token=self.page_operate_token,
+            page_hosts=self.page_hosts,
+            page_path=self.page_path,
+            page_read_only=self.page_read_only,
             log_capture=self.log_capture,
             log_size=self.log_size,
             log_format=self.resolved_log_format(),

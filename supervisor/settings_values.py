@@ -204,6 +204,17 @@ def address() -> Reader:
     return Reader('HOST:PORT ("127.0.0.1:8790", ":8790" for all addresses), or off', read)
 
 
+def url_path() -> Reader:
+    """Read the path of an address, as it stands before others: without a slash at its end."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)*/?", value.strip()):
+            raise TypeError
+        return value.strip().rstrip("/")
+
+    return Reader('the path of an address ("/jobs")', read)
+
+
 def dsn() -> Reader:
     """Read what libpq connects with. Its password must not reach an error."""
 

@@ -58,6 +58,15 @@ class ChildSettings:
     keep_failed_max: int = 30
     """The longest retention of any kind, in days: so many partitions are kept ahead."""
     http: tuple[str, int] | None = ("127.0.0.1", 8790)
+    page: bool = False
+    """Whether the page is served there too, if it is installed."""
+    page_view_token: tuple[str, ...] = field(default=(), repr=False)
+    page_operate_token: tuple[str, ...] = field(default=(), repr=False)
+    """Who shows one of these may look, or act; with none, only this machine is answered."""
+    page_hosts: tuple[str, ...] = ()
+    page_path: str = ""
+    """The names and the path by which it is reached through a proxy."""
+    page_read_only: bool = False
     log_capture: bool = True
     log_size: int = 65536
     """Whether what handlers print and log is kept with the attempt, and how many bytes of it at the most."""

@@ -10,6 +10,7 @@ import logging
 import random
 import signal
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import psycopg
@@ -20,6 +21,7 @@ from supervisor.cli.command import Command, given_flags
 from supervisor.cli.database import chosen, connect, explained, load_settings, why_away
 from supervisor.settings import Settings, shown, specifications
 from workers import logs
+from workers.hosts import is_local
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from workers.worker import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
 
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
+    _check_page(settings)
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
@@ -57,6 +60,18 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitCode.DONE
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _check_page(settings: Settings) -> None:
+    """Refuse to show the page to a network that has to prove nothing. The child that serves it would leave it out, which is seen too late."""
+    if settings.http is None or not settings.page or find_spec("starlette") is None:
+        return
+    if not (is_local(settings.http[0]) or settings.page_operate_token or settings.page_view_token):
+        raise CommandError(
+            f"http = {shown('http', settings.http)} (from {settings.source('http')}) can be reached from elsewhere, and the page has no token: set "
+            "JOBHERD_PAGE_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or page = false for metrics and health alone",
+            ExitCode.CONFIGURATION,
+        )
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -1,8 +1,8 @@
-"""The child that answers HTTP: metrics and health, from the boards, with the core packages alone.
+"""The child that answers HTTP: metrics and health, from the boards, with the core packages alone; and the page, with the extra `web`.
 
 `server.py` speaks HTTP and knows nothing of jobs, `health.py` judges, `metrics.py` counts and `exposition.py` shows it, `measure.py` asks the database for the depth
-of the queues, `facts.py` holds what the parent says. Nothing here claims, changes or stops anything, and nobody here waits for a child:
-a scrape reads pages of memory. What is shown never holds a payload, a DSN, or a process id.
+of the queues, `facts.py` holds what the parent says, `hosting.py` hands to the page (`workers/page/`) what asks for it. Nothing here claims, changes or stops anything, and nobody here waits for a child:
+a scrape reads pages of memory. What is shown by metrics and health never holds a payload, a DSN, or a process id.
 
 A port that is taken costs the metrics and no job: it is said once and tried again, and the child stays. The multiprocess mode of
 prometheus-client is not used: it leaves a dead process's gauges for ever and a file for each that ever lived.
@@ -17,12 +17,14 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from workers.board import Now, Phase
+from workers.hosts import is_loopback
 from workers.link import Problem, Ready, send
 from workers.web.exposition import Exposition
 from workers.web.facts import Reader
 from workers.web.health import pages
+from workers.web.hosting import Hosting, why_off
 from workers.web.measure import Measurer
-from workers.web.server import Server, is_loopback
+from workers.web.server import Server
 from workers.web.thrift import Thrift
 
 if TYPE_CHECKING:
@@ -95,7 +97,8 @@ async def _live(seat: Seat, title: Callable[[str], object]) -> None:
 async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object]) -> None:
     reader = Reader(seat.notice)
     thrift = Thrift()
-    routes = pages(reader) | {"/metrics": Exposition(seat.boards, reader, measurer, thrift).answer}
+    why_no_page = why_off(seat.settings) if seat.settings.http else ""
+    routes = pages(reader, why_no_page=why_no_page) | {"/metrics": Exposition(seat.boards, reader, measurer, thrift).answer}
     if seat.settings.http is None:
         title("has no address to serve")
         _take_the_seat(seat)
@@ -108,7 +111,18 @@ async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object])
     title(f"serves {shown}:{address[1]}")
     log.info("metrics and health on http://%s:%d", shown, address[1])
     own_names = frozenset({host.lower()}) if is_loopback(address[0]) else None
-    await Server(listening, routes, names=own_names, thrift=thrift).serve()
+    server = Server(listening, routes, names=own_names, thrift=thrift)
+    if why_no_page:
+        log.info("no page: %s", why_no_page)
+        await server.serve()
+        return
+    log.info("the page is http://%s:%d%s/", shown, address[1], seat.settings.page_path)
+    hosting = Hosting(seat.settings, server)
+    server.beyond = hosting.take
+    try:
+        await server.serve()
+    finally:
+        await hosting.close()
 
 
 async def _listen(seat: Seat, host: str, port: int, title: Callable[[str], object]) -> socket.socket:

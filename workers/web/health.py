@@ -27,6 +27,8 @@ jobherd
 /livez     the supervisor's loop turns
 /readyz    the supervisor takes work
 /startupz  the supervisor has had a child ready
+
+{why_no_page}
 """
 
 
@@ -62,8 +64,8 @@ def why_not_ready(facts: Facts) -> list[str]:
     return reasons
 
 
-def pages(reader: Reader) -> dict[str, Route]:
-    """Return the pages of health, and the index, by path."""
+def pages(reader: Reader, *, why_no_page: str = "") -> dict[str, Route]:
+    """Return the pages of health by path, and the index, if there is a reason why it is no page for people."""
 
     def page(ask: Callable[[Facts], list[str]]) -> Route:
         async def answer(_: Request) -> Answer:
@@ -74,6 +76,7 @@ def pages(reader: Reader) -> dict[str, Route]:
         return answer
 
     async def index(_: Request) -> Answer:
-        return Answer(200, INDEX.encode())
+        return Answer(200, INDEX.format(why_no_page=why_no_page).encode())
 
-    return {"/": index, "/livez": page(why_not_live), "/readyz": page(why_not_ready), "/startupz": page(why_not_started)}
+    health = {"/livez": page(why_not_live), "/readyz": page(why_not_ready), "/startupz": page(why_not_started)}
+    return {"/": index} | health if why_no_page else health

@@ -1,5 +1,7 @@
 """A small HTTP server: GET and HEAD, one answer a connection, and no harm from anybody. Knows nothing of jobs.
 
+What it has no route for it refuses, or hands on with the connection, if somebody stands beyond it (`hosting.py`, the page).
+
 Every connection has its limits: bytes of head, seconds to ask, seconds to take the answer. There are never more than a few of them:
 whoever comes when all are taken displaces the oldest, so people who send or read slowly can hold no place that others need. What
 comes after the head is not read. On a loopback address only its own names are answered: a page on the web that has its name resolved
@@ -9,7 +11,6 @@ to 127.0.0.1 would else read from here with the visitor's browser.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import socket
@@ -20,16 +21,24 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from workers.hosts import host_of, is_loopback
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from workers.web.thrift import Thrift
 
     Route = Callable[["Request"], Awaitable["Answer"]]
+    Beyond = Callable[[socket.socket, bytes], Awaitable[None]]
 
 log = logging.getLogger("jobherd")
 
 _REQUEST: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
+_ALWAYS: Final = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+)
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
@@ -66,6 +75,10 @@ class Answer:
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
 
+    def all_headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers beside type and length."""
+        return (*_ALWAYS, *self.headers)
+
 
 class Refused(Exception):  # noqa: N818 - says what happened
     """The request is refused, in a sentence that repeats nothing of it."""
@@ -73,18 +86,6 @@ class Refused(Exception):  # noqa: N818 - says what happened
     def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
         super().__init__(reason)
         self.answer = Answer(status, f"{reason}\n".encode(), headers=headers)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this host is an address of this machine alone.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("jobs.example")
-    (True, True, False, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def parse(head: bytes) -> Request:
@@ -114,15 +115,14 @@ def parse(head: bytes) -> Request:
     return Request(asked[1], path, query, headers)
 
 
-def host_of(header: str) -> str:
-    """Return the host in a Host header, without its port: any port may have been forwarded to ours.
+def path_of(read: bytes) -> str:
+    """Return the path that the beginning of a request asks for; empty if that is no request.
 
-    >>> host_of("localhost:8790"), host_of("[::1]:80"), host_of("::1")
-    ('localhost', '::1', '::1')
+    >>> path_of(b"POST /queues/action?x=1 HTTP/1.1")
+    '/queues/action'
     """
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.lower() if header.count(":") > 1 else header.partition(":")[0].lower().removesuffix(".")
+    words = read.partition(b"\r\n")[0].split(b" ")
+    return words[1].partition(b"?")[0].decode("latin-1") if len(words) == 3 else ""
 
 
 class Server:
@@ -137,7 +137,11 @@ class Server:
         thrift: Thrift,
         limits: Limits | None = None,
     ) -> None:
-        """Serve `routes`, by path. `names` are further hosts to answer as; None: whatever the Host header says."""
+        """Serve `routes`, by path. `names` are further hosts to answer as; None: whatever the Host header says.
+
+        `beyond` may be set: it is handed the connection, and what was read of it, that asks for something else.
+        """
+        self.beyond: Beyond | None = None
         self._listening = listening
         self._routes = routes
         self._names = names
@@ -173,6 +177,10 @@ class Server:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
+    def knows(self, path: str) -> bool:
+        """Whether it answers this path itself."""
+        return path in self._routes
+
     def _displace(self) -> None:
         for oldest in self._open:
             del self._open[oldest]
@@ -201,9 +209,13 @@ class Server:
         try:
             try:
                 async with asyncio.timeout(limits.asking):
-                    request = parse(await self._read_head(connection))
+                    read, end = await self._read_head(connection)
+                if self.beyond is not None and not self.knows(path_of(read)):
+                    await self.beyond(connection, read)
+                    return
+                request = parse(read[:end])
                 head_only = request.method == "HEAD"
-                answer = await self._answer(request)
+                answer = await self.answer(request)
             except Refused as refused:
                 answer = refused.answer
             try:
@@ -221,7 +233,7 @@ class Server:
         except OSError:  # TimeoutError is one: whoever is too slow, or gone, is left
             return
 
-    async def _read_head(self, connection: socket.socket) -> bytes:
+    async def _read_head(self, connection: socket.socket) -> tuple[bytes, int]:
         loop = asyncio.get_running_loop()
         read = bytearray()
         while True:
@@ -231,11 +243,12 @@ class Server:
             read += more
             end = read.find(b"\r\n\r\n", max(0, len(read) - len(more) - 3))
             if end >= 0 and end <= self._limits.head:
-                return bytes(read[:end])
+                return bytes(read), end
             if len(read) > self._limits.head:
                 raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is longer than {self._limits.head} bytes")
 
-    async def _answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Answer:
+        """Return the answer to a request. Raises Refused."""
         if self._names is not None and (header := request.headers.get("host")) is not None:
             host = host_of(header)
             if not (host in self._names or host == "localhost" or is_loopback(host)):
@@ -263,10 +276,7 @@ def written(answer: Answer, *, head_only: bool = False) -> tuple[bytes, ...]:
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(answer.body)}",
         "Connection: close",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-        "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
-        *(f"{name}: {value}" for name, value in answer.headers),
+        *(f"{name}: {value}" for name, value in answer.all_headers()),
         "\r\n",
     ]
     head = "\r\n".join(lines).encode("latin-1")

@@ -1,0 +1,69 @@
+"""The paths of `@handler(redact=...)`: which parts of a document are never shown. Reads paths; it looks into no document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+MOST: Final = 100
+"""Paths of one kind; a kind with more should have `$.*`."""
+
+_STEP: Final = re.compile(
+    r"""(?P<dots>\.\.?)(?:(?P<name>[^\s.\[\]"'*]+)|(?P<all>\*))"""
+    r"""|\[(?:(?P<place>\d{1,9})|(?P<each>\*)|"(?P<double>[^"\\]*)"|'(?P<single>[^'\\]*)')\]"""
+)
+
+
+class Step(NamedTuple):
+    """One step of a path: to a name, to a place, to all, or to a name at any depth."""
+
+    name: str | None = None
+    place: int | None = None
+    deep: bool = False
+
+    def takes_name(self, name: str) -> bool:
+        """Whether it leads to what has this name in an object."""
+        return self.place is None and self.name in {None, name}
+
+    def takes_place(self, place: int) -> bool:
+        """Whether it leads to what has this place in an array."""
+        return self.name is None and self.place in {None, place}
+
+
+def check_redact(value: object) -> tuple[str, ...]:
+    """Return paths as a handler declares them, or raise TypeError or ValueError with the rule.
+
+    >>> check_redact(["$.card", "$.items[*].code"])
+    ('$.card', '$.items[*].code')
+    """
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+        message = f'redact must be a list of paths like ["$.card"], not {value!r:.80}'
+        raise TypeError(message)
+    if len(value) > MOST:
+        message = f'redact has {len(value)} paths, at most {MOST} are taken: "$.*" hides everything'
+        raise ValueError(message)
+    for each in value:
+        steps_of(each)
+    return tuple(dict.fromkeys(value))
+
+
+@lru_cache(maxsize=1000)
+def steps_of(path: str) -> tuple[Step, ...]:
+    """Return the steps of a path. Raises ValueError with the rule.
+
+    >>> steps_of("$.items[*].code")
+    (Step(name='items', place=None, deep=False), Step(name=None, place=None, deep=False), Step(name='code', place=None, deep=False))
+    """
+    steps, at = [], 1
+    while path[:1] == "$" and (match := _STEP.match(path, at)):
+        name = match["name"] or match["double"] or match["single"]
+        if match["double"] == "" or match["single"] == "":
+            name = ""
+        steps.append(Step(name, int(match["place"]) if match["place"] else None, match["dots"] == ".."))
+        at = match.end()
+    if not steps or at != len(path):
+        message = f"redact path {path!r:.80} is not one like '$.card', '$.items[*].code', '$..password' or '$[\"a name\"]'"
+        raise ValueError(message)
+    return tuple(steps)

@@ -1,0 +1,45 @@
+"""Jobs of every sort for the page to show: what goes well, what fails, what takes its time."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from handlers import Job, Poison, handler
+from tests.support.gate import at_gate
+
+
+@handler("mail:receipt", queue="mail")
+def receipt(order_id: int) -> dict[str, object]:
+    return {"sent": True, "order_id": order_id}
+
+
+@handler("report:build", queue="reports", max_attempts=1)
+def build(job: Job, year: int) -> str:
+    print(f"building the report of {year}")
+    if year < 2000:
+        raise ValueError(f"there are no figures of {year}")
+    return f"the report of {year}"
+
+
+@handler("image:thumbnail", queue="media", backoff="1h")
+def thumbnail(path: str) -> None:
+    raise FileNotFoundError(path)
+
+
+@handler("card:charge", queue="billing")
+def charge(card: str, amount: int) -> None:
+    raise Poison(f"card {card} is not valid")
+
+
+@handler("video:encode", queue="media", max_crashes=1)
+def encode(job: Job) -> None:
+    job.progress(0.4, "frame 400")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@handler("video:wait", queue="media", timeout="10m")
+def wait(job: Job, name: str) -> None:
+    """Runs until the test lets it go."""
+    job.progress(0.25, "frame 250")
+    at_gate(name)

@@ -1,0 +1,37 @@
+"""What may be said of the name of a host: whether it is this machine alone, and which one a Host header means. No name is resolved here."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is an address of this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("jobs.example")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(host: str) -> bool:
+    """Whether this host is an address of this machine alone, or the name that every machine gives itself.
+
+    >>> is_local("localhost"), is_local("127.1.2.3"), is_local("localhost.evil.example")
+    (True, True, False)
+    """
+    return host.lower() == "localhost" or is_loopback(host)
+
+
+def host_of(header: str) -> str:
+    """Return the host in a Host header, without its port: any port may have been forwarded to ours.
+
+    >>> host_of("localhost:8790"), host_of("[::1]:80"), host_of("::1")
+    ('localhost', '::1', '::1')
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.lower() if header.count(":") > 1 else header.partition(":")[0].lower().removesuffix(".")

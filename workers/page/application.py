@@ -1,0 +1,157 @@
+"""Puts the page together: its modules' routes and topics, the guard before them, and what is said when something goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+import sql
+from workers.page import audit, fleet, job, jobs, kinds, live, login, overview, queues, search
+from workers.page.access import Keys
+from workers.page.database import Away, Database, name_of
+from workers.page.guard import Guard, Refused, Rules
+from workers.page.redaction import Redactions
+from workers.page.render import HERE, page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Scope
+
+    from workers.page.guard import Actor, Authorize
+
+__all__ = ["application"]
+
+log = logging.getLogger("jobherd.page")
+
+PAGES: Final = (overview, jobs, job, fleet, queues, kinds, audit, search, login, live)
+"""The modules of pages. Each has `routes`; one that is live has `topics`."""
+
+
+def application(
+    dsn: str,
+    *,
+    schema: str = sql.SCHEMA,
+    authorize: Authorize | None = None,
+    actor: Actor | None = None,
+    view_tokens: Sequence[str] = (),
+    operate_tokens: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    read_only: bool = False,
+) -> Starlette:
+    """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
+
+    dsn, schema: the database of the queue. No session is opened before somebody looks.
+    authorize: asked with each request, sync or async, for `Role.VIEW`, `Role.OPERATE` or None (403). Given, it replaces the tokens: your own
+        authentication must stand before it. actor: names whoever acts, for the audit; default "site".
+    view_tokens, operate_tokens: secrets of 16 to 200 characters, each perhaps with a name before it (`alice=...`).
+    hosts: the names by which the page is reached, beside those of the machine itself. With tokens and no hosts every name will do.
+    read_only: nothing can be changed, whatever the role.
+
+    Without `authorize` and tokens it answers requests from this machine alone. Raises ValueError for a token that is too short.
+
+    >>> page = application("postgresql://jobs", operate_tokens=["alice=correct-horse-battery"])
+    >>> page.url_path_for("job", id=17)
+    '/jobs/17'
+    """
+    rules = Rules(Keys(tuple(view_tokens), tuple(operate_tokens)), frozenset(host.lower() for host in hosts), authorize, actor, read_only)
+    app = Starlette(
+        routes=[
+            *(route for module in PAGES for route in module.routes),
+            Mount("/static", _Static(directory=str(HERE / "static")), name="static"),
+        ],
+        middleware=[Middleware(Guard, rules=rules, broken=_broken)],
+        exception_handlers={
+            Refused: _refused,
+            Away: _away,
+            psycopg.Error: _trouble,
+            HTTPException: _missing,
+        },
+        lifespan=_lifespan,
+    )
+    app.state.rules = rules
+    app.state.database = Database(dsn, schema)
+    app.state.redactions = Redactions()
+    app.state.hub = live.Hub(app, app.state.database, [topic for module in PAGES for topic in getattr(module, "topics", ())])
+    return app
+
+
+class _Static(StaticFiles):
+    """Files whose address changes with their content: a browser may keep them for good."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        if answer.status_code == HTTPStatus.OK:
+            answer.headers["Cache-Control"] = "private, max-age=31536000, immutable" if scope["query_string"] else "no-cache"
+        return answer
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        app.state.hub.close()
+        await app.state.database.close()
+
+
+# -- when something goes wrong ----------------------------------------------------------------------------------------
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Refused)
+    return _say(request, problem.status, "This is refused", problem.reason)
+
+
+async def _away(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Away)
+    answer = _say(request, HTTPStatus.SERVICE_UNAVAILABLE, "The database does not answer", since=problem.since)
+    answer.headers["Refresh"] = "5"
+    answer.headers["Retry-After"] = "5"
+    return answer
+
+
+async def _trouble(request: Request, problem: Exception) -> Response:
+    if isinstance(problem, psycopg.errors.QueryCanceled):
+        return _say(
+            request, HTTPStatus.GATEWAY_TIMEOUT, "This took too long", "The database was stopped after 2 s. Narrow what you look for."
+        )
+    log.error("%s: the database refused (%s)", request.scope.get("route", ""), name_of(problem), exc_info=problem)
+    if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
+        reason = "The database's schema is not the one of this version. Run `jobherd migrate`, or start a supervisor of this version."
+        return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)
+    return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The database refused", f"It said {name_of(problem)}; the log says more.")
+
+
+async def _missing(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    if problem.status_code == HTTPStatus.NOT_FOUND:
+        return _say(request, problem.status_code, "There is nothing here", "The address is wrong, or what it named is gone.")
+    answer = _say(request, problem.status_code, "This is refused", f"{HTTPStatus(problem.status_code).phrase}.")
+    answer.headers.update(problem.headers or {})
+    return answer
+
+
+async def _broken(request: Request, problem: Exception) -> Response:
+    log.error("%s failed", request.url.path, exc_info=problem)
+    return _say(
+        request,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "This page failed",
+        "It is an error of the page's own; the log of the supervisor says which.",
+    )
+
+
+def _say(request: Request, status: int, title: str, reason: str = "", **context: object) -> Response:
+    return page(request, "error.html", status=status, title=title, reason=reason, **{"since": None, **context})

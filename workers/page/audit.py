@@ -1,0 +1,21 @@
+"""Who did what and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from workers.page.render import page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def show(request: Request) -> Response:
+    """The page."""
+    return page(request, "audit.html")
+
+
+routes = (Route("/audit", show, name="audit"),)

@@ -1,0 +1,21 @@
+"""Every supervisor of the cluster with its children, and the buttons that steer them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from workers.page.render import page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def show(request: Request) -> Response:
+    """The page."""
+    return page(request, "fleet.html")
+
+
+routes = (Route("/fleet", show, name="fleet"),)

@@ -1,0 +1,406 @@
+"""The guard: stands before every page and every file, and decides who may do what. It shows nothing of its own and asks no database.
+
+What it refuses, and what would follow otherwise:
+a Host that is not ours (a page of the web has its own name resolved to 127.0.0.1 and reads from here with the visitor's browser);
+a change that another site sends with the visitor's cookies (Origin, SameSite, and a token in each form: each would do, all three are
+asked); a change by somebody who may only look, or while the page is read-only; anybody without a token, where there are tokens.
+Every answer, also a refusal, carries the headers that allow no script and no style but our own files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import inspect
+import logging
+import secrets
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import psycopg
+from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+
+from workers.hosts import host_of, is_local, is_loopback
+from workers.page.access import Keys, Role, Viewer
+from workers.page.database import Away, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    Endpoint = Callable[[Request, "Form"], Awaitable["Done | Response"]]
+    Authorize = Callable[[Request], "Role | Awaitable[Role | None] | None"]
+    Actor = Callable[[Request], str]
+    Broken = Callable[[Request, Exception], Awaitable[Response]]
+
+log = logging.getLogger("jobherd.page")
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not "no-referrer": browsers then send `Origin: null` with our own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""What every answer carries."""
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+VISIT: Final = "jobherd_visit"
+"""A number that each browser is given; the token in a form is its signature."""
+SAID: Final = "jobherd_said"
+"""What the last action has to say, until the next page says it."""
+FORM_MOST: Final = 2 * 2**20
+"""Bytes of a form: an edited payload is the largest thing that is sent here."""
+FIELDS_MOST: Final = 20_000
+FORM_PATIENCE: Final = 10.0
+"""Seconds for a form to arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the guard goes by.
+
+    keys: the tokens. hosts: names that this page answers to beside those of the machine itself.
+    authorize: asked for the role instead of any token, None: nobody. actor: asked who it is.
+    read_only: nobody may act.
+    """
+
+    keys: Keys = field(default_factory=Keys)
+    hosts: frozenset[str] = frozenset()
+    authorize: Authorize | None = None
+    actor: Actor | None = None
+    read_only: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody has to prove anything: then it answers this machine alone."""
+        return self.authorize is None and not self.keys
+
+
+class Refused(Exception):  # noqa: N818 - says what happened
+    """The request is refused, in a sentence that repeats nothing of it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Form(ImmutableMultiDict[str, str]):
+    """The fields of a form: `form["id"]`, `form.get("reason", "")`, and `form.getlist("id")` for those that stand there several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action has to say, and where to go from there.
+
+    message: one sentence, shown above the next page. to: its path; None: back to where the form was. well: False for what did not go well.
+    """
+
+    message: str
+    to: str | None = None
+    well: bool = True
+
+
+def viewer_of(request: HTTPConnection) -> Viewer:
+    """Return who asks. Only in what the guard has let through."""
+    viewer = request.scope["state"]["viewer"]
+    assert isinstance(viewer, Viewer)
+    return viewer
+
+
+def rules_of(request: HTTPConnection) -> Rules:
+    """Return what the guard goes by."""
+    rules = request.app.state.rules
+    assert isinstance(rules, Rules)
+    return rules
+
+
+def may_act(request: HTTPConnection) -> bool:
+    """Whether whoever asks may change anything: no button is shown to the others."""
+    return viewer_of(request).role >= Role.OPERATE and not rules_of(request).read_only
+
+
+def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """Make an endpoint for a form that changes something: checked, carried out, answered with 303 and a sentence.
+
+    endpoint: takes the request and the form (`form["id"]`, `form.getlist("id")`) and returns `Done`, or a response of its own. It may
+        raise `Refused`. What the database refuses is said in the database's words.
+
+    >>> @action
+    ... async def pause(request: Request, form: Form) -> Done:
+    ...     await database(request).act("page/pause", {"queue": form["queue"], "actor": viewer_of(request).actor})
+    ...     return Done("The queue is paused.")
+    >>> routes = [Route("/queues/action", pause, methods=["POST"])]  # doctest: +SKIP
+    """
+
+    @functools.wraps(endpoint)
+    async def act(request: Request) -> Response:
+        allow_acting(request)
+        form = await read_form(request)
+        check_csrf(request, form)
+        try:
+            done = await endpoint(request, form)
+        except Away:
+            done = Done("The database does not answer. Whether this was done is not known: look again when it is back.", well=False)
+        except psycopg.Error as problem:
+            log.info("an action was refused by the database: %s", name_of(problem))
+            done = Done(said(problem), well=False)
+        return answer_of(request, done, form) if isinstance(done, Done) else done
+
+    act.is_action = True  # type: ignore[attr-defined]  # the test of all routes looks for it
+    return act
+
+
+def allow_acting(request: Request) -> None:
+    """Raise Refused unless whoever asks may change something."""
+    if rules_of(request).read_only:
+        raise Refused(HTTPStatus.FORBIDDEN, "This page is read-only: nothing can be changed from it (setting page_read_only).")
+    if viewer_of(request).role < Role.OPERATE:
+        raise Refused(HTTPStatus.FORBIDDEN, "Your token may only look. Log in with one of the role operate to act.")
+
+
+def check_csrf(request: Request, form: Form) -> None:
+    """Raise Refused unless the form was made by this page for this browser."""
+    wanted = viewer_of(request).csrf
+    given = str(form.get("csrf", ""))
+    if wanted and not hmac.compare_digest(wanted.encode(), given.encode(errors="replace")):
+        raise Refused(
+            HTTPStatus.FORBIDDEN, "This form is older than the page's server, or was not made by it. Go back, reload and try again."
+        )
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of a form as browsers send it without files. Raises Refused."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "A form is sent as application/x-www-form-urlencoded.")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(FORM_PATIENCE):
+            async for part in request.stream():
+                body += part
+                if len(body) > FORM_MOST:
+                    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form is longer than {FORM_MOST // 2**20} MiB.")
+    except TimeoutError:
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
+    try:
+        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST))
+    except ValueError:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields.") from None
+
+
+def answer_of(request: Request, done: Done, form: Form) -> Response:
+    """Return the answer to an action: go there, and say this."""
+    back = done.to or str(form.get("next", "")) or _referer(request)
+    answer = RedirectResponse(local(back) or f"{root_of(request)}/", status_code=HTTPStatus.SEE_OTHER)
+    text = ("1" if done.well else "0") + done.message[:1000]
+    answer.set_cookie(SAID, rules_of(request).keys.seal(text, "said"), max_age=60, **_cookie(request))
+    return answer
+
+
+def take_said(request: Request, answer: Response) -> None:
+    """Have the browser forget what the last action had to say."""
+    if SAID in request.cookies:
+        answer.delete_cookie(SAID, **_cookie(request))
+
+
+def last_said(request: Request) -> tuple[bool, str] | None:
+    """Return what the last action had to say, and whether it went well."""
+    text = rules_of(request).keys.unseal(request.cookies.get(SAID, ""), "said")
+    return (text[0] == "1", text[1:]) if text else None
+
+
+def begin_session(request: Request, answer: Response, role: Role, name: str) -> None:
+    """Let the browser in with its next request."""
+    keys = rules_of(request).keys
+    answer.set_cookie(keys.cookie, keys.open_session(role, name), **_cookie(request))
+    answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))  # a form of before it logged in is void
+
+
+def end_session(request: Request, answer: Response) -> None:
+    """Have the browser forget that it was let in."""
+    answer.delete_cookie(rules_of(request).keys.cookie, **_cookie(request))
+
+
+def local(path: str) -> str | None:
+    r"""Return a path of this host, or None if it leads, or could lead, to another.
+
+    >>> local("/jobs?state=failed"), local("//evil.example/"), local("https://evil.example/"), local("/\\evil.example")
+    ('/jobs?state=failed', None, None, None)
+    """
+    if not path.startswith("/") or path.startswith("//") or "\\" in path or any(ord(letter) < 32 for letter in path):
+        return None
+    return path
+
+
+def root_of(request: HTTPConnection) -> str:
+    """Return the path below which this application lies, without a slash at its end."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def said(problem: psycopg.Error) -> str:
+    """Return an error of the database as a sentence. Its details are not shown: rows are in them."""
+    text = problem.diag.message_primary or type(problem).__name__
+    if problem.diag.message_hint:
+        text = f"{text}. {problem.diag.message_hint}"
+    text = " ".join(text.split()).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _referer(request: Request) -> str:
+    parts = urlsplit(request.headers.get("referer", ""))
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _cookie(request: HTTPConnection) -> dict[str, Any]:
+    secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
+    return {"path": f"{root_of(request)}/", "httponly": True, "samesite": "strict", "secure": secure}
+
+
+class Guard:
+    """The middleware before everything.
+
+    app: what is guarded. rules: what it goes by. free: paths below the root that need no token (the form to log in, its style sheet).
+    broken: answers for an endpoint that failed; Starlette's own place for it is outside of this, where the headers would be missing.
+    """
+
+    def __init__(self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", "/static/")) -> None:
+        self._app = app
+        self._rules = rules
+        self._broken = broken
+        self._free = free
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let it through, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        visit = request.cookies.get(VISIT, "")
+        fresh = "" if visit else secrets.token_urlsafe(18)
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            if message["type"] == "http.response.start":
+                self._complete(request, MutableHeaders(scope=message), fresh)
+            await send(message)
+
+        try:
+            viewer = await self._admit(request, visit or fresh)
+        except Refused as refused:
+            await _plain(refused)(scope, receive, sent)
+            return
+        if viewer is None:
+            if not self._is_free(request):
+                await self._turn_away(request)(scope, receive, sent)
+                return
+            viewer = Viewer(Role.VIEW, "", self._csrf(request, visit or fresh), "nobody")
+        scope.setdefault("state", {})["viewer"] = viewer
+        try:
+            await self._app(scope, receive, sent)
+        except Exception as problem:
+            if begun:
+                raise
+            await (await self._broken(request, problem))(scope, receive, sent)
+
+    async def _admit(self, request: Request, visit: str) -> Viewer | None:
+        self._check_host(request)
+        if request.method not in SAFE:
+            self._check_origin(request)
+        rules = self._rules
+        csrf = self._csrf(request, visit)
+        if rules.authorize is not None:
+            role = rules.authorize(request)
+            if inspect.isawaitable(role):
+                role = await role
+            if role is None:
+                raise Refused(HTTPStatus.FORBIDDEN, "You may not look at this page.")
+            return Viewer(Role(role), rules.actor(request) if rules.actor else "site", csrf, "site")
+        if rules.is_open:
+            return Viewer(Role.OPERATE, "page", csrf, "local")
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            found = rules.keys.bearer(token.strip())
+            if found is None:
+                raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not one of this page.")
+            return Viewer(found[0], f"page:{found[1]}", "", "bearer")
+        if found := rules.keys.session(request.cookies.get(rules.keys.cookie, "")):
+            return Viewer(found[0], f"page:{found[1]}", csrf, "cookie")
+        return None
+
+    def _csrf(self, request: Request, visit: str) -> str:
+        return self._rules.keys.sign(visit + request.cookies.get(self._rules.keys.cookie, ""), "csrf")
+
+    def _check_host(self, request: Request) -> None:
+        rules = self._rules
+        host = host_of(request.headers.get("host", ""))
+        if rules.is_open:
+            client = request.client.host if request.client else ""
+            if not rules.hosts and client and not is_loopback(client):
+                raise Refused(
+                    HTTPStatus.FORBIDDEN, "Without a token this page answers only the machine it runs on: set page_operate_token."
+                )
+            if not (is_local(host) or host in rules.hosts):
+                raise Refused(
+                    HTTPStatus.FORBIDDEN,
+                    "Without a token this page answers as localhost only: set page_operate_token, or name the host in page_hosts.",
+                )
+        elif rules.hosts and not (is_local(host) or host in rules.hosts):
+            raise Refused(HTTPStatus.FORBIDDEN, "This page does not answer to this name: add it to page_hosts.")
+
+    def _check_origin(self, request: Request) -> None:
+        origin = request.headers.get("origin")
+        if origin is None:
+            if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+                raise Refused(HTTPStatus.FORBIDDEN, "This was sent by another site.")
+            return
+        parts = urlsplit(origin)
+        same = parts.netloc.lower() == request.headers.get("host", "").lower()
+        if not parts.netloc or not (same or host_of(parts.netloc) in self._rules.hosts):
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                "This was sent by another site. If it was not, a proxy changes the Host header: name the public host in page_hosts.",
+            )
+
+    def _is_free(self, request: Request) -> bool:
+        path = request.url.path.removeprefix(root_of(request))
+        return any(path == free or (free.endswith("/") and path.startswith(free)) for free in self._free)
+
+    def _turn_away(self, request: Request) -> Response:
+        """Answer somebody who has shown no token: people see the form to log in, programs a sentence."""
+        if request.method in SAFE and "text/html" in request.headers.get("accept", ""):
+            asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(f"{root_of(request)}/login?{urlencode({'next': asked})}", HTTPStatus.SEE_OTHER)
+        refused = _plain(Refused(HTTPStatus.UNAUTHORIZED, "Log in, or send a token: Authorization: Bearer ..."))
+        refused.headers["WWW-Authenticate"] = "Bearer"
+        return refused
+
+    def _complete(self, request: Request, headers: MutableHeaders, fresh: str) -> None:
+        for name, value in HEADERS.items():
+            headers[name] = value
+        if "cache-control" not in headers:
+            headers["Cache-Control"] = "no-store"
+        if fresh and "text/html" in headers.get("content-type", "") and not _sets(headers, VISIT):
+            jar = Response()
+            jar.set_cookie(VISIT, fresh, **_cookie(request))
+            headers.append("Set-Cookie", Headers(raw=jar.raw_headers)["set-cookie"])
+
+
+def _sets(headers: MutableHeaders, cookie: str) -> bool:
+    return any(value.startswith(f"{cookie}=") for value in headers.getlist("set-cookie"))
+
+
+def _plain(refused: Refused) -> Response:
+    return Response(f"{refused.reason}\n", refused.status, media_type="text/plain")

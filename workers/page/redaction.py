@@ -1,0 +1,124 @@
+"""What is never shown: the parts of payloads, results and errors that a kind declares with `redact`. Pure, but for `Redactions`.
+
+A path is `$` and steps: `.name`, `["any name"]`, `[3]`, `[*]` and `.*` for all, `..name` for a name at any depth. What it finds is replaced
+by `HIDDEN`, whatever it was. A document that cannot be read is hidden whole: better nothing than the card number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from handlers._redact import Step, steps_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from workers.page.database import Database
+
+HIDDEN: Final = "«redacted»"
+"""What stands where something was."""
+KEPT: Final = 10.0
+"""Seconds for which the kinds' paths are kept: so long after a deployment with a new path the old ones still count."""
+
+
+def redact(document: str | None, paths: Sequence[str]) -> str | None:
+    """Return a JSON document, as text, without what these paths find.
+
+    document: as the database gives it; None stays None. paths: as `@handler(redact=...)` takes them.
+    Raises nothing: a document that cannot be read, and any with a path that is none, is hidden whole.
+
+    >>> redact('{"card": "4111", "items": [{"sku": 1, "code": "x"}]}', ["$.card", "$.items[*].code"])
+    '{"card": "«redacted»", "items": [{"sku": 1, "code": "«redacted»"}]}'
+    """
+    if document is None or not paths:
+        return document
+    try:
+        value = json.loads(document)
+        for path in paths:
+            value = _without(value, steps_of(path))
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(HIDDEN, ensure_ascii=False)
+
+
+def redact_text(text: str | None, document: str | None, paths: Sequence[str]) -> str | None:
+    """Return a text, such as an error, without the values that these paths find in a document that it may quote.
+
+    text: None stays None. document: the job's payload as JSON. Values shorter than four letters are left: they would tear holes everywhere.
+
+    >>> redact_text("ValueError: card 4111222233334444 is not valid", '{"card": "4111222233334444"}', ["$.card"])
+    'ValueError: card «redacted» is not valid'
+    """
+    if not text or not paths or document is None:
+        return text
+    try:
+        value = json.loads(document)
+        found = {word for path in paths for one in _found(value, steps_of(path)) for word in _words(one)}
+    except (ValueError, TypeError, RecursionError):
+        return HIDDEN
+    for word in sorted(found, key=len, reverse=True):
+        text = text.replace(word, HIDDEN)
+    return text
+
+
+class Redactions:
+    """Which paths which kinds declare, kept for some seconds. One an application; `redactions(request)` finds it."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, tuple[str, ...]] = {}
+        self._until = -float("inf")
+
+    async def read(self, database: Database) -> dict[str, tuple[str, ...]]:
+        """Return the paths of every kind that has any. Raises as `Database.rows`.
+
+        >>> hidden = await request.app.state.redactions.read(database(request))  # doctest: +SKIP
+        >>> redact(row["payload"], hidden.get(row["kind"], ()))  # doctest: +SKIP
+        """
+        if time.monotonic() >= self._until:
+            self._paths = {str(row["name"]): tuple(json.loads(row["redact"])) for row in await database.rows("page/list_redactions")}
+            self._until = time.monotonic() + KEPT
+        return self._paths
+
+
+def _without(value: Any, steps: Sequence[Step]) -> Any:
+    if not steps:
+        return HIDDEN
+    step, rest = steps[0], steps[1:]
+    match value:
+        case dict():
+            changed = {name: _without(inner, rest) if step.takes_name(name) else inner for name, inner in value.items()}
+            return {name: _without(inner, steps) for name, inner in changed.items()} if step.deep else changed
+        case list():
+            changed_list = [_without(inner, rest) if step.takes_place(place) else inner for place, inner in enumerate(value)]
+            return [_without(inner, steps) for inner in changed_list] if step.deep else changed_list
+    return value
+
+
+def _found(value: Any, steps: Sequence[Step]) -> Iterable[Any]:
+    if not steps:
+        yield value
+        return
+    step, rest = steps[0], steps[1:]
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        if step.takes_name(key) if isinstance(key, str) else step.takes_place(key):
+            yield from _found(one, rest)
+        if step.deep:
+            yield from _found(one, steps)
+
+
+def _words(value: Any) -> Iterable[str]:
+    """Return how a value can stand in a text: itself, as Python writes it, and as JSON does."""
+    match value:
+        case dict():
+            for inner in value.values():
+                yield from _words(inner)
+        case list():
+            for inner in value:
+                yield from _words(inner)
+        case str() | int() | float() if not isinstance(value, bool):
+            for form in (str(value), repr(value)[1:-1] if isinstance(value, str) else repr(value), json.dumps(value).strip('"')):
+                if len(form) >= 4:
+                    yield form

@@ -1,0 +1,198 @@
+"""How things are written: the templates, the filters that write times, sizes and numbers, and what every template knows.
+
+Everything is escaped, always: a template that wants markup of its own writes it as a template. An unknown variable is an error. What a
+fragment knows is the same for everybody who may do the same, so that it is rendered once for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from workers.page.guard import last_said, may_act, root_of, rules_of, take_said, viewer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+HERE: Final = files("workers.page")
+NOTHING: Final = "\N{EN DASH}"
+"""What stands where there is nothing to say."""
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a whole page.
+
+    template: its name below templates/, which extends "base.html". status: of the answer. context: what the template knows beside what
+    every template does (`url_for`, `static`, `may_act`, `ui`; in pages also `viewer`, `csrf_token`, `said`, `path`).
+
+    >>> page(request, "queues.html", queues=rows)  # doctest: +SKIP
+    """
+    viewer = viewer_of(request)
+    rules = rules_of(request)
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            common(request.app, root_of(request), acting=may_act(request)),
+            viewer=viewer,
+            csrf_token=viewer.csrf,
+            said=last_said(request),
+            path=request.url.path.removeprefix(root_of(request)),
+            query=request.url.query,
+            read_only=rules.read_only,
+            away_since=request.app.state.database.away_since,
+            **context,
+        )
+    )
+    answer = HTMLResponse(text, status)
+    take_said(request, answer)
+    return answer
+
+
+def fragment(app: Starlette, root: str, template: str, context: Mapping[str, object], *, acting: bool) -> str:
+    """Return a part of a page for everybody who comes by the same path and may do the same. Its forms get their token in the browser."""
+    return environment().get_template(template).render(common(app, root, acting=acting), csrf_token="", **context)
+
+
+def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
+    """Return what every template knows."""
+
+    def url_for(name: str, **params: Any) -> str:
+        return f"{root}{app.url_path_for(name, **params)}"
+
+    def static(name: str) -> str:
+        return f"{root}/static/{name}?{_stamp(name)}"
+
+    return {"url_for": url_for, "static": static, "may_act": acting}
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates. They are read once: a new version comes with a new process."""
+    made = Environment(
+        loader=FileSystemLoader(str(HERE / "templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "when": when,
+        "bytes": size,
+        "duration": duration,
+        "count": count,
+        "ago": ago,
+        "share": share,
+        "q": lambda text: quote(str(text), safe=""),
+    }
+    made.globals["ui"] = made.get_template("ui.html").module
+    return made
+
+
+@cache
+def _stamp(name: str) -> str:
+    """Return what changes with a file's content, so that a browser keeps it until then."""
+    return hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
+
+
+def when(moment: datetime | None, style: str = "clock") -> Markup | str:
+    """Return a time as an element that the browser writes in the viewer's zone, with the exact time on hover.
+
+    style: clock (time of day, with the date if it is another day), ago ("3 min ago"), or exact.
+
+    >>> str(when(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "exact"))
+    '<time datetime="2026-01-02T03:04:05.000Z" data-as="exact" title="2026-01-02 03:04:05.000 UTC">2026-01-02 03:04:05 UTC</time>'
+    """
+    if moment is None:
+        return NOTHING
+    at = moment.astimezone(UTC)
+    exact = at.isoformat(" ", "milliseconds").removesuffix("+00:00")
+    shown = ago(at) if style == "ago" else f"{exact[:19]} UTC"
+    return Markup('<time datetime="{}Z" data-as="{}" title="{} UTC">{}</time>').format(exact.replace(" ", "T"), style, exact, shown)
+
+
+def ago(moment: datetime | None) -> str:
+    """Return how long ago something was, or in how long it will be."""
+    if moment is None:
+        return NOTHING
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+
+
+def duration(seconds: float | timedelta | None) -> str:
+    """Return a span of time with its unit, as exact as one reads it.
+
+    >>> duration(0.00042), duration(0.0123), duration(1.5), duration(75), duration(3 * 3600 + 60), duration(3 * 86400)
+    ('420 µs', '12 ms', '1.5 s', '1 min 15 s', '3 h 1 min', '3 d')
+    """
+    if seconds is None:
+        return NOTHING
+    value = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+    if value < 0:
+        return f"-{duration(-value)}"
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.95:
+        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
+    whole = round(value)
+    for unit, length, lesser, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit}" + (f" {rest} {lesser}" if rest and whole < 100 * length else "")
+    return f"{whole} s"
+
+
+def size(number: float | None) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> size(512), size(1536), size(5 * 2**30)
+    ('512 B', '1.5 KiB', '5.0 GiB')
+    """
+    if number is None:
+        return NOTHING
+    value, place = float(number), 0
+    while abs(value) >= 1023.5 and place < len(_UNITS) - 1:
+        value, place = value / 1024, place + 1
+    return f"{value:.1f} {_UNITS[place]}" if place and abs(value) < 99.95 else f"{value:.0f} {_UNITS[place]}"
+
+
+def count(number: float | None) -> str:
+    """Return a number with its thousands apart.
+
+    >>> count(1234567), count(0.25)
+    ('1,234,567', '0.25')
+    """
+    if number is None:
+        return NOTHING
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.3g}"
+
+
+def share(part: float | None) -> str:
+    """Return a share of one in percent.
+
+    >>> share(0.1234), share(0.0004), share(1)
+    ('12 %', '0.04 %', '100 %')
+    """
+    if part is None:
+        return NOTHING
+    percent = 100 * part
+    if percent == 0 or percent >= 9.95:
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %"

@@ -1,0 +1,182 @@
+// What the page does beyond HTML: live updates, times in the viewer's zone, and keys. Everything else works without it.
+"use strict";
+(() => {
+  const script = document.currentScript;
+  const $ = (selector, from = document) => from.querySelector(selector);
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+
+  // -- times ------------------------------------------------------------------------------------------------------------
+  const pad = (number, width = 2) => String(number).padStart(width, "0");
+  const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+  const clock = (at) => `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const parts = [["d", 86400], ["h", 3600], ["min", 60]];
+
+  function span(seconds) {
+    for (let at = 0; at < parts.length; at += 1) {
+      const [unit, length] = parts[at];
+      if (seconds >= length) {
+        const [less, part] = parts[at + 1] || ["s", 1];
+        const rest = Math.floor((seconds % length) / part);
+        return `${Math.floor(seconds / length)} ${unit}${rest && at ? ` ${rest} ${less}` : ""}`;
+      }
+    }
+    return `${Math.floor(seconds)} s`;
+  }
+
+  function ago(at) {
+    const seconds = (Date.now() - at) / 1000;
+    if (Math.abs(seconds) < 1) return "now";
+    return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
+  }
+
+  function localise(from) {
+    for (const one of all("time[data-as]", from)) {
+      const at = new Date(one.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      const exact = `${day(at)} ${clock(at)}`;
+      const today = day(at) === day(new Date());
+      const style = one.dataset.as;
+      const text = style === "ago" ? ago(at) : style === "exact" || !today ? exact : clock(at);
+      if (one.textContent !== text) one.textContent = text;
+      one.title = `${exact}.${pad(at.getMilliseconds(), 3)} ${zone}`;
+    }
+  }
+
+  // -- live -------------------------------------------------------------------------------------------------------------
+  const kept = { DETAILS: "open", DIALOG: "open", INPUT: "checked" };
+  let source = null;
+  let again = 0;
+  let rest = 0;
+  const troubled = new Map();
+
+  function show() {
+    const banner = $("#trouble");
+    const texts = [...troubled.values()];
+    banner.hidden = texts.length === 0;
+    if (banner.textContent !== (texts[0] || "")) banner.textContent = texts[0] || "";
+  }
+
+  function swap(place, html) {
+    Idiomorph.morph(place, html, {
+      morphStyle: "innerHTML",
+      ignoreActiveValue: true,
+      callbacks: { beforeAttributeUpdated: (name, node) => kept[node.nodeName] !== name },
+    });
+    localise(place);
+    htmx.process(place);
+    place.dispatchEvent(new CustomEvent("jobherd:updated", { bubbles: true }));
+  }
+
+  function open() {
+    const topics = [...new Set(all("[data-live]:not(script)").map((one) => one.dataset.live))];
+    if (source || !topics.length || document.hidden) return;
+    source = new EventSource(`${script.dataset.live}?${new URLSearchParams(topics.map((topic) => ["topic", topic]))}`);
+    source.addEventListener("open", () => { clearTimeout(again); troubled.delete("stream"); show(); });
+    source.addEventListener("fragment", (event) => {
+      const said = JSON.parse(event.data);
+      for (const place of all("[data-live]:not(script)")) if (place.dataset.live === said.topic) swap(place, said.html);
+      troubled.delete("database");
+      troubled.delete(said.topic);
+      show();
+    });
+    source.addEventListener("outage", (event) => {
+      const since = new Date(JSON.parse(event.data).since);
+      troubled.set("database", `The database does not answer since ${clock(since)}. What is shown is what was known then; this mends itself.`);
+      show();
+    });
+    source.addEventListener("trouble", (event) => {
+      const said = JSON.parse(event.data);
+      troubled.set(said.topic, `A part of this page is not up to date: ${said.reason}.`);
+      show();
+    });
+    source.addEventListener("error", () => {
+      clearTimeout(again);  // the browser itself comes again, but not after an answer that is no stream
+      again = setTimeout(() => {
+        troubled.set("stream", "Live updates are interrupted; trying again.");
+        show();
+        if (source && source.readyState === EventSource.CLOSED) { close(); open(); }
+      }, 3000);
+    });
+  }
+
+  function close() {
+    if (source) source.close();
+    source = null;
+  }
+
+  document.addEventListener("visibilitychange", () => {  // a page that nobody sees costs nothing
+    clearTimeout(rest);
+    if (document.hidden) rest = setTimeout(close, 5000);
+    else open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted) open(); });
+
+  // -- forms ------------------------------------------------------------------------------------------------------------
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.dataset.confirm && !confirm(form.dataset.confirm)) { event.preventDefault(); return; }
+    const token = $("input[name=csrf]", form);
+    if (token && !token.value) token.value = $("meta[name=csrf]").content;
+  });
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.verb !== "get") event.detail.parameters.csrf = $("meta[name=csrf]").content;
+  });
+  document.addEventListener("change", (event) => {  // the box in a table's head ticks all of its column
+    if (event.target.matches("thead input[type=checkbox]")) {
+      for (const box of all("tbody input[type=checkbox]", event.target.closest("table"))) box.checked = event.target.checked;
+    }
+  });
+
+  // -- keys -------------------------------------------------------------------------------------------------------------
+  const pages = { o: 0, j: 1, f: 2, q: 3, k: 4, a: 5 };
+  let going = 0;
+
+  function move(by) {
+    const rows = all("main tbody tr").filter((row) => $("a[href]", row));
+    if (!rows.length) return;
+    const at = rows.indexOf(document.activeElement.closest("tr"));
+    const row = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
+    row.tabIndex = -1;
+    row.focus();
+  }
+
+  const help = $("#help");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    const here = document.activeElement;
+    if (here.matches("input:not([type=checkbox], [type=radio]), textarea, select")) {
+      if (event.key === "Escape") here.blur();
+      return;
+    }
+    if (going && event.timeStamp - going < 1500 && event.key in pages) {
+      going = 0;
+      const to = all("header nav a")[pages[event.key]];
+      if (to) to.click();
+      event.preventDefault();
+      return;
+    }
+    going = 0;
+    const row = here.closest("main tbody tr");
+    if (event.key === "/") $("#search")?.focus();
+    else if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "g") going = event.timeStamp;
+    else if (event.key === "?") help.showModal();
+    else if (event.key === "Enter" && row && here === row) $("a[href]", row).click();
+    else if (event.key === "x" && row) $("input[type=checkbox]", row)?.click();
+    else return;
+    event.preventDefault();
+  });
+
+  document.addEventListener("jobherd:localise", () => localise(document));
+  addEventListener("DOMContentLoaded", () => {
+    const button = $("#show-help");
+    button.hidden = false;
+    button.addEventListener("click", () => help.showModal());
+    localise(document);
+    setInterval(() => localise(document), 10000);  // "3 min ago" grows older
+    open();
+  });
+})();

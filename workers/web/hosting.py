@@ -1,0 +1,159 @@
+"""The page on the same port: connections that ask for it are handed to uvicorn, with what was read of them already.
+
+The small server stays in front, with its limits: whoever has not asked within them never comes here, and health and metrics are answered as
+they are without the extra. Nothing of the page, nor of uvicorn, is imported before the first connection asks for it: a supervisor whose page
+nobody opens pays nothing. Which of its users may see what is the page's own matter (`workers.page.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.hosts import is_local
+from workers.web.server import Refused, Request
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from workers.seat import ChildSettings
+    from workers.web.server import Answer, Server
+
+log = logging.getLogger("jobherd")
+
+NEEDED: Final = ("starlette", "uvicorn", "jinja2")
+"""What the extra `web` brings."""
+CONNECTIONS: Final = 300
+"""So many at a time; whoever comes then is told 503."""
+KEPT: Final = 20
+"""Seconds for which a connection without a request is kept."""
+TAKING: Final = 30_000
+"""Milliseconds after which the kernel ends a connection whose other side takes nothing: what waits for it is kept in memory."""
+ENDING: Final = 1.0
+"""Seconds for open answers to end when the child leaves."""
+
+
+def why_off(settings: ChildSettings) -> str:
+    """Return why there is no page, as a sentence; nothing if there is one."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        return "The page is not installed: pip install 'jobherd[web]'."
+    if not settings.page:
+        return "The page is off: setting page."
+    assert settings.http is not None
+    if not (is_local(settings.http[0]) or settings.page_view_token or settings.page_operate_token):
+        return "The page is off: it is reachable from elsewhere and has no token. Set page_operate_token."
+    return ""
+
+
+class Hosting:
+    """Serves the page on connections that `server` has accepted.
+
+    settings: the child's. server: answers what is asked for besides the page on a connection that is kept open.
+    """
+
+    def __init__(self, settings: ChildSettings, server: Server) -> None:
+        self._settings = settings
+        self._server = server
+        self._app: Starlette | None = None
+        self._protocol: Any = None
+        self._state: Any = None
+
+    async def take(self, connection: socket.socket, read: bytes) -> None:
+        """Serve this connection from here on. read: what was read of it. The caller may close its own socket."""
+        if self._app is None:
+            self._begin()
+        own = connection.dup()
+        try:
+            own.setblocking(False)
+            with suppress(OSError):
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKING)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._protocol(read), own)
+        except BaseException:
+            own.close()
+            raise
+
+    async def close(self) -> None:
+        """End what is served, streams too, and let go of the database."""
+        if self._app is None:
+            return
+        self._app.state.hub.close()
+        if tasks := list(self._state.tasks):
+            await asyncio.wait(tasks, timeout=ENDING)
+        for protocol in list(self._state.connections):
+            protocol.transport.abort()
+        await self._app.state.database.close()
+
+    def _begin(self) -> None:
+        import uvicorn  # noqa: PLC0415 - when somebody asks for it
+        from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
+        from uvicorn.server import ServerState  # noqa: PLC0415
+
+        from workers.page import application  # noqa: PLC0415
+
+        settings = self._settings
+        self._app = application(
+            settings.dsn,
+            schema=settings.schema,
+            view_tokens=settings.page_view_token,
+            operate_tokens=settings.page_operate_token,
+            hosts=settings.page_hosts,
+            read_only=settings.page_read_only,
+        )
+        config = uvicorn.Config(
+            _beside(self._app, self._server),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever may claim another address could claim to be of this machine
+            root_path=settings.page_path,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=KEPT,
+        )
+        config.load()
+        state = self._state = ServerState()
+
+        class Continued(H11Protocol):
+            """A connection of which something was read before."""
+
+            def __init__(self, read: bytes) -> None:
+                super().__init__(config=config, server_state=state, app_state={})
+                self._read = read
+
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                self.data_received(self._read)
+
+        self._protocol = Continued
+
+
+def _beside(page: Starlette, server: Server) -> ASGIApp:
+    """Return an application that has the server answer what is its own, and the page everything else."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not server.knows(scope["path"]) or scope["method"] not in {"GET", "HEAD"}:
+            await page(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            answer = await server.answer(Request(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers))
+        except Refused as refused:
+            answer = refused.answer
+        await _send(answer, send, head_only=scope["method"] == "HEAD")
+
+    return app
+
+
+async def _send(answer: Answer, send: Send, *, head_only: bool) -> None:
+    fields = [("content-type", answer.content_type), ("content-length", str(len(answer.body))), *answer.all_headers()]
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else answer.body})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,8 +81,10 @@ def open_pipe() -> tuple[int, int]:
 
 def nudge(fd: int) -> None:
     """Called in the parent. A full pipe means that the child has been nudged already; a broken one, that its death is on its way to us."""
-    with suppress(BlockingIOError, BrokenPipeError):
+    try:
         os.write(fd, NUDGE)
+    except (BlockingIOError, BrokenPipeError):
+        pass
 
 
 def send(fd: int, report: Report) -> bool:

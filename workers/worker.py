@@ -380,7 +380,7 @@ class Worker:
         return found
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
-        return self._session.run(by, claim, eager=eager)
+        return self._session.hurry(by, claim) if eager else self._session.run(by, claim)
 
     def _is_relieved(self) -> bool:
         """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""

@@ -6,7 +6,6 @@ once. Every second time the new run is started only when all are gone, so that t
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys

@@ -218,6 +218,7 @@ class Transactions:
         if not rows:
             self._lose()
         self._xact = rows[0][0]
+        reach("transaction.begun")
         self._began = time.monotonic()
         return holder.pgconn
 

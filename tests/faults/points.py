@@ -1,6 +1,6 @@
 """A SIGKILL at every named point, in the children and in the parent (`workers/points.py`): nothing is lost, nothing ends twice, everything goes on.
 
-First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches; then each of them kills whoever reaches it next, again and
+First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches (`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again and
 again, while producers go on. A dead child is replaced by its parent, a dead parent by a new supervisor. A point that is not reached by itself is
 brought about: children are replaced by HUP, the supervisor is told to drain.
 
@@ -42,7 +42,7 @@ CORE = frozenset(
     {
         "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
         "claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "settle_completed.before", "settle_completed.sent", "settle_completed.done",
-        "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "lock_claim.sent", "transaction.settled", "transaction.committed",
+        "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
         "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
         "parent:renew_lease.sent", "parent:end_backend.before", "parent:end_backend.done", "parent:settle_jobs.sent", "parent:release_child.sent",
         "parent:release_child.done", "parent:leave_supervisor.sent", "parent:draining",
@@ -107,9 +107,16 @@ class Ranch:
         self.herd = self._begin()
 
     def stir(self, number: int) -> None:
-        """Bring about what does not come by itself: children are replaced, then the supervisor leaves."""
+        """Bring about what does not come by itself: a worker dies, children are replaced, at last the supervisor leaves."""
         with suppress(ProcessLookupError):
-            self.herd.signal(signal.SIGHUP if number % 2 == 0 else signal.SIGTERM)
+            match number % 6:
+                case 1 | 3:
+                    self.herd.signal(signal.SIGHUP)
+                case 5:
+                    self.herd.signal(signal.SIGTERM)
+                case _:
+                    for pid in self.herd.worker_pids()[:1]:
+                        os.kill(pid, signal.SIGKILL)
 
     def tend(self) -> None:
         """If it has left, begin another."""
@@ -126,11 +133,8 @@ def tour(ranch: Ranch, points: Points, audit: Audit, seconds: float) -> set[str]
         jobs = audit.run("SELECT id FROM jobherd.ready ORDER BY id DESC LIMIT 1")
         for (job,) in jobs:
             audit.run("SELECT jobherd.cancel(%s)", job)
-        for pid in ranch.herd.worker_pids()[:1]:
-            os.kill(pid, signal.SIGKILL)
+        ranch.stir(number)
         number += 1
-        if number % 3 == 0:
-            ranch.stir(number // 3)
         ranch.tend()
     (points.folder / "seen").unlink()
     return points.seen()
@@ -165,7 +169,7 @@ def turns(names: list[str], times: int, parents: int) -> Iterator[str]:
 
 
 def main() -> int:
-    given = arguments(__doc__, times=100, parents=100, workers=2, rate=120.0, tour=12.0)
+    given = arguments(__doc__, times=100, parents=100, workers=2, rate=120.0, tour=12.0)  # --tour 0: the core alone
     report = Report(f"points: SIGKILL at every named point, {given.times} times in children, {given.parents} in the parent", given.seed)
     become_reaper()
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
@@ -177,7 +181,7 @@ def main() -> int:
         points = Points(Path(folder, "points"))
         with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=150) as producer:
             ranch = Ranch(dsn, points, given.workers)
-            names = sorted(tour(ranch, points, audit, given.tour) | CORE)
+            names = sorted(CORE | (tour(ranch, points, audit, given.tour) if given.tour else set()))
             begun = time.monotonic()
             killed = dict.fromkeys(names, 0)
             for name in turns(names, given.times, given.parents):

@@ -62,6 +62,19 @@ def test_jobs_are_filtered_by_kind_and_queue(database):
     assert jobherd("jobs", "--queue", "none", "--json", dsn=database).json == []
 
 
+def test_jobs_are_filtered_by_the_code_of_their_error(database):
+    past(database, "completed")
+    failed = past(database, "failed")
+    waiting = send(
+        database,
+        "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error) VALUES ('a:b', 1, now() + '1 h', '{\"code\": \"BOOM\"}') RETURNING id",
+    )[0][0]
+    past(database, "failed", error="other")
+    send(database, "UPDATE jobherd.history SET error_code = 'OTHER' WHERE error = 'other'")
+    assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--json", dsn=database).json] == [waiting, failed]
+    assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--state", "failed", "--json", dsn=database).json] == [failed]
+
+
 def test_pages_follow_each_other_without_gap_or_repetition(database):
     past(database, "completed", many=7)
     for _ in range(4):
@@ -89,7 +102,16 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
     past(database, "failed")
     past(database, "completed", many=20_000)
     send(database, "ANALYZE jobherd.history")
-    parameters = {"states": ["failed"], "kind": None, "queue": None, "tenant": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
+    parameters = {
+        "states": ["failed"],
+        "kind": None,
+        "queue": None,
+        "tenant": None,
+        "code": None,
+        "limit": 50,
+        "before": 2**63 - 1,
+        "scan": 50_000,
+    }
     with psycopg.connect(database) as conn:
         plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60

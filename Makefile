@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 promises schema bench bench-peers bench-page faults model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema bench bench-peers bench-page faults model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -31,12 +31,18 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready  ## the suite against the embedded PostgreSQL
+unit: $(VENV)/.ready chromium  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
-test-pg15: $(VENV)/.ready  ## the same suite against Debian's PostgreSQL 15
+test-pg15: $(VENV)/.ready chromium  ## the same suite against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(SUITE)
+
+chromium:            ## the browser that looks at the page in tests, from Debian
+	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
+
+screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
+	$(BIN)/python docs/screenshots.py
 
 promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
 	@mkdir -p .bench && rm -f .bench/promises

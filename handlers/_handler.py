@@ -112,6 +112,7 @@ def handler(
     keep_failed: Duration = ...,
     cost: Cost = ...,
     flags: Sequence[str] = ...,
+    redact: Sequence[str] = ...,
 ) -> Decorate: ...
 @overload
 def handler(
@@ -135,6 +136,7 @@ def handler(
     keep_failed: Duration = ...,
     cost: Cost = ...,
     flags: Sequence[str] = ...,
+    redact: Sequence[str] = ...,
 ) -> DecorateBatch: ...
 def handler(  # one parameter for each option
     kind: Any = None,  # the overloads say more
@@ -158,6 +160,7 @@ def handler(  # one parameter for each option
     linger: Duration = 0,
     cost: Cost | None = None,
     flags: Sequence[str] = (),
+    redact: Sequence[str] = (),
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
 
@@ -186,6 +189,8 @@ def handler(  # one parameter for each option
     cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}, or a function from the payload to
         them, asked where the job is enqueued with the handler; default nothing. Of a batch handler: what one call takes.
     flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
+    redact: parts of the payload and the result that the page never shows, like ["$.card", "$.items[*].code", "$..password"]; default none.
+        See docs/page.md for what it does not cover.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 
@@ -220,6 +225,7 @@ def handler(  # one parameter for each option
         linger=linger,
         cost={} if cost is None else cost,
         flags=flags,
+        redact=redact,
     )
 
     def decorate(function: Callable[C, R]) -> Handler[C, C, R]:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from handlers._backoff import DEFAULT, Backoff, BackoffLike, check_backoff
 from handlers._demands import check_amounts, check_names
 from handlers._durations import Duration, at_least_zero, positive
+from handlers._redact import check_redact
 
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
 QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
@@ -130,6 +131,7 @@ class Policy:
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = field(default_factory=dict)
     """A function: what a job costs is computed from its payload where it is enqueued."""
     flags: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()
 
     @property
     def keep_completed_days(self) -> int:
@@ -162,6 +164,7 @@ def check_policy(
     linger: Duration = 0.0,
     cost: object = MappingProxyType({}),
     flags: object = (),
+    redact: object = (),
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
@@ -200,6 +203,7 @@ def check_policy(
         linger=_linger(linger, batch),
         cost=cost if callable(cost) else check_amounts(cost, field="cost"),
         flags=check_names(flags, field="flags"),
+        redact=check_redact(redact),
     )
 
 

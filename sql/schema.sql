@@ -1053,7 +1053,9 @@ CREATE TABLE jobherd.kinds (
     max_crashes smallint NOT NULL,
     keep_completed integer NOT NULL,
     keep_failed integer NOT NULL,
-    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    redact jsonb DEFAULT '[]'::jsonb NOT NULL,
+    CONSTRAINT kinds_redact_is_a_list CHECK ((jsonb_typeof(redact) = 'array'::text))
 );
 
 CREATE TABLE jobherd.progress (

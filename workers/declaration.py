@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from handlers._backoff import Backoff
@@ -52,4 +53,5 @@ def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
         "keep_completed": [one.policy.keep_completed_days for one in all_of],
         "max_running": [one.policy.max_running for one in all_of],
         "keep_failed": [one.policy.keep_failed_days for one in all_of],
+        "redacts": [json.dumps(one.policy.redact) for one in all_of],
     }

@@ -1,12 +1,13 @@
 -- Write what the loaded handlers declare, where it differs. Run by each child once it has loaded them.
-INSERT INTO jobherd.kinds AS k (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)
-SELECT *
+INSERT INTO jobherd.kinds AS k (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)
+SELECT n.name, n.queue, n.priority, n.a, n.c, n.kc, n.kf, n.redact::jsonb
   FROM unnest(%(names)s::text[], %(queues)s::text[], %(priorities)s::smallint[], %(max_attempts)s::smallint[], %(max_crashes)s::smallint[],
-              %(keep_completed)s::integer[], %(keep_failed)s::integer[]) AS n (name, queue, priority, a, c, kc, kf)
+              %(keep_completed)s::integer[], %(keep_failed)s::integer[], %(redacts)s::text[])
+       AS n (name, queue, priority, a, c, kc, kf, redact)
  ORDER BY n.name  -- children that start together lock in one order
 ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, max_crashes = excluded.max_crashes,
-       keep_completed = excluded.keep_completed, keep_failed = excluded.keep_failed, seen_at = clock_timestamp()
- WHERE (k.queue, k.priority, k.max_attempts, k.max_crashes, k.keep_completed, k.keep_failed)
+       keep_completed = excluded.keep_completed, keep_failed = excluded.keep_failed, redact = excluded.redact, seen_at = clock_timestamp()
+ WHERE (k.queue, k.priority, k.max_attempts, k.max_crashes, k.keep_completed, k.keep_failed, k.redact)
        IS DISTINCT FROM (excluded.queue, excluded.priority, excluded.max_attempts, excluded.max_crashes, excluded.keep_completed,
-                         excluded.keep_failed)
+                         excluded.keep_failed, excluded.redact)

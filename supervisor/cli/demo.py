@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +97,8 @@ def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -
     print(f"see what became:      {program} jobs   {program} status   {program} job 1")
     if http is not None:
         host = f"[{http[0]}]" if ":" in http[0] else http[0]
+        if find_spec("starlette") is not None:  # what the extra `web` brings
+            print(f"the page:             http://{host}:{http[1]}/")
         print(f"metrics and health:   http://{host}:{http[1]}/")
     print("Ctrl-C where the supervisor runs lets running jobs finish and ends it.\n", flush=True)
 

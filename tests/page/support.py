@@ -65,8 +65,14 @@ class Page(TestClient):
         return found[1]
 
     def act(self, path: str, *, follow: bool = False, **fields: Any) -> Response:
-        """Send a form with its token."""
-        return self.post(path, data={"csrf": self.csrf(), **fields}, headers={"Origin": str(self.base_url)}, follow_redirects=follow)
+        """Send a form with its token. follow: go where the answer leads."""
+        return self.act_at("/", path, follow=follow, **fields)
+
+    def act_at(self, form: str, path: str, *, follow: bool = False, **fields: Any) -> Response:
+        """Send a form that stands on the page `form`, which is asked for first."""
+        sent = {"csrf": self.csrf(form), **fields}
+        headers = {"Origin": str(self.base_url).rstrip("/"), "Referer": str(self.base_url.join(form))}
+        return self.post(path, data=sent, headers=headers, follow_redirects=follow)
 
 
 class Shown(Herd):

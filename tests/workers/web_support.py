@@ -9,7 +9,7 @@ import queue
 import select
 import threading
 import time
-from typing import Self
+from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -54,6 +54,7 @@ class Web:
         http: tuple[str, int] = ("127.0.0.1", 0),
         schema: str = "jobherd",
         metrics_tenants: int = 0,
+        **page: Any,
     ) -> None:
         self.boards = tuple(Board(f"test-{slot}") for slot in range(slots))
         self.notice = Notice()
@@ -73,7 +74,7 @@ class Web:
             report=child_report,
             board=self.boards[-1],
             notice=self.notice,
-            settings=ChildSettings(dsn=dsn, schema=schema, http=http, metrics_tenants=metrics_tenants),
+            settings=ChildSettings(dsn=dsn, schema=schema, http=http, metrics_tenants=metrics_tenants, **page),
             boards=self.boards,
         )
         self._failed: BaseException | None = None

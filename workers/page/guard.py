@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import psycopg
-from starlette.datastructures import FormData, Headers, MutableHeaders
+from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    Endpoint = Callable[[Request, FormData], Awaitable["Done | Response"]]
+    Endpoint = Callable[[Request, "Form"], Awaitable["Done | Response"]]
     Authorize = Callable[[Request], "Role | Awaitable[Role | None] | None"]
     Actor = Callable[[Request], str]
     Broken = Callable[[Request, Exception], Awaitable[Response]]
@@ -96,6 +96,10 @@ class Refused(Exception):  # noqa: N818 - says what happened
         self.reason = reason
 
 
+class Form(ImmutableMultiDict[str, str]):
+    """The fields of a form: `form["id"]`, `form.get("reason", "")`, and `form.getlist("id")` for those that stand there several times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What an action has to say, and where to go from there.
@@ -134,7 +138,7 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         raise `Refused`. What the database refuses is said in the database's words.
 
     >>> @action
-    ... async def pause(request: Request, form: FormData) -> Done:
+    ... async def pause(request: Request, form: Form) -> Done:
     ...     await database(request).act("page/pause", {"queue": form["queue"], "actor": viewer_of(request).actor})
     ...     return Done("The queue is paused.")
     >>> routes = [Route("/queues/action", pause, methods=["POST"])]  # doctest: +SKIP
@@ -166,7 +170,7 @@ def allow_acting(request: Request) -> None:
         raise Refused(HTTPStatus.FORBIDDEN, "Your token may only look. Log in with one of the role operate to act.")
 
 
-def check_csrf(request: Request, form: FormData) -> None:
+def check_csrf(request: Request, form: Form) -> None:
     """Raise Refused unless the form was made by this page for this browser."""
     wanted = viewer_of(request).csrf
     given = str(form.get("csrf", ""))
@@ -176,7 +180,7 @@ def check_csrf(request: Request, form: FormData) -> None:
         )
 
 
-async def read_form(request: Request) -> FormData:
+async def read_form(request: Request) -> Form:
     """Return the fields of a form as browsers send it without files. Raises Refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "A form is sent as application/x-www-form-urlencoded.")
@@ -190,12 +194,12 @@ async def read_form(request: Request) -> FormData:
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
     try:
-        return FormData(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST))
+        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST))
     except ValueError:
         raise Refused(HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields.") from None
 
 
-def answer_of(request: Request, done: Done, form: FormData) -> Response:
+def answer_of(request: Request, done: Done, form: Form) -> Response:
     """Return the answer to an action: go there, and say this."""
     back = done.to or str(form.get("next", "")) or _referer(request)
     answer = RedirectResponse(local(back) or f"{root_of(request)}/", status_code=HTTPStatus.SEE_OTHER)

@@ -78,7 +78,7 @@ class Redactions:
         >>> redact(row["payload"], hidden.get(row["kind"], ()))  # doctest: +SKIP
         """
         if time.monotonic() >= self._until:
-            self._paths = {str(row["name"]): tuple(row["redact"]) for row in await database.rows("page/list_redactions")}
+            self._paths = {str(row["name"]): tuple(json.loads(row["redact"])) for row in await database.rows("page/list_redactions")}
             self._until = time.monotonic() + KEPT
         return self._paths
 

@@ -171,12 +171,13 @@
     event.preventDefault();
   });
 
+  document.addEventListener("jobherd:localise", () => localise(document));
   addEventListener("DOMContentLoaded", () => {
     const button = $("#show-help");
     button.hidden = false;
     button.addEventListener("click", () => help.showModal());
     localise(document);
-    setInterval(() => localise(document), 10000);
+    setInterval(() => localise(document), 10000);  // "3 min ago" grows older
     open();
   });
 })();

@@ -1,0 +1,179 @@
+# ruff: noqa: INP001  # a script, no package
+"""Takes the pictures in `docs/pages/`: every page of a real supervisor with an hour of work behind it, in light, in dark and on a phone.
+
+    python docs/screenshots.py [PAGE ...]
+
+The work is made up (`DEMO`), what is shown of it is not: a supervisor runs the jobs, some crash, some fail. Then their times are spread over the
+last hour, for nobody wants to wait that long for a chart. Needs the extras `embedded`, `web` and `dev`, and Chromium.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from playwright.sync_api import sync_playwright
+
+from supervisor import embedded
+from tests.page.support import CHROMIUM, FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PICTURES: Final = ROOT / "docs" / "pages"
+PATIENCE: Final = 60.0
+"""Seconds after which something has gone wrong."""
+WAYS: Final[dict[str, dict[str, Any]]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
+}
+DEMO: Final = """\
+import os, random, signal, time
+from handlers import Job, Poison, handler
+
+@handler("mail:receipt", queue="mail")
+def receipt(order_id: int, to: str) -> dict[str, object]:
+    time.sleep(random.uniform(0.002, 0.03))
+    return {"sent": True, "order_id": order_id}
+
+@handler("image:thumbnail", queue="media", max_attempts=2, backoff="20m")
+def thumbnail(path: str, width: int = 320) -> dict[str, int]:
+    time.sleep(random.uniform(0.01, 0.08))
+    if path.endswith(".tiff"):
+        raise ValueError(f"cannot identify image file {path!r}")
+    return {"width": width, "height": width * 3 // 4}
+
+@handler("report:build", queue="reports", timeout="10m")
+def build(job: Job, year: int) -> str:
+    for month in range(1, 13):
+        job.progress(month / 12, f"month {month} of 12")
+        print(f"month {month}: {random.randint(900, 4000)} rows")
+        time.sleep(4)
+    return f"the report of {year}"
+
+@handler("card:charge", queue="billing", redact=["$.card"])
+def charge(card: str, amount: int, currency: str = "EUR") -> dict[str, object]:
+    time.sleep(random.uniform(0.01, 0.05))
+    if amount > 900:
+        raise Poison(f"card {card} was declined")
+    return {"charged": amount, "currency": currency}
+
+@handler("video:encode", queue="media", max_crashes=1)
+def encode(job: Job, path: str) -> None:
+    job.progress(0.4, "frame 9,600 of 24,000")
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def main(only: list[str]) -> None:
+    """Take them all, or those of the pages that are named."""
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="jobherd-pictures-") as name:
+        folder = Path(name)
+        (folder / "handlers.d").mkdir()
+        (folder / "handlers.d" / "demo.py").write_text(DEMO)
+        server = embedded.start(folder)
+        try:
+            with supervisor(folder, server.dsn) as url:
+                pages = fill(server.dsn)
+                take(url, {page: path for page, path in pages.items() if not only or page in only})
+        finally:
+            server.leave()
+
+
+@contextlib.contextmanager
+def supervisor(folder: Path, dsn: str) -> Iterator[str]:
+    """Run one on the demonstration; give the address of its page."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")} | {"PYTHONPATH": str(ROOT)}
+    words = ["run", "--dsn", dsn, "--handlers", "handlers.d", "--workers", "4", "--http", "127.0.0.1:0", "--log-format", "text"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-P", "-m", "supervisor", *words], cwd=folder, env=environment, stderr=log)
+        try:
+            until = time.monotonic() + PATIENCE
+            while not (found := re.search(r"the page is (http://\S+?)/\s", (folder / "log").read_text())):
+                if time.monotonic() > until:
+                    raise RuntimeError((folder / "log").read_text())
+                time.sleep(0.05)
+            yield found[1]
+        finally:
+            process.terminate()
+            time.sleep(0.2)
+            process.terminate()  # a second one: what still runs goes back
+            process.wait(PATIENCE)
+
+
+def fill(dsn: str) -> dict[str, str]:
+    """Enqueue the work and wait for it; return what to take pictures of."""
+    chance = random.Random(7)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def enqueue(kind: str, payload: dict[str, object], **options: object) -> int:
+            sent = (kind, psycopg.types.json.Jsonb(payload), psycopg.types.json.Jsonb(options))
+            row = connection.execute("SELECT jobherd.enqueue(%s, %s, %s)", sent).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        def wait(condition: str) -> None:
+            until = time.monotonic() + PATIENCE
+            while not (row := connection.execute(f"SELECT {condition}").fetchone()) or not row[0]:  # this file's own text
+                if time.monotonic() > until:
+                    raise RuntimeError(condition)
+                time.sleep(0.1)
+
+        for number in range(900):
+            enqueue("mail:receipt", {"order_id": 4000 + number, "to": f"customer{number}@example.com"})
+        for number in range(160):
+            enqueue("image:thumbnail", {"path": f"uploads/2026/{number:04}.{'tiff' if number % 23 == 0 else 'png'}"}, max_attempts=1)
+        for number in range(60):
+            enqueue("card:charge", {"card": f"4111 1111 1111 {number:04}", "amount": chance.randint(5, 950)})
+        crashed = enqueue("video:encode", {"path": "uploads/2026/holiday.mov"})
+        wait("NOT EXISTS (SELECT FROM jobherd.ready) AND NOT EXISTS (SELECT FROM jobherd.running)")
+        connection.execute(
+            "UPDATE jobherd.history SET created_at = created_at - d, run_at = run_at - d, started_at = started_at - d, finished_at = finished_at - d"
+            " FROM (SELECT id AS i, make_interval(secs => 3500 * (0.5 + 0.5 * sin(id * 7.3))) AS d FROM jobherd.history) AS h WHERE id = i AND id <> %s",
+            (crashed,),
+        )
+        for number in range(120):
+            enqueue("image:thumbnail", {"path": f"uploads/2026/next-{number:04}.png"}, delay=f"{60 * (number + 1)}s")
+        for number in range(30):
+            enqueue("mail:receipt", {"order_id": 9000 + number, "to": f"customer{number}@example.com"}, queue="newsletter")
+        connection.execute("SELECT jobherd.pause('newsletter', 'the template has a wrong link', actor => 'alice')")
+        running = [enqueue("report:build", {"year": 2024 + number}) for number in range(2)]
+        wait("EXISTS (SELECT FROM jobherd.jobs WHERE kind = 'report:build' AND state = 'running')")
+        time.sleep(6)
+    return {
+        "overview": "/", "jobs": "/jobs", "job": f"/jobs/{crashed}", "running": f"/jobs/{running[0]}", "fleet": "/fleet", "queues": "/queues",
+        "kinds": "/kinds", "audit": "/audit",
+    }  # fmt: skip
+
+
+def take(url: str, pages: dict[str, str]) -> None:
+    """Take a picture of each page in each way."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for way, options in WAYS.items():
+            context = browser.new_context(base_url=url, timezone_id="Europe/Berlin", **options)
+            tab = context.new_page()
+            for name, path in pages.items():
+                tab.goto(path)
+                tab.wait_for_timeout(1500)  # a look of the live updates
+                tab.screenshot(path=PICTURES / f"{name}-{way}.png", full_page=way != "phone")
+                print(f"docs/pages/{name}-{way}.png")
+            context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""The page's way to PostgreSQL: it writes only where it acts, waits for nothing long, and says when nobody answers."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+from starlette.routing import Route
+
+from tests.page.support import Page, finish
+from tests.support.postgres import Cluster
+from workers.page import application
+from workers.page.database import SESSIONS, Database, is_away
+from workers.page.database import database as database_of
+from workers.page.render import page as page_of
+
+SESSIONS_OF_THE_PAGE = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobherd page' AND datname = current_database()"
+
+
+@pytest.fixture
+def statement(monkeypatch):
+    """Let a test send SQL of its own: its text stands for the name."""
+    monkeypatch.setattr("workers.page.database.sql.load", lambda name, *_: name if " " in name else _loaded(name))
+
+
+def _loaded(name):
+    from importlib.resources import files
+
+    return (files("sql") / "queries" / f"{name}.sql").read_text()
+
+
+def run(dsn, work):
+    async def all_of_it():
+        at = Database(dsn)
+        try:
+            return await work(at)
+        finally:
+            await at.close()
+
+    return finish(all_of_it())
+
+
+def test_rows_come_by_name_and_json_as_its_text(database, statement):
+    async def work(at):
+        return await at.rows("SELECT %(n)s::int AS n, '{\"a\": 1e400}'::jsonb AS document", {"n": 7}), await at.row(
+            "SELECT 1 AS a WHERE false"
+        )
+
+    rows, nothing = run(database, work)
+    assert (rows[0]["n"], nothing) == (7, None)
+    assert rows[0]["document"].startswith('{"a": 1000')
+
+
+def test_what_reads_cannot_write_and_what_acts_can(database, statement):
+    insert = "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'a', now())"
+
+    async def work(at):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            await at.rows(insert)
+        await at.act(insert)
+        return await at.rows("SELECT name FROM jobherd.gates")
+
+    assert run(database, work) == [{"name": "a"}]
+
+
+def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statement, monkeypatch):
+    monkeypatch.setattr("workers.page.database.STATEMENT", 0.05)
+
+    async def work(at):
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            await at.rows("SELECT pg_sleep(60)")
+        return await at.rows("SELECT 1 AS one")
+
+    assert run(database, work) == [{"one": 1}]
+
+
+def test_there_is_no_session_before_somebody_looks_and_few_then(database, statement):
+    import asyncio
+
+    async def work(at):
+        with psycopg.connect(database, autocommit=True) as conn:
+            before = conn.execute(SESSIONS_OF_THE_PAGE).fetchone()
+            await asyncio.gather(*(at.rows("SELECT pg_sleep(0.01)") for _ in range(30)))
+            return before, conn.execute(SESSIONS_OF_THE_PAGE).fetchone()
+
+    (before,), (during,) = run(database, work)
+    assert before == 0
+    assert 1 <= during <= SESSIONS
+
+
+def test_a_session_that_the_server_has_ended_is_not_used_again(database, statement):
+    async def work(at):
+        await at.rows("SELECT 1 AS one")
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'jobherd page'")
+        return await at.rows("SELECT 1 AS one")
+
+    assert run(database, work) == [{"one": 1}]
+
+
+def test_an_outage_is_said_on_the_page_and_heals():
+    async def look(request):
+        await database_of(request).rows("tell_time")
+        return page_of(request, "error.html", title="Look", reason="here", since=None)
+
+    with Cluster() as own:
+        app = application(own.dsn())
+        app.router.routes.insert(0, Route("/look", look))
+        with Page(app) as page:
+            assert page.get("/look").status_code == 200
+            own.stop("immediate")
+            first, second = page.get("/look"), page.get("/look")
+            since = re.search(r'since <time datetime="([^"]+)"', first.text)
+            assert (first.status_code, first.headers["refresh"]) == (503, "5")
+            assert since
+            assert f'datetime="{since[1]}"' in second.text, "since the first time"
+            assert page.get("/nothing").status_code == 404, "who needs no database is answered"
+            own.start()
+            healed = page.get("/look")
+            assert (healed.status_code, "does not answer" in healed.text) == (200, False)
+
+
+def test_what_counts_as_away():
+    assert is_away(psycopg.OperationalError("connection refused"))
+    assert is_away(psycopg.errors.AdminShutdown())
+    assert is_away(psycopg.errors.TooManyConnections())
+    assert not is_away(psycopg.errors.QueryCanceled())
+    assert not is_away(psycopg.errors.UndefinedTable())

@@ -1,0 +1,136 @@
+"""The page and the metrics at one port: who answers what, and what each does to the other."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.shell import jobherd
+from tests.support.herd import ROOT
+from tests.workers.web_support import LIMIT, NO_DATABASE, Web
+from workers.web.hosting import why_off
+
+TOKEN = "operate-0123456789abcdef"
+
+
+@pytest.fixture
+def web():
+    with Web(page=True) as child:
+        yield child
+
+
+def get(connection, path, **headers):
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_the_page_is_at_the_root_and_metrics_stay_where_they_were(web):
+    status, headers, text = web.ask("/login")
+    assert (status, "server" in headers) == (303, False)
+    assert web.ask("/static/page.css")[0] == 200
+    assert web.ask("/livez")[1]["content-type"] == "application/json"
+    assert web.scrape().of("jobherd_queue_jobs_measured_timestamp_seconds") is None
+    status, headers, text = web.ask("/no/such/page")
+    assert (status, "<html" in text, headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")) == (
+        404,
+        True,
+        True,
+    )
+
+
+def test_one_connection_gets_both(web):
+    """A browser keeps its connection: also the addresses that the small server answers must be found on one that began with the page."""
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
+    assert get(connection, "/static/page.css")[0] == 200
+    before = connection.sock
+    status, text = get(connection, "/metrics")
+    assert (status, "jobherd_" in text) == (200, True)
+    assert get(connection, "/livez", Host="evil.example")[0] == 403
+    assert get(connection, "/static/page.js")[0] == 200
+    assert connection.sock is before
+    connection.close()
+
+
+def test_a_request_that_comes_in_pieces_is_put_together(web):
+    """What was read before the page took over is not lost, nor what comes after it."""
+    with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
+        body = b"csrf=x&token=y"
+        head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n"
+        for part in (head[:20], head[20:], b"Content-Length: %d\r\n\r\n" % len(body) + body[:4], body[4:]):
+            sent.sendall(part)
+        answer = b"".join(iter(lambda: sent.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 403 "), answer[:200]
+    assert b"This form is older" in answer
+
+
+def test_what_names_itself_otherwise_is_refused(web):
+    assert web.ask("/login", Host="evil.example")[0] == 403
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"nonsense\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"])
+def test_nonsense_is_refused_and_the_child_goes_on(web, head):
+    with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
+        sent.sendall(head)
+        assert sent.recv(65536).split(b"\r\n")[0].split(b" ")[1] in {b"400", b"403"}
+    assert web.ask("/livez")[0] == 503
+
+
+def test_a_stream_ends_when_the_child_leaves(web):
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
+    connection.request("GET", "/live?topic=test")
+    assert connection.getresponse().status in {200, 404}
+    web.dismiss()
+    connection.close()
+
+
+def test_off_this_machine_there_is_no_page_without_a_token():
+    with Web(http=("0.0.0.0", 0), page=True) as child:
+        status, _, text = child.ask("/")
+        assert (status, "no token" in text) == (200, True)
+        assert child.ask("/login")[0] == 404
+    with Web(http=("0.0.0.0", 0), page=True, page_operate_token=(TOKEN,)) as child:
+        assert child.ask("/")[0] == 401
+        assert child.ask("/", Host="jobs.example", Authorization="Bearer wrong-0123456789abcdef")[0] == 401
+
+
+def test_without_the_extra_the_root_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("workers.web.hosting.find_spec", lambda name: None)
+    with Web(page=True) as child:
+        assert "pip install 'jobherd[web]'" in child.ask("/")[2]
+        assert child.ask("/login")[0] == 404
+
+
+def test_nothing_of_the_page_is_loaded_before_somebody_opens_it():
+    code = (
+        "import sys; from workers.web import run; from workers.web.hosting import why_off\n"
+        "sys.exit(', '.join(sorted({'starlette', 'uvicorn', 'jinja2', 'workers.page'} & set(sys.modules))) or None)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tmp_path):
+    words = ("run", "--workers", "0", "--http", "0.0.0.0:0")
+    ran = jobherd(*words, dsn=NO_DATABASE, cwd=tmp_path)
+    assert ran.code == 78
+    assert "JOBHERD_PAGE_OPERATE_TOKEN" in ran.err
+    shown = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN=TOKEN)
+    assert (shown.code, TOKEN in shown.out, "page_operate_token" in shown.out) == (0, False, True)
+    short = jobherd(*words, "--print-settings", dsn=NO_DATABASE, cwd=tmp_path, JOBHERD_PAGE_OPERATE_TOKEN="short-secret")
+    assert (short.code, "short-secret" in short.err + short.out, "16 to 200" in short.err) == (78, False, True)
+
+
+def test_the_reason_for_no_page_is_a_sentence():
+    from workers.seat import ChildSettings
+
+    def reason(**options):
+        return why_off(ChildSettings(dsn=NO_DATABASE, **options))
+
+    assert reason(page=True) == reason(page=True, http=("localhost", 1)) == reason(page=True, http=("::1", 1)) == ""
+    assert reason(page=False) == "The page is off: setting page."
+    assert "no token" in reason(page=True, http=("jobs.example", 1))

@@ -1,0 +1,95 @@
+"""The pages in a real browser before a real supervisor: readable, reachable by keys, live, and nobody left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PAGES = ("/", "/jobs", "/fleet", "/queues", "/kinds", "/audit")
+AXE = Path(__file__).with_name("axe.min.js").read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@pytest.fixture(scope="module")
+def job(herd):
+    """A job of which there is something to see."""
+    herd.enqueue("mail:receipt", {"order_id": 7})
+    return herd.enqueue("report:build", {"year": 2030})
+
+
+def violations(tab):
+    """What the accessibility checker finds wrong, in words."""
+    tab.evaluate(f"() => {{ {AXE} }}")
+    found = tab.evaluate("rules => axe.run(document, {runOnly: rules}).then(said => said.violations)", RULES)
+    return [f"{one['id']}: {node['target']} {node['failureSummary']}" for one in found for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_by_everybody_and_fits_a_phone(browser, herd, job, scheme):
+    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
+        with herd.window(browser, color_scheme=scheme, viewport=size, bypass_csp=True) as tab:
+            for path in (*PAGES, f"/jobs/{job}"):
+                tab.goto(path)
+                assert violations(tab) == [], path
+                wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                assert wide <= 0, f"{path} is {wide} pixels wider than {size['width']}"
+
+
+def test_no_page_breaks_the_policy_or_complains(tab, job):
+    """A script, a style or a picture that the policy forbids is an error in the console, and so of the fixture."""
+    for path in (*PAGES, f"/jobs/{job}", "/no/such/page"):
+        answer = tab.goto(path, wait_until="load")
+        if answer.status == 404 and path != "/no/such/page":
+            raise AssertionError(path)
+        assert tab.evaluate("document.querySelectorAll('[style], style, script:not([src])').length") == 0, path
+        assert tab.locator("h1, h2").count() >= 1, path
+
+
+def test_without_scripts_every_page_says_the_same(browser, herd, job):
+    with herd.window(browser, java_script_enabled=False) as tab:
+        for path in (*PAGES, f"/jobs/{job}"):
+            assert tab.goto(path).status == 200, path
+            assert tab.locator("main").inner_text().strip()
+        tab.goto("/")
+        tab.fill("#search", str(job))
+        tab.press("#search", "Enter")
+        assert tab.url.endswith(f"/jobs/{job}")
+
+
+def test_it_can_be_used_with_the_keys(tab, job):
+    tab.goto("/")
+    tab.keyboard.press("/")
+    assert tab.evaluate("document.activeElement.id") == "search"
+    tab.keyboard.type(f"#{job}")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(f"**/jobs/{job}")
+    tab.keyboard.press("g")
+    tab.keyboard.press("q")
+    tab.wait_for_url("**/queues")
+    tab.keyboard.press("?")
+    assert tab.locator("#help").is_visible()
+    tab.keyboard.press("Escape")
+    assert not tab.locator("#help").is_visible()
+    tab.keyboard.press("Tab")
+    tab.goto("/queues")
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "main"
+
+
+def test_times_are_in_the_viewers_zone(browser, herd):
+    from workers.page.render import environment
+
+    page = environment().from_string("{{ at|when('exact') }}")
+    from datetime import UTC, datetime
+
+    written = page.render(at=datetime(2026, 1, 2, 23, 30, 5, tzinfo=UTC))
+    with herd.window(browser, timezone_id="Asia/Tokyo") as tab:
+        tab.goto("/audit")
+        tab.evaluate("html => { document.querySelector('main').innerHTML = html }", written)
+        tab.evaluate("document.dispatchEvent(new Event('jobherd:localise'))")
+        one = tab.locator("main time")
+        assert one.inner_text() == "2026-01-03 08:30:05"
+        assert one.get_attribute("title") == "2026-01-03 08:30:05.000 Asia/Tokyo"

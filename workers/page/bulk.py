@@ -27,11 +27,11 @@ from workers.page.render import page
 from workers.page.wanted import Wanted
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
     from starlette.requests import Request
     from starlette.responses import Response
 
     from workers.page.database import Database, Row
+    from workers.page.guard import Form
 
 log = logging.getLogger("jobherd.page")
 
@@ -228,7 +228,7 @@ async def show(request: Request) -> Response:
 
 
 @action
-async def stop(request: Request, _form: FormData) -> Done:
+async def stop(request: Request, _form: Form) -> Done:
     """Stop one after the slice it is at."""
     bulk = request.path_params["id"]
     stopped = await database(request).act("page/stop_bulk", {"id": bulk, "actor": viewer_of(request).actor})

@@ -27,11 +27,11 @@ from workers.page.render import page
 from workers.page.wanted import LIVE, OVER, STATES, TEXT_REACHES, Wanted
 
 if TYPE_CHECKING:
-    from starlette.datastructures import FormData
     from starlette.requests import Request
     from starlette.responses import Response
 
     from workers.page.database import Database, Row
+    from workers.page.guard import Form
     from workers.page.looking import Found
 
 SIZES: Final = (50, 200, 1000)
@@ -155,9 +155,9 @@ class Choice:
         return Counter(row["state"] for row in self.rows).most_common()
 
 
-async def _choose(at: Database, given: FormData) -> Choice:
+async def _choose(at: Database, given: Form) -> Choice:
     """Return what a form asks for. Raises Refused."""
-    deed = str(given.get("action", ""))
+    deed = given.get("action", "")
     if deed not in DEEDS:
         raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
     states = DEEDS[deed].states
@@ -174,9 +174,7 @@ async def _choose(at: Database, given: FormData) -> Choice:
             among = among.fixed((await at.rows("tell_time"))[0]["now"])
         found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
         return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
-    ids = sorted(
-        {int(text) for text in map(str, given.getlist("id")) if text.isascii() and text.isdigit() and len(text) < 19}, reverse=True
-    )
+    ids = sorted({int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19}, reverse=True)
     if not ids:
         raise Refused(HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done.")
     rows = await at.rows("page/count_chosen", {"ids": ids[:COUNTED]})
@@ -188,7 +186,7 @@ async def _choose(at: Database, given: FormData) -> Choice:
 
 
 @action
-async def confirm(request: Request, given: FormData) -> Response:
+async def confirm(request: Request, given: Form) -> Response:
     """Say what will happen, and to how many, before it does. Nothing is changed here; a thousand ids do not fit into an address."""
     choice = await _choose(database(request), given)
     fields = [
@@ -205,18 +203,18 @@ async def confirm(request: Request, given: FormData) -> Response:
 
 
 @action
-async def begin(request: Request, form: FormData) -> Done:
+async def begin(request: Request, form: Form) -> Done:
     """Begin it."""
     at = database(request)
     choice = await _choose(at, form)
     if not choice.rows:
-        return Done("Nothing was done: no such job is left.", str(form.get("next", "")) or None, well=False)
-    value = await _value(at, choice.deed, str(form.get("value", "")).strip())
+        return Done("Nothing was done: no such job is left.", form.get("next", "") or None, well=False)
+    value = await _value(at, choice.deed, form.get("value", "").strip())
     [added] = await at.act(
         "page/add_bulk",
         {
             "action": choice.deed, "value": value, "wanted": json.dumps(choice.document), "actor": viewer_of(request).actor,
-            "reason": str(form.get("reason", "")).replace("\0", "")[:REASON_MOST] or None, "expected": len(choice.rows), "at_least": choice.at_least,
+            "reason": form.get("reason", "").replace("\0", "")[:REASON_MOST] or None, "expected": len(choice.rows), "at_least": choice.at_least,
             "reached": choice.rows[0]["id"] + 1,
         },
     )  # fmt: skip

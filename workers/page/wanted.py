@@ -16,7 +16,7 @@ from handlers import _durations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from starlette.datastructures import FormData, QueryParams
+    from starlette.datastructures import ImmutableMultiDict
 
 LIVE: Final = ("running", "ready", "retrying", "scheduled")
 TROUBLED: Final = ("failed", "cancelled", "expired")
@@ -51,13 +51,13 @@ class Wanted:
     text: str = ""
 
     @classmethod
-    def read(cls, given: QueryParams | FormData) -> tuple[Wanted, dict[str, str]]:
+    def read(cls, given: ImmutableMultiDict[str, str]) -> tuple[Wanted, dict[str, str]]:
         """Return what an address or a form asks for, without what makes no sense, and for each such field a sentence."""
         problems: dict[str, str] = {}
-        states = [str(state) for state in given.getlist("state")]
+        states = given.getlist("state")
         if unknown := [state for state in states if state not in STATES]:
             problems["state"] = f"“{unknown[0][:40]}” is no state: choose among {', '.join(STATES)}."
-        fields = {name: str(given.get(name, "")).strip() for name in _WORDS} | {"text": str(given.get("q", "")).strip()}
+        fields = {name: given.get(name, "").strip() for name in _WORDS} | {"text": given.get("q", "").strip()}
         for name, text in fields.items():
             if "\0" in text or len(text) > LONGEST:
                 problems[name] = f"At most {LONGEST} characters, none of them a NUL."

@@ -20,7 +20,7 @@ def fill(dsn):
     claim(dsn, child(dsn, supervisor(dsn)))
     return {
         "running": running,
-        "ready": send(dsn, "SELECT jobherd.enqueue('mail:x', '{\"word\": \"50% off_\"}', '{\"tenant\": \"acme\"}')")[0][0],
+        "ready": send(dsn, "SELECT jobherd.enqueue('mail:x', '{\"word\": \"50%% off_\"}', '{\"tenant\": \"acme\"}')")[0][0],
         "parked": send(dsn, "INSERT INTO jobherd.parked (kind, queue) VALUES ('a:b', 'full') RETURNING id")[0][0],
         "scheduled": send(dsn, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1h\"}')")[0][0],
         "retrying": send(
@@ -104,7 +104,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
 def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database, monkeypatch):
     """Beyond the first walk it goes by stretches; where one holds too much, what is given must still be the newest."""
     monkeypatch.setattr(looking, "FIRST", 100)
-    monkeypatch.setattr(looking, "MOST", 5_000)
+    monkeypatch.setattr(looking, "MOST", 4_500)
     rare = past(database, "failed", kind="rare:one")
     dense = past(database, "completed", kind="dense:one", many=9_000)
     past(database, "completed", many=12_000)
@@ -132,7 +132,7 @@ def test_what_waits_is_walked_only_so_far_and_it_says_how_far(database):
 
 def test_the_time_is_up_and_it_says_how_far_it_looked(database):
     past(database, "completed", many=20_000)
-    ticks = count(0, 0.5)  # half a second between any two looks at the clock
+    ticks = count(0, 0.7)  # so many seconds between any two looks at the clock
     with looks(database) as look:
         found = look(Wanted(text="nowhere", since="30d", states=("completed",)), clock=lambda: next(ticks))
         assert found.is_late

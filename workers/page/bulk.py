@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -223,8 +224,8 @@ async def show(request: Request) -> Response:
     """How far one is."""
     context = await _ask(database(request), str(request.path_params["id"]))
     if context["bulk"] is None:
-        raise HTTPException(404)
-    return page(request, "jobs/bulk.html", **context)
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return page(request, "jobs/bulk.html", bulk=context["bulk"])
 
 
 @action

@@ -35,7 +35,7 @@ STRETCH: Final = 12
 """A stretch is 2 to this many ids, as history_in_brief has them."""
 WIDTH: Final = 16
 """Stretches in the first step; each step may be eight times as long as the one before."""
-MOST: Final = 20_000
+MOST: Final = 5_000
 """Jobs that a step may find; where there are more, a shorter one is taken. More than one stretch can hold."""
 
 
@@ -129,16 +129,18 @@ class _Look:
         if rows is None:
             return int(self.parameters["before"])
         got, top, limit = self._take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
-        width, seen = WIDTH, scan
+        width, seen, dense = WIDTH, scan, -1
         while got < limit and top > max(low, 1):
             high = (top - 1) >> STRETCH
+            if high >= dense >= 0:
+                width = min(width, max(1, (high - dense + 1) // 2))  # somewhere there they begin: halve until it is found
             bottom = max(high - width + 1, 0)
             began = self.clock()
             rows = await self._rows("list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got)
             if rows is None:
                 break
             if rows[0]["found"] >= MOST and width > 1:
-                width = max(1, width // 8)  # these are not the newest
+                dense = bottom  # these are not the newest
                 continue
             got, top = got + self._take(rows), bottom << STRETCH
             seen += width << STRETCH

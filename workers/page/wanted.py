@@ -92,8 +92,8 @@ class Wanted:
 
     def fixed(self, now: datetime) -> Wanted:
         """Return the same with moments for spans of time."""
-        moments = {name: value.isoformat() if value else "" for name, value in zip(("since", "until"), self._bounds(now), strict=True)}
-        return replace(self, **moments)
+        since, until = ("" if moment is None else moment.isoformat() for moment in self._bounds(now))
+        return replace(self, since=since, until=until)
 
     def among(self, states: Iterable[str]) -> Wanted | None:
         """Return the same among these states only; None if it wants none of them."""

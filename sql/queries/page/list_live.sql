@@ -13,7 +13,7 @@ WITH cut AS MATERIALIZED (
         0) AS floor
 ), page AS (
     (SELECT r.id, r.kind, r.queue, r.priority, CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END AS state, r.attempts, r.max_attempts,
-            r.last_error ->> 'code' AS error_code, left(r.last_error ->> 'message', 300) AS error, r.run_at, r.created_at,
+            r.crashes, r.last_error ->> 'code' AS error_code, left(r.last_error ->> 'message', 300) AS error, r.run_at, r.created_at,
             NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, (r.extras).tenant AS tenant,
             CASE WHEN r.kind = ANY (%(hidden)s::text[]) THEN r.payload END AS payload,
             r.tableoid = 'jobherd.parked'::regclass AS parked
@@ -32,7 +32,7 @@ WITH cut AS MATERIALIZED (
       ORDER BY r.id DESC
       LIMIT %(limit)s)
     UNION ALL
-    (SELECT s.id, s.kind, s.queue, s.priority, CASE WHEN s.attempts > 0 THEN 'retrying' ELSE 'scheduled' END, s.attempts, s.max_attempts,
+    (SELECT s.id, s.kind, s.queue, s.priority, CASE WHEN s.attempts > 0 THEN 'retrying' ELSE 'scheduled' END, s.attempts, s.max_attempts, s.crashes,
             s.last_error ->> 'code', left(s.last_error ->> 'message', 300), s.run_at, s.created_at, NULL, NULL, (s.extras).tenant,
             CASE WHEN s.kind = ANY (%(hidden)s::text[]) THEN s.payload END, false
        FROM jobherd.scheduled s
@@ -50,7 +50,7 @@ WITH cut AS MATERIALIZED (
       ORDER BY s.id DESC
       LIMIT %(limit)s)
     UNION ALL
-    (SELECT j.id, j.kind, j.queue, j.priority, 'running', j.attempts, j.max_attempts,
+    (SELECT j.id, j.kind, j.queue, j.priority, 'running', j.attempts, j.max_attempts, j.crashes,
             j.last_error ->> 'code', left(j.last_error ->> 'message', 300), j.run_at, j.created_at, b.claimed_at, NULL, (j.extras).tenant,
             CASE WHEN j.kind = ANY (%(hidden)s::text[]) THEN j.payload END, false
        FROM jobherd.running b CROSS JOIN LATERAL unnest(b.jobs) AS j

@@ -11,7 +11,8 @@ WITH cut AS MATERIALIZED (
             (SELECT h.id FROM jobherd.history h WHERE h.id < %(before)s::bigint ORDER BY h.id DESC OFFSET %(scan)s - 1 LIMIT 1)
         END, 0) AS floor
 ), page AS (
-    SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.error_code, left(h.error, 300) AS error, h.run_at, h.created_at,
+    SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.crashes, h.error_code,
+           left(h.error, 300) AS error, h.run_at, h.created_at,
            h.started_at, h.finished_at, (h.extras).tenant AS tenant,
             CASE WHEN h.kind = ANY (%(hidden)s::text[]) THEN h.payload END AS payload, false AS parked
       FROM jobherd.history h

@@ -5,7 +5,8 @@
 -- whatever ids: if found says that it was as many, these are not the newest, and a shorter stretch must be asked for. Needs
 -- page/steer_stretch.sql before it. The id is compared so that no plan can take the b-tree of the ids, and read all of the stretch's.
 WITH found AS MATERIALIZED (
-    SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.error_code, left(h.error, 300) AS error, h.run_at, h.created_at,
+    SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.crashes, h.error_code,
+           left(h.error, 300) AS error, h.run_at, h.created_at,
            h.started_at, h.finished_at, (h.extras).tenant AS tenant,
             CASE WHEN h.kind = ANY (%(hidden)s::text[]) THEN h.payload END AS payload, false AS parked
       FROM jobherd.history h

@@ -341,3 +341,28 @@ def test_purge_takes_no_for_an_answer(database):
     assert done.returncode == 1
     assert b"Delete 1 job (1 failed)? [y/N]" in done.stderr
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(1,)]
+
+
+def test_waiting_jobs_get_another_priority_and_another_time(database):
+    first, second = enqueue(database), enqueue(database)
+    assert jobherd("reprioritize", first, second, "--priority", "-5", "--json", dsn=database).json == [
+        {"id": first, "answer": "ready"}, {"id": second, "answer": "ready"},
+    ]  # fmt: skip
+    assert jobherd("reschedule", second, "--delay", "10m", "--reason", "later", dsn=database).lines == [f"{second} scheduled"]
+    assert jobherd("reschedule", second, "--now", dsn=database).lines == [f"{second} ready"]
+    assert jobherd("reschedule", second, "--at", "2100-01-01T00:00:00Z", dsn=database).lines == [f"{second} scheduled"]
+    over = past(database, "failed")
+    late = jobherd("reprioritize", over, first, "--priority", "3", dsn=database)
+    assert (late.code, late.lines) == (1, [f"{over} too late: it is failed", f"{first} ready"])
+    assert jobherd("reprioritize", first, "--priority", "99999", dsn=database).code == 2
+    assert jobherd("reschedule", first, "--delay", "1h", "--now", dsn=database).code == 2
+    assert jobherd("reschedule", first, dsn=database).code == 2
+    noted = send(database, "SELECT action, reason FROM jobherd.audit WHERE actor LIKE '%@%' ORDER BY id")
+    assert noted[:4] == [("reprioritize", None), ("reprioritize", None), ("reschedule", "later"), ("reschedule", None)]
+
+
+def test_only_what_is_over_is_deleted(database):
+    over, waits = past(database, "failed"), enqueue(database)
+    answer = jobherd("delete", over, waits, dsn=database)
+    assert (answer.code, answer.lines) == (1, [f"{over} deleted", f"{waits} not deleted: it waits; cancel it first"])
+    assert [job["id"] for job in jobherd("jobs", "--json", dsn=database).json] == [waits]

@@ -706,6 +706,7 @@ BEGIN
                 EXECUTE format('WITH moved AS (DELETE FROM jobherd.%I WHERE drop_on = %L RETURNING *) INSERT INTO jobherd.%I SELECT * FROM moved',
                                parent || '_default', day, part);
                 EXECUTE format('ALTER TABLE jobherd.%I ATTACH PARTITION jobherd.%I FOR VALUES FROM (%L) TO (%L)', parent, part, day, day + 1);
+                PERFORM jobherd.leave_first_range(('jobherd.' || part)::regclass);
                 made := made + 1;
             END IF;
         END LOOP;
@@ -720,6 +721,14 @@ BEGIN
         EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= current_date', parent || '_default');
     END LOOP;
 END $_$;
+
+CREATE FUNCTION jobherd.leave_first_range(part regclass) RETURNS void
+    LANGUAGE sql
+    AS $$
+    SELECT brin_desummarize_range(i.indexrelid, 0)
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+     WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
+$$;
 
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql

@@ -57,17 +57,25 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
 
 def test_while_somebody_looks_each_supervisor_is_asked_now_and_then(database):
     number, lapsed = supervisor(database), supervisor(database, lease=-7)
-    db = Database(database)
-    finish(fleet.ask(db))
-    finish(fleet.ask(Database(database)))
+
+    def look():
+        async def asked():
+            db = Database(database)
+            await fleet.ask(db)
+            await db.close()
+
+        finish(asked())
+
+    look()
+    look()
     asked = "SELECT supervisor, name, arguments, asked_by FROM jobherd.orders ORDER BY id"
     assert send(database, asked) == [(number, "report", {"for": 10.0}, "page")], "once, however many look on"
     say(database, number, FACTS | {"watched": 9.0})
     send(database, "DELETE FROM jobherd.orders RETURNING 1")
-    finish(fleet.ask(Database(database)))
+    look()
     assert send(database, asked) == [], "it goes on saying it"
     say(database, number, FACTS | {"watched": 9.0}, age=7.0)
-    finish(fleet.ask(Database(database)))
+    look()
     assert len(send(database, asked)) == 1
     assert lapsed
 

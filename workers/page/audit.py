@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -48,8 +49,18 @@ async def show(request: Request) -> Response:
 
 
 def parts(target: str | None) -> list[tuple[str, object]]:
-    """Return what an action was done to, as names and values, the empty ones left out."""
-    return [(name, value) for name, value in document(target).items() if value is not None and value != []]
+    """Return what an action was done to, as names and values, the empty ones left out, moments as such."""
+    return [(name, _moment(name, value)) for name, value in document(target).items() if value is not None and value != []]
+
+
+def _moment(name: str, value: object) -> object:
+    if isinstance(value, str) and name.endswith(("_at", "_by")):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+        return moment if moment.tzinfo is not None else value
+    return value
 
 
 routes = (Route("/audit", show, name="audit"),)

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import psycopg
 
 import sql
-from handlers import _client
+from handlers import _origin
 from handlers._batch import BatchSignature, endings_of
 from handlers._binding import WHOLE
 from handlers._call import call
-from handlers._client import Client, configure, find_dsn
+from handlers._client import Client
+from handlers._default import configure, keeping_default
+from handlers._dsn import find_dsn
 from handlers._job import Job
 from handlers._outcome import EXPIRED, Outcome, Raised, outcome_of, unknown_kind, unreadable
 from handlers._payload import PayloadError, check_payload, decode_payload
@@ -254,7 +256,7 @@ class Inline:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes")}
+                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes", "set_off_by", "traceparent")}
                 ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit, **own)
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
@@ -267,7 +269,7 @@ class Inline:
         ran = Ran(EXPIRED)
         before = len(self.jobs)
         doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
-        with contextlib.suppress(_Undo), self.connection.transaction():
+        with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
             ran = run_payload(handler, payload, doors=doors, **fields)
             if doors.completed is not None:
                 ran = Ran(doors.completed, ran.progress)
@@ -275,6 +277,17 @@ class Inline:
                 del self.jobs[before:]
                 raise undo
         return ran
+
+    @contextlib.contextmanager
+    def _known(self, fields: dict[str, Any]) -> Iterator[None]:
+        """What is enqueued meanwhile was set off by the job of these fields, if they are of one that was enqueued."""
+        job = fields.get("id")
+        here = None if job is None else _origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
+        before = _origin.ask(lambda: here)
+        try:
+            yield
+        finally:
+            _origin.forget(before)
 
 
 class _InlineDoors:
@@ -334,12 +347,10 @@ def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inli
     ...     receipt.enqueue(order_id=7)
     ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
-    before = _client._default  # noqa: SLF001  # to put it back
-    with psycopg.connect(find_dsn(dsn)) as connection:
+    with keeping_default(), psycopg.connect(find_dsn(dsn)) as connection:
         watching = Inline(connection, schema)
         configure(client=watching.client)
         try:
             yield watching
         finally:
-            _client._default = before  # noqa: SLF001
             connection.rollback()

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from handlers import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
-from handlers import _client as module
+from handlers import _default as module
 from handlers._pytest import jobherd_inline  # noqa: F401  # the fixture under test
 from handlers.testing import inline, run, run_payload
 
@@ -134,6 +134,14 @@ def test_what_handlers_enqueue_can_be_looked_at_and_run(jobherd_inline):  # noqa
     assert jobherd_inline.connection.execute("SELECT count(*), min(queue) FROM jobherd.jobs").fetchone() == (3, "other")
 
 
+def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F811
+    second.enqueue(number=0)
+    job = jobherd_inline.client.enqueue("demo:first", {"count": 1})
+    jobherd_inline.drain([first, second])
+    rows = jobherd_inline.connection.execute("SELECT set_off_by FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id").fetchall()
+    assert rows == [(None,), (job,)]
+
+
 def test_retries_are_run_as_often_as_asked(jobherd_inline):  # noqa: F811
     say.enqueue("exit")
     (job,) = jobherd_inline.drain([say], attempts=10)
@@ -159,12 +167,12 @@ def test_a_kind_that_no_handler_is_given_for_is_given_back(jobherd_inline):  # n
 
 
 def test_everything_is_undone_at_the_end(database):
-    before = module._default
+    before = module._chosen
     with inline(database) as jobs:
         third.enqueue()
         enqueue_on(jobs.connection, "demo:third")
         assert jobs.connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (2,)
-    assert module._default is before
+    assert module._chosen is before
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
 

@@ -37,9 +37,9 @@ SCOPES: Final = ("queue", "kind", "all")
 
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     """Return what the page shows."""
-    bounds = {"most": MOST, "queues": QUEUES}
+    bounds: dict[str, Any] = {"most": MOST, "queues": QUEUES, "names": []}
     queues: dict[str, dict[str, Any]] = {}
-    for row in await db.rows("name_queues", {"queues": QUEUES}):
+    for row in await db.rows("name_queues", bounds):
         _of(queues, row["queue"])
     for name in ("ready", "scheduled", "running"):
         for row in await db.rows(f"measure_{name}", bounds):
@@ -53,7 +53,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
         else:
             others.append(gate)
     tenants: dict[str, dict[str, Any]] = {}
-    for row in await db.rows("measure_tenants", {"most": SAMPLE, "tenants": TENANTS}):
+    for row in await db.rows("measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
         one = tenants.setdefault(row["tenant"] or "(all others)", dict.fromkeys(("ready", "scheduled", "running"), 0))
         one[row["state"]] += row["jobs"]
     return {

@@ -118,7 +118,7 @@ class Executor:
         self._started = 0.0
         self._transactions = transactions
         transactions.executor = self
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.of_kind(kind)) for kind, handler in handlers.items()}
         self._hooks = hooks
         self._board = board
         self._notice = notice

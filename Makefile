@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema bench bench-peers bench-page faults model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema bench bench-peers bench-page faults machines model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -71,6 +71,10 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.batches
 	$(BIN)/python -m tests.faults.tables
 	$(BIN)/python -m tests.faults.caps
+
+machines: $(VENV)/.ready  ## the parent's policies under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
+	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.machines --queue --moves 10000 $(if $(SEED),--seed $(SEED))
 
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)

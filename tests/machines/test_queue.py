@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.machines.queue import NAMES, play
 from tests.support.queue import Queue
 
-MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_size=5, max_size=60)
+MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_size=40, max_size=80)
 
 
 def test_whatever_is_asked(database):

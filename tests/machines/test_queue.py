@@ -12,7 +12,7 @@ MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_si
 
 
 def test_whatever_is_asked(database):
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(MOVES)
     def played(moves):
         play(queue, moves)

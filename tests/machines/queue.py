@@ -297,7 +297,8 @@ class Model:
         return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
 
     def move_cancel(self, n: int) -> None:
-        if (job := self.any_job(n)) is None:
+        running = [job for job in self.jobs.values() if job.place == "running"]
+        if (job := running[n // 2 % len(running)] if running and n % 2 else self.any_job(n)) is None:
             return
         answer = self.queue.cancel(job.id)
         if job.place in ("ready", "scheduled"):
@@ -425,8 +426,6 @@ class Model:
 
     def move_reclaim(self, n: int) -> None:
         """A supervisor is dead, and the other one takes over."""
-        if n % 3:
-            return
         dead, living = self.supervisors if n % 2 else self.supervisors[::-1]
         theirs = [child for child in self.children if child.supervisor == dead and child.registered]
         jobs = [job for child in theirs for claim in child.claims for job in claim.jobs]

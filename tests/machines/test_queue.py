@@ -1,8 +1,11 @@
-"""The job's states are what the model says, whatever is asked in whichever order. Seeds of one's own: `python -m tests.machines --queue`."""
+"""The job's states are what the model says, whatever is asked in whichever order.
+
+Shrinking asks the server for minutes, so it is left to `python -m tests.machines --queue`, which also takes seeds of one's own.
+"""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.machines.queue import NAMES, play
@@ -12,7 +15,9 @@ MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9999)), min_si
 
 
 def test_whatever_is_asked(database):
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=30, phases=[Phase.generate], deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(MOVES)
     def played(moves):
         play(queue, moves)

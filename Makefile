@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema bench bench-peers bench-page faults machines model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points machines model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -42,7 +42,7 @@ chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
 
 screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
-	$(BIN)/python docs/screenshots.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)
 
 promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
 	@mkdir -p .bench && rm -f .bench/promises
@@ -51,6 +51,11 @@ promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
+
+alerts: $(VENV)/.ready  ## the alert rules and the dashboard, with promtool, which is fetched from Debian if it is not installed
+	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { mkdir -p .bench/prometheus && cd .bench/prometheus \
+		&& apt-get update -qq && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; }
+	$(BIN)/python -m pytest -q tests/docs/test_alerts.py
 
 bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)
 	$(BIN)/python -m tests.bench $(BENCH)
@@ -71,6 +76,10 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.batches
 	$(BIN)/python -m tests.faults.tables
 	$(BIN)/python -m tests.faults.caps
+	$(BIN)/python -m tests.faults.points --times 3 --parents 1
+
+points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
+	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)
 
 machines: $(VENV)/.ready  ## the parent's policies under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
 	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))

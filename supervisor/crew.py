@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
-from supervisor.fleet import Exit, Slot, State
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import OomWatch, examine
+from supervisor.slot import End, Exit, Slot, State
 from supervisor.undertaker import Case
-from workers.board import Board, Notice, Now, Phase
+from workers.board import Board, Now, Phase
 from workers.link import Inbox, nudge
 from workers.output import digest
 from workers.settle import Finished, settlement
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from supervisor.fleet import Fleet
     from supervisor.plan import Action
     from supervisor.signals import SignalPipe
+    from workers.notice import Notice
     from workers.seat import ChildSettings
 
 log = logging.getLogger("jobherd.supervisor")
@@ -139,7 +140,7 @@ class Crew:
         record = board.now() or Now(Phase.BOOTING)
         if record.runs and board.begun != record.job:
             record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
-        policy = board.policy(record.kind)
+        policy = board.tally.policy(record.kind)
         slot.now = record
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
@@ -151,6 +152,10 @@ class Crew:
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
         log.log(
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
+        )
+        told = "It was asked to leave, and left." if death.cause in ("left", "worn") else report.sentence
+        self._fleet.explained(
+            slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else "")
         )
         self._end_strays()
         self._heirs_until = now + HEIRS
@@ -182,7 +187,7 @@ class Crew:
             record = board.now()
             rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
             self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
-            slot.exclusive = bool(slot.now.job) and board.policy(slot.now.kind).exclusive
+            slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
 
     def look_who_is_idle(self) -> None:
         """Look at the idle flags alone, until enough are found for the calls there are."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisor.fleet import Death
+    from supervisor.slot import Death
     from workers.board import Board, Now
 
 

@@ -1,7 +1,8 @@
 """The keeper: what must be done in time, but not by the parent, who must never wait for the database.
 
 It makes due jobs ready, opens gates whose time has come, gives back running jobs that nobody holds, keeps the partitions of the past,
-clears dead rows away, copies what running jobs say of their progress from the boards, and counts what has ended for the charts. Its main work has a time to the millisecond, so
+clears dead rows away, forgets old orders and notes of the audit, copies what running jobs say of their progress from the boards, and counts
+what has ended into the rollup. Its main work has a time to the millisecond, so
 nothing that may take long is begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
@@ -128,6 +129,8 @@ class Keeper:
             self._session.run("drop_progress")
             while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
                 continue
+            while self._session.run("drop_orders", {"most": MOST})[0][0] >= MOST and not self._wake.dismissed:
+                continue
             self._warn_of_transactions()
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
@@ -196,6 +199,7 @@ class Keeper:
             return
         self._parted = True
         self._session.run("drop_demands")
+        self._forget_audit()
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
 
@@ -217,6 +221,11 @@ class Keeper:
             for step, coarser, older in STEPS:
                 self._session.run("coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
             self._session.run("drop_rollup", {"days": max(KEEP_DAYS, self._seat.settings.keep_failed_max)})
+
+    def _forget_audit(self) -> None:
+        if keep := self._seat.settings.audit_keep:
+            while self._session.count("drop_audit", {"most": MOST, "keep": keep}) >= MOST and not self._wake.dismissed:
+                continue
 
     def _clear_away(self) -> None:
         """Vacuum the tables that turn over, where it pays and no due job is made to wait for it."""
@@ -249,7 +258,7 @@ class Keeper:
 def _progress_on(board: Board) -> tuple[int, int, bytes] | None:
     """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
     before = board.now()
-    if before is None or before.phase is not Phase.RUNNING or not before.job or board.policy(before.kind).table:
+    if before is None or before.phase is not Phase.RUNNING or not before.job or board.tally.policy(before.kind).table:
         return None  # a record's number may be a job's as well, who would be shown its progress
     text = board.progress()
     after = board.now()

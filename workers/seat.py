@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
 
 
 MARKER: Final = "JOBHERD_CHILD"
@@ -79,6 +80,8 @@ class ChildSettings:
     webhook_timeout: float = 10.0
     metrics_tenants: int = 0
     """How many tenants the metrics show by name."""
+    audit_keep: float = 0.0
+    """How many seconds a note of the audit is kept; 0: for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +105,4 @@ class Seat:
     output: tuple[int, int] | None = None
     """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
     boards: tuple[Board, ...] = ()
-    """Every slot's page, for the kinds that look at all of them (keeper, web); else empty."""
+    """Every slot's board, for the kinds that look at all of them (keeper, web); else empty."""

@@ -20,9 +20,11 @@ _PAUSE_MOST: Final = 60.0
 _EASE: Final = 100.0
 """A look takes at most this part of the keeper's time, up to the longest pause."""
 _HASTE: Final = 10.0
-"""The same while something is left over: the past before the first look, hours without a keeper."""
+_HASTE_LEAST: Final = 0.5
+"""The same while something is left over, the past before the first look or hours without a keeper; and so many seconds at least."""
 _SPAN: Final = 300.0
-_SPAN_MOST: Final = 86400.0
+_SPAN_MOST: Final = 8 * 86400.0
+_GROWTH: Final = 8.0
 _LONG: Final = 0.25
 _SHORT: Final = 0.05
 """Seconds that a look takes."""
@@ -53,5 +55,5 @@ class Looks:
         if took > _LONG:
             self.span = max(_PAUSE_MOST + 2 * LAG, self.span / 2)  # less than from one look to the next would always leave something over
         elif took < _SHORT and behind:
-            self.span = min(_SPAN_MOST, self.span * 2)
-        self.pause = _HASTE * took if behind else min(_PAUSE_MOST, max(_PAUSE, _EASE * took))
+            self.span = min(_SPAN_MOST, self.span * _GROWTH)
+        self.pause = max(_HASTE_LEAST, _HASTE * took) if behind else min(_PAUSE_MOST, max(_PAUSE, _EASE * took))

@@ -157,7 +157,7 @@ def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
     queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || n % 3 FROM generate_series(1, 60000) AS n")
     queue.run("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'a:b', now() + n * interval '1 s' FROM generate_series(1, 60000) AS n")
     queue.run("VACUUM ANALYZE jobherd.ready, jobherd.scheduled")
-    bounds = {"most": 10_000, "queues": 12, "hours": 24}
+    bounds = {"most": 10_000, "queues": 12, "hours": 24, "names": []}
     for name in (
         "measure_ready",
         "measure_scheduled",
@@ -193,12 +193,12 @@ def test_queues_are_named_once_and_the_deepest_comes_first():
     held = {
         "ready": [{"queue": "b", "jobs": 3, "capped": False, "oldest": 1.5}],
         "scheduled": [{"queue": "b", "jobs": 10, "capped": True, "oldest": 0.0}],
-        "running": [{"queue": "c", "jobs": 1, "capped": False, "oldest": 4.0}],
+        "running": [{"queue": "c", "jobs": 1, "capped": False, "oldest": 4.0}, {"queue": None, "jobs": 5, "capped": False, "oldest": 4.0}],
     }
     rows = queues_of(held, {"a": True, "idle": False})
-    assert [row["queue"] for row in rows] == ["b", "c", "a"]
+    assert [row["queue"] for row in rows] == ["b", "(other)", "c", "a"]
     assert (rows[0]["scheduled"], rows[0]["scheduled_capped"], rows[0]["oldest"]) == (10, True, 1.5)
-    assert (rows[2]["ready"], rows[2]["oldest"], rows[2]["paused"]) == (0, None, True)
+    assert (rows[3]["ready"], rows[3]["oldest"], rows[3]["paused"]) == (0, None, True)
 
 
 def test_a_kind_of_which_nothing_ended_divides_by_nothing():

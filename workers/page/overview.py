@@ -24,8 +24,10 @@ MOST: Final = 10_000
 """Rows that are counted of a queue and state: a backlog of millions costs no more to look at than one of thousands."""
 SHOWN: Final = 12
 """Queues, claims and failures that are shown."""
-BOUNDS: Final = {"most": MOST, "queues": SHOWN}
+BOUNDS: Final = {"most": MOST, "queues": SHOWN, "names": []}
 STATES: Final = ("ready", "scheduled", "running")
+OTHERS: Final = "(other)"
+"""The queues that are not shown by name; none can be called so."""
 AHEAD: Final = 24
 """Hours."""
 ENDED: Final = (Series("completed", "completed", "accent"),)
@@ -89,13 +91,13 @@ def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> 
     >>> queues_of({"ready": [{"queue": "mail", "jobs": 3, "capped": False, "oldest": 1.5}]}, {"mail": True})[0]["ready"]
     3
     """
-    names = {row["queue"] for rows in found.values() for row in rows} | {name for name, paused in known.items() if paused}
+    names = {row["queue"] or OTHERS for rows in found.values() for row in rows} | {name for name, paused in known.items() if paused}
     rows = {name: {"queue": name, "paused": known.get(name, False), "oldest": None} for name in names}
     for state, held in found.items():
         for row in held:
-            rows[row["queue"]] |= {state: row["jobs"], f"{state}_capped": row["capped"]}
+            rows[row["queue"] or OTHERS] |= {state: row["jobs"], f"{state}_capped": row["capped"]}
             if state == "ready":
-                rows[row["queue"]]["oldest"] = row["oldest"]
+                rows[row["queue"] or OTHERS]["oldest"] = row["oldest"]
     for row in rows.values():
         for state in STATES:
             row.setdefault(state, 0)
@@ -107,7 +109,7 @@ def total_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Return how many jobs these queues hold together, whether it may be more, and the age of the oldest."""
     return {
         "jobs": sum(row["jobs"] for row in rows),
-        "capped": any(row["capped"] for row in rows) or len(rows) >= SHOWN,
+        "capped": any(row["capped"] for row in rows),
         "oldest": max((row["oldest"] for row in rows), default=None),
     }
 

@@ -29,7 +29,7 @@ QUICK = {
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
     "rollup": "--jobs 50000 --runs 2",
-    "watched": "--children 8 --pairs 2 --jobs 20000",
+    "watched": "--jobs 20000 --children 8 --pairs 2",
 }
 """Every measurement, in order, and how to have it quickly."""
 WIDE = {"scale": "--most 16 --rounds 1 --seconds 0.5", "layouts": "--jobs 20000 --rounds 1"}

@@ -137,6 +137,8 @@ class Slot:
     """Under which reading of the code."""
     reserved: str = ""
     """The one queue that its child serves; empty: all that are asked for."""
+    code_version: str = ""
+    """Of the application's code that its child runs, as far as it is known."""
     forked_at: float = 0.0
     ready_at: float = 0.0
     failures: int = 0
@@ -194,6 +196,8 @@ class Exit:
     """Peak memory in bytes."""
     user: float = 0.0
     system: float = 0.0
+    oom: bool = False
+    """The kernel killed it for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +523,8 @@ class Fleet:
             return "worn"
         if exit_.code == EXIT_HANDLERS and slot.ready_at < slot.forked_at:
             return "handlers"
+        if exit_.oom:
+            return "oom"
         return "signal" if exit_.signal else "exit"
 
     def _handlers_broken(self, slot: Slot) -> None:

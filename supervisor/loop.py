@@ -26,6 +26,7 @@ from supervisor.kinds import RESETTER
 from supervisor.manager import ServiceManager
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
+from supervisor.sampler import Sampler
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.version import VERSION
@@ -80,6 +81,7 @@ class Supervisor:
             fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
+        self.sampler = Sampler(self.fleet, self.crew.boards, host=self.me.host)
         self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
         self.bulletin = Bulletin(
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
@@ -108,13 +110,13 @@ class Supervisor:
         """Take one turn of the loop."""
         now = time.monotonic()
         self._others_at = self._others_at or self._wake_at(now)
-        due = min(self._others_at, self.crew.look_for_late_at)
+        due = min(self._others_at, self.crew.look_for_late_at, self.sampler.at)
         ready = self.selector.select(max(due - now, 0.0))
         now = time.monotonic()
         if not ready and now < self._others_at:
             self.notice.loop_at = now
             self.crew.look_for_late(now)
-            if not any(slot.late for slot in self.fleet.alive()):
+            if not self.sampler.step(now) and not any(slot.late for slot in self.fleet.alive()):
                 return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
         self._others_at = 0.0
         self.notice.loop_at = now
@@ -140,6 +142,7 @@ class Supervisor:
         self._poll(now)  # before the look: who is idle is looked at for the sake of a call
         self.crew.look(now)
         self.crew.look_for_late(now)
+        self.sampler.step(now)
         self.undertaker.step(now)
         self._check_empty(now)
         todo = plan(self.fleet, now)

@@ -26,10 +26,15 @@ BEGIN
 END $$;
 
 CREATE FUNCTION jobherd.cancel(job_id bigint) RETURNS text
+    LANGUAGE sql
+    AS $$ SELECT jobherd.cancel_as(job_id, NULL) $$;
+
+CREATE FUNCTION jobherd.cancel_as(job_id bigint, actor text, reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql
     AS $$
 DECLARE
     answer text;
+    did    boolean := false;
 BEGIN
     IF row_security_active('jobherd.ready'::regclass) THEN
         RETURN jobherd.cancel_own(job_id);
@@ -49,12 +54,14 @@ BEGIN
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
+            did := true;
             PERFORM pg_notify('jobherd_done', job_id || '=' || answer);
         ELSE
             -- The whole batch is found through its jobs: running is as small as the fleet.
             UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
              WHERE EXISTS (SELECT FROM unnest(jobs) AS j WHERE j.id = job_id);
             IF FOUND THEN
+                did := true;
                 answer := 'cancelling';
                 PERFORM pg_notify('jobherd_jobs', '@cancel');
             END IF;
@@ -64,6 +71,9 @@ BEGIN
         END IF;
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
+    IF did THEN
+        PERFORM jobherd.note_unless_noted(actor, 'cancel', jsonb_build_object('job', job_id), reason);
+    END IF;
     RETURN answer;
 END $$;
 
@@ -533,6 +543,12 @@ BEGIN
     RETURN job.id;
 END $_$;
 
+CREATE FUNCTION jobherd.gate_as_target(scope text, name text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT jsonb_build_object(scope, CASE WHEN scope = 'all' THEN 'everything' ELSE name END)
+$$;
+
 CREATE FUNCTION jobherd.gate_of(what text, queue text, kind text, OUT scope text, OUT name text) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -673,6 +689,75 @@ BEGIN
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
 
+CREATE FUNCTION jobherd.note_audit(actor text, action text, target jsonb DEFAULT '{}'::jsonb, reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    noted bigint;
+BEGIN
+    INSERT INTO jobherd.audit (actor, role, action, target, reason)
+    VALUES (left(coalesce(nullif(note_audit.actor, ''), session_user), 200), session_user, left(coalesce(note_audit.action, '?'), 100),
+            coalesce(note_audit.target, '{}'), left(nullif(note_audit.reason, ''), 2000))
+    RETURNING id INTO noted;
+    PERFORM set_config('jobherd.noted', 'yes', true);
+    RETURN noted;
+END $$;
+
+CREATE FUNCTION jobherd.note_unless_noted(actor text, action text, target jsonb, reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF current_setting('jobherd.noted', true) IS DISTINCT FROM 'yes' THEN
+        INSERT INTO jobherd.audit (actor, role, action, target, reason)
+        VALUES (left(coalesce(nullif(note_unless_noted.actor, ''), session_user), 200), session_user, note_unless_noted.action,
+                note_unless_noted.target, left(nullif(note_unless_noted.reason, ''), 2000));
+    END IF;
+END $$;
+
+CREATE FUNCTION jobherd."order"(supervisor bigint, name text, arguments jsonb DEFAULT '{}'::jsonb, asked_by text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    whom   CONSTANT bigint := supervisor;
+    what   CONSTANT text := name;
+    given  CONSTANT jsonb := coalesce(arguments, '{}');
+    who    CONSTANT text := left(coalesce(nullif(asked_by, ''), session_user), 200);
+    why    CONSTANT text := reason;
+    place text;
+    number bigint;
+BEGIN
+    IF what IS NULL OR what !~ '^[a-z][a-z_]{0,39}$' THEN
+        RAISE EXCEPTION 'jobherd.order: name % is not a word like "drain"', coalesce(quote_literal(left(what, 120)), 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example drain, add, remove, reload, report.';
+    ELSIF jsonb_typeof(given) <> 'object' OR octet_length(given::text) > 10000 THEN
+        RAISE EXCEPTION 'jobherd.order: arguments must be a JSON object of at most 10,000 bytes' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT s.host || '/' || s.pid INTO place FROM jobherd.supervisors s WHERE s.id = whom AND s.lease_until > clock_timestamp();
+    IF place IS NULL THEN
+        RAISE EXCEPTION 'jobherd.order: supervisor % is not there: it has left, or its lease has lapsed', coalesce(whom::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'jobherd fleet lists those that are.';
+    END IF;
+    IF what = 'report' THEN
+        SELECT o.id INTO number FROM jobherd.orders o
+         WHERE o.supervisor = whom AND o.name = 'report' AND o.asked_at > clock_timestamp() - interval '1 s'
+         ORDER BY o.id DESC LIMIT 1;
+        IF number IS NOT NULL THEN RETURN number; END IF;
+    END IF;
+    IF (SELECT count(*) FROM (SELECT FROM jobherd.orders o WHERE o.supervisor = whom AND o.done_at IS NULL LIMIT 100) AS open) >= 100 THEN
+        RAISE EXCEPTION 'jobherd.order: supervisor % has 100 orders that it has not answered yet', whom
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Wait until it has; what it has not taken is refused after 30 s.';
+    END IF;
+    INSERT INTO jobherd.orders (supervisor, name, arguments, asked_by) VALUES (whom, what, given, who) RETURNING id INTO number;
+    IF what <> 'report' THEN
+        PERFORM jobherd.note_unless_noted(who, what, given || jsonb_build_object('supervisor', whom, 'process', place, 'order', number), why);
+    END IF;
+    PERFORM pg_notify('jobherd_jobs', '@order:' || whom);
+    RETURN number;
+END $_$;
+
 CREATE FUNCTION jobherd.own_tenants() RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -700,6 +785,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT gates_pkey DO UPDATE
        SET paused_at = coalesce(g.paused_at, excluded.paused_at), paused_by = excluded.paused_by,
            reason = coalesce(excluded.reason, g.reason), resume_at = excluded.resume_at;
+    PERFORM jobherd.note_unless_noted(pause.actor, 'pause',
+        jobherd.gate_as_target(gate.scope, gate.name) || jsonb_strip_nulls(jsonb_build_object('resume_at', pause.resume_at)), pause.reason);
     RETURN NOT coalesce(paused, false);
 END $$;
 
@@ -712,25 +799,37 @@ CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
                    WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
 $$;
 
-CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text) RETURNS boolean
+CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 DECLARE
     gate record;
+    did  boolean;
 BEGIN
     SELECT * INTO gate FROM jobherd.gate_of('resume', queue, kind);
     UPDATE jobherd.gates g SET paused_at = NULL, paused_by = NULL, reason = NULL, resume_at = NULL
      WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NOT NULL AND g.max_running IS NOT NULL;
-    IF FOUND THEN RETURN true; END IF;
-    DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NULL;
-    RETURN FOUND;
+    did := FOUND;
+    IF NOT did THEN
+        DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NULL;
+        did := FOUND;
+    END IF;
+    IF did THEN
+        PERFORM jobherd.note_unless_noted(resume.actor, 'resume', jobherd.gate_as_target(gate.scope, gate.name), resume.reason);
+    END IF;
+    RETURN did;
 END $$;
 
 CREATE FUNCTION jobherd.retry(job_id bigint) RETURNS text
+    LANGUAGE sql
+    AS $$ SELECT jobherd.retry_as(job_id, NULL) $$;
+
+CREATE FUNCTION jobherd.retry_as(job_id bigint, actor text, reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql
     AS $$
 DECLARE
     answer text;
+    did    boolean := false;
 BEGIN
     IF row_security_active('jobherd.ready'::regclass) THEN
         RETURN jobherd.retry_own(job_id);
@@ -759,6 +858,7 @@ BEGIN
               FROM over
             RETURNING 'ready' INTO answer;
         END IF;
+        did := answer IS NOT NULL;
         IF answer IS NULL THEN
             SELECT 'ready' INTO answer FROM jobherd.ready WHERE id = job_id;
         END IF;
@@ -767,6 +867,9 @@ BEGIN
         END IF;
         EXIT WHEN answer IS NOT NULL;
     END LOOP;
+    IF did THEN
+        PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_build_object('job', job_id), reason);
+    END IF;
     RETURN answer;
 END $$;
 
@@ -823,6 +926,10 @@ BEGIN
         UPDATE jobherd.gates g SET max_running = NULL, capped_at = NULL, capped_by = NULL
          WHERE g.scope = gate.scope AND g.name = gate.name AND g.max_running IS NOT NULL AND g.paused_at IS NOT NULL;
         DELETE FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NULL;
+    END IF;
+    IF set_cap.max_running IS DISTINCT FROM before THEN
+        PERFORM jobherd.note_unless_noted(set_cap.actor, 'cap',
+            jobherd.gate_as_target(gate.scope, gate.name) || jsonb_build_object('max_running', set_cap.max_running, 'before', before), NULL);
     END IF;
     RETURN before;
 END $$;
@@ -926,6 +1033,25 @@ CREATE TABLE jobherd.attempts_default (
     ran_on text,
     usage jsonb,
     post_mortem jsonb
+);
+
+CREATE TABLE jobherd.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    actor text NOT NULL,
+    role name NOT NULL,
+    action text NOT NULL COLLATE pg_catalog."C",
+    target jsonb DEFAULT '{}'::jsonb NOT NULL,
+    reason text
+);
+
+ALTER TABLE jobherd.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE TABLE jobherd.gates (
@@ -1111,7 +1237,9 @@ CREATE TABLE jobherd.supervisors (
     version text NOT NULL,
     started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     beat_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    lease_until timestamp with time zone NOT NULL
+    lease_until timestamp with time zone NOT NULL,
+    facts jsonb,
+    facts_at timestamp with time zone
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
@@ -1296,6 +1424,30 @@ CREATE TABLE jobherd.migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE jobherd.orders (
+    id bigint NOT NULL,
+    supervisor bigint NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    arguments jsonb DEFAULT '{}'::jsonb NOT NULL,
+    asked_by text NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    taken_at timestamp with time zone,
+    done_at timestamp with time zone,
+    answer jsonb,
+    error text,
+    CONSTRAINT orders_name_is_a_word CHECK ((name ~ '^[a-z][a-z_]{0,39}$'::text)),
+    CONSTRAINT orders_say_how_they_ended CHECK (((done_at IS NULL) = ((answer IS NULL) AND (error IS NULL))))
+);
+
+ALTER TABLE jobherd.orders ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.orders_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE jobherd.parked (
 )
 INHERITS (jobherd.ready)
@@ -1396,6 +1548,9 @@ ALTER TABLE ONLY jobherd.parked ALTER COLUMN queue SET DEFAULT 'default'::text;
 
 ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
 
+ALTER TABLE ONLY jobherd.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);
 
@@ -1416,6 +1571,9 @@ ALTER TABLE ONLY jobherd.logs
 
 ALTER TABLE ONLY jobherd.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (area, version);
+
+ALTER TABLE ONLY jobherd.orders
+    ADD CONSTRAINT orders_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
@@ -1439,6 +1597,10 @@ CREATE INDEX attempts_by_job ON ONLY jobherd.attempts USING btree (job, token);
 
 CREATE INDEX attempts_default_job_token_idx ON jobherd.attempts_default USING btree (job, token);
 
+CREATE INDEX audit_by_action ON jobherd.audit USING btree (action, id);
+
+CREATE INDEX audit_by_actor ON jobherd.audit USING btree (actor, id);
+
 CREATE INDEX history_by_end ON ONLY jobherd.history USING brin (finished_at) WITH (autosummarize='on');
 
 CREATE INDEX history_by_id ON ONLY jobherd.history USING btree (id);
@@ -1452,6 +1614,8 @@ CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (st
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
 
 CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
+
+CREATE INDEX orders_of_supervisor ON jobherd.orders USING btree (supervisor, id);
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 

@@ -10,7 +10,7 @@ Because no user code ever runs here, nothing a handler does can stop the parent 
   everything else and decides nothing.
 
 How to read it: `kinds.py` (which children there are), `fleet.py`, `plan.py`, then `loop.py` with `spawn.py`, `crew.py`, `signals.py`, `courier.py`,
-`hearing.py` (when producers must notify us), `lease.py` and `undertaker.py` (what becomes of a dead child's jobs) as its hands.
-`postmortem.py` finds the sentence that explains a death, with `oom.py` and `revision.py`; `sampler.py` asks living children where they are.
-`settings.py` and `cli/` are the way in from outside.
+`hearing.py` (when producers must notify us), `orders.py` (what operators want of it), `lease.py` and `undertaker.py` (what becomes of a dead child's
+jobs) as its hands. `bulletin.py` and `facts.py` say what it knows. `postmortem.py` finds the sentence that explains a death, with `oom.py` and
+`revision.py`; `sampler.py` asks living children where they are. `settings.py` and `cli/` are the way in from outside.
 """

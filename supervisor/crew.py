@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
-from supervisor.fleet import Exit, Rung, Slot, State
+from supervisor.fleet import End, Exit, Rung, Slot, State
 from supervisor.oom import OomWatch
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import examine
@@ -170,6 +170,10 @@ class Crew:
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
         log.log(
             level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
+        )
+        told = "It was asked to leave, and left." if death.cause in ("left", "worn") else report.sentence
+        self._fleet.explained(
+            slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else "")
         )
         self._end_strays()
         self._heirs_until = now + HEIRS

@@ -7,7 +7,7 @@ Nothing here makes a system call, reads a clock or decides anything: the loop te
 from __future__ import annotations
 
 import signal
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -168,6 +168,9 @@ class Slot:
     """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
     jobs_limit: float = 0.0
     age_limit: float = 0.0
+    restarts: int = 0
+    """How many children have sat here, beside the first."""
+    last_end: End | None = None
 
     @property
     def name(self) -> str:
@@ -217,6 +220,19 @@ class Death:
     age: float
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a child ended, for people."""
+
+    name: str
+    pid: int
+    cause: str
+    sentence: str
+    at: float
+    job: int = 0
+    job_kind: str = ""
+
+
 class Fleet:
     """All slots, and what is known beside them."""
 
@@ -256,6 +272,8 @@ class Fleet:
         """Deaths whose jobs are not given back yet."""
         self.exit_code: int | None = None
         self.deaths: Counter[str] = Counter()
+        self.ends: deque[End] = deque(maxlen=10)
+        """The latest that nobody had asked for, oldest first."""
         self.respawns = 0
         self.last_told = float("-inf")
         self.reloading = False
@@ -341,6 +359,7 @@ class Fleet:
         """A process fills the slot. `jitter` in -1..1 spreads its limits, so that not all are replaced in one moment."""
         if slot.forked_at:
             self.respawns += 1
+            slot.restarts += 1
         slot.state, slot.since, slot.forked_at = State.BOOTING, now, now
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
@@ -480,6 +499,12 @@ class Fleet:
         slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
+
+    def explained(self, slot: Slot, end: End) -> None:
+        """It is known how the last child of a slot ended."""
+        slot.last_end = end
+        if end.cause not in ("left", "worn"):
+            self.ends.append(end)
 
     def database_given_up(self, now: float) -> None:
         """The database did not answer as often as `db_retry_max_attempts` allows: leave, as after a TERM, but not with 0."""

@@ -2,7 +2,8 @@
 
 Within one turn the order is fixed: notifications, reports, and only then deaths, for a child's last report may be in the same batch as
 its death, and a reaped child is forgotten. The loop never waits for anything but the selector. Its hands are `crew.py` (processes),
-`courier.py` with `registration.py`, `hearing.py` and `undertaker.py` (the database), `bulletin.py` (what is said of it all).
+`courier.py` with `registration.py`, `hearing.py`, `orders.py` and `undertaker.py` (the database), `bulletin.py` and `facts.py` (what is said
+of it all).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from supervisor import lease, spawn
 from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
+from supervisor.facts import Facts
 from supervisor.fleet import Course, Fleet, Limits, State
 from supervisor.hearing import Hearing
 from supervisor.kinds import RESETTER
 from supervisor.manager import ServiceManager
+from supervisor.orders import MEANT, Asked, Orders, Refused, objection
 from supervisor.plan import NEVER, Finish, Fork, nudges, plan
 from supervisor.registration import Registration
 from supervisor.sampler import Sampler
@@ -67,7 +70,8 @@ class Supervisor:
             retry_initial=settings.db_retry_initial,
             retry_max=settings.db_retry_max,
         )
-        self.registration = Registration(self.courier, self.fleet, self.notice, me=self.me, lease=settings.lease)
+        self.registration = Registration(self.courier, self.fleet, self.notice, me=self.me, lease=settings.lease, beaten=self._beaten)
+        self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
         self.undertaker = Undertaker(self.courier, host=self.me.host, closed=self._buried)
         self.manager = ServiceManager()
         self.lookup: spawn.Lookup | None = None
@@ -86,6 +90,8 @@ class Supervisor:
         self.bulletin = Bulletin(
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
         )
+        self.facts = Facts(self.courier, self.fleet, self.registration, self.crew.boards, self.orders, queues=lambda: self.settings.served)
+        self.orders.trades["report"] = self.facts.report
         self._courier_fd = -1
         self._courier_epoch = 0
         self._courier_events = 0
@@ -145,6 +151,8 @@ class Supervisor:
         self.sampler.step(now)
         self.undertaker.step(now)
         self._check_empty(now)
+        self.orders.step(now)  # before the plan: what is ordered is to be done in this turn
+        self.facts.step(now)
         todo = plan(self.fleet, now)
         self._plan_at = todo.wake_at
         for action in todo.actions:
@@ -175,6 +183,8 @@ class Supervisor:
             self.undertaker.wake_at(),
             self.crew.look_at(),
             self.bulletin.wake_at(),
+            self.orders.wake_at(),
+            self.facts.wake_at(),
             empty,
             self._poll_at,
             now + 1.0,
@@ -284,6 +294,8 @@ class Supervisor:
                 self.notice.bump()
             elif note == "@cancel":
                 self.registration.look_for_cancels()
+            elif note.startswith("@order:"):
+                self.orders.heard(note)
             elif note.startswith("@refused:"):
                 if note != self._refused:  # it may be refused twice a second for hours
                     log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
@@ -300,14 +312,38 @@ class Supervisor:
             for line in self.bulletin.describe(now):
                 log.info("%s", line)
             return
-        before = self.fleet.course
+        log.info("got %s", signal.Signals(signum).name)
+        self._told(signum, now)
+
+    def _told(self, signum: int, now: float) -> str:
+        """Note what somebody wants, by a signal or an order; return what went wrong with it, or nothing."""
+        before, problem = self.fleet.course, ""
         if signum == signal.SIGHUP:
             self.manager.reloading()
-            self._read_settings()
+            problem = self._read_settings()
         self.fleet.told(signum, now)
-        log.info("got %s", signal.Signals(signum).name)
         if self.fleet.course is not before:
             self._begin_course()
+        return problem
+
+    def _carry_out(self, order: Asked, now: float) -> dict[str, object]:
+        """Do what an order says as a signal would."""
+        fleet = self.fleet
+        if why := objection(order.name, fleet):
+            raise Refused(why)
+        problem = ""
+        if order.name != "drain" or fleet.course is Course.SERVING:  # a second TERM hands back what runs; a second order to drain does not
+            problem = self._told(MEANT[order.name], now)
+        self.crew.look_now()
+        self.crew.look(now)
+        running = sum(1 for slot in fleet.alive() if slot.now.job)
+        return {"workers": fleet.wanted, "running": running, **({"problem": problem} if problem else {})}
+
+    def _beaten(self, ordered: bool) -> None:  # noqa: FBT001 - the one thing that a beat tells
+        """The lease was renewed."""
+        if ordered:
+            self.orders.look()
+        self.facts.beaten(time.monotonic())
 
     def _begin_course(self) -> None:
         self.notice.draining = True
@@ -323,18 +359,19 @@ class Supervisor:
         }
         log.info(words[self.fleet.course], running)
 
-    def _read_settings(self) -> None:
+    def _read_settings(self) -> str:
         if self._reload is None:
-            return
+            return ""
         try:
             self.settings = self._reload()
         except Exception as problem:
             log.error("the settings do not load, the old ones stay: %s", problem)
-            return
+            return f"the settings do not load, the old ones stay: {problem}"
         self.crew.settings = self.settings.child(dsn=self.crew.settings.dsn)
         self.fleet.limits = limits(self.settings)
         self.fleet.wanted = self.settings.workers
         self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
+        return ""
 
     def _buried(self, case: Case, verdict: Verdict | None, released: list[int]) -> None:
         """The jobs of a dead child are where they belong."""

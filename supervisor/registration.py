@@ -16,6 +16,8 @@ from supervisor.courier import Answer, Courier, Link
 from supervisor.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from supervisor.fleet import Fleet
     from supervisor.lease import Identity
     from workers.board import Notice
@@ -31,14 +33,24 @@ ECHO_PATIENCE: Final = 3.0
 
 
 class Registration:
-    """Drives the supervisor's row. `step` is called each turn."""
+    """Drives the supervisor's row. `step` is called each turn; `beaten` is told of each beat that went well, and whether there are orders."""
 
-    def __init__(self, courier: Courier, fleet: Fleet, notice: Notice, *, me: Identity, lease: float) -> None:
+    def __init__(
+        self,
+        courier: Courier,
+        fleet: Fleet,
+        notice: Notice,
+        *,
+        me: Identity,
+        lease: float,
+        beaten: Callable[[bool], None] = lambda _ordered: None,
+    ) -> None:
         self._courier = courier
         self._fleet = fleet
         self._notice = notice
         self._me = me
         self._lease = lease
+        self._beaten = beaten
         self._epoch = -1
         self._asked = False
         self._beat_at = 0.0
@@ -165,6 +177,7 @@ class Registration:
         self.beats += 1
         if answer:
             self._notice.lease_deadline = sent + self._lease
+            self._beaten(answer[0][2] == "t")
             return
         self._notice.lease_deadline = 0.0
         self._beat_at, self._echo_by = sent, float("inf")

@@ -355,6 +355,12 @@ class Settings:
         "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
         group="Watching", metavar="BYTES",
     )  # fmt: skip
+    audit_keep: float = setting(
+        365 * 86400.0,
+        values.span(86400, 3650 * 86400, zero="for ever"),
+        "How long it is kept who paused, resumed, capped, cancelled, retried, purged or ordered what (`jobherd.audit`).",
+        group="Watching", metavar="TIME",
+    )  # fmt: skip
     metrics_tenants: int = setting(
         0,
         values.whole(1, 1000, zero="none"),
@@ -485,6 +491,7 @@ class Settings:
             webhook_allow=self.webhook_allow,
             webhook_timeout=self.webhook_timeout,
             metrics_tenants=self.metrics_tenants,
+            audit_keep=self.audit_keep,
         )
 
     def _contradictions(self) -> tuple[str, ...]:

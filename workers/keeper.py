@@ -1,7 +1,7 @@
 """The keeper: what must be done in time, but not by the parent, who must never wait for the database.
 
 It makes due jobs ready, opens gates whose time has come, gives back running jobs that nobody holds, keeps the partitions of the past,
-clears dead rows away, and copies what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so
+clears dead rows away, forgets old orders and notes of the audit, and copies what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so
 nothing that may take long is begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
@@ -120,6 +120,8 @@ class Keeper:
             self._session.run("drop_progress")
             while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
                 continue
+            while self._session.run("drop_orders", {"most": MOST})[0][0] >= MOST and not self._wake.dismissed:
+                continue
             self._warn_of_transactions()
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
@@ -184,8 +186,14 @@ class Keeper:
             _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
             return
         self._session.run("drop_demands")
+        self._forget_audit()
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
+
+    def _forget_audit(self) -> None:
+        if keep := self._seat.settings.audit_keep:
+            while self._session.count("drop_audit", {"most": MOST, "keep": keep}) >= MOST and not self._wake.dismissed:
+                continue
 
     def _clear_away(self) -> None:
         """Vacuum the tables that turn over, where it pays and no due job is made to wait for it."""

@@ -81,6 +81,8 @@ class ChildSettings:
     webhook_timeout: float = 10.0
     metrics_tenants: int = 0
     """How many tenants the metrics show by name."""
+    audit_keep: float = 0.0
+    """How many seconds a note of the audit is kept; 0: for ever."""
 
 
 @dataclass(frozen=True, slots=True)

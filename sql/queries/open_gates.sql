@@ -2,7 +2,9 @@
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
-    SELECT CASE d.scope WHEN 'kind' THEN jobherd.resume(kind => d.name) ELSE jobherd.resume(d.name) END FROM due d
+    SELECT CASE d.scope WHEN 'kind' THEN jobherd.resume(kind => d.name, actor => 'keeper', reason => 'it was paused until now')
+                        ELSE jobherd.resume(d.name, actor => 'keeper', reason => 'it was paused until now') END
+      FROM due d
 )
 SELECT (SELECT count(*) FROM resumed) AS opened,
        (SELECT extract(epoch FROM min(g.resume_at) - clock_timestamp())::double precision FROM jobherd.gates g WHERE g.resume_at > clock_timestamp())

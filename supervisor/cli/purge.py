@@ -6,7 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from supervisor.cli import console
+from supervisor.cli.actor import actor
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command, span
 from supervisor.cli.database import session
@@ -47,7 +50,8 @@ def _purge(arguments: argparse.Namespace) -> int:
         deleted = 0
         if total and not arguments.dry_run:
             _ask(arguments, counts)
-            deleted = _delete(at, wanted | {"cutoff": rows[0]["cutoff"], "most": BATCH}, total)
+            target = {"states": arguments.state, "kind": arguments.kind, "ended_by": rows[0]["cutoff"].isoformat(), "counted": total}
+            deleted = _delete(at, wanted | {"cutoff": rows[0]["cutoff"], "most": BATCH}, total, target)
     if arguments.json:
         console.print_json({"counted": counts, "deleted": deleted, "dry_run": arguments.dry_run})
     elif arguments.dry_run or not total:
@@ -69,11 +73,14 @@ def _ask(arguments: argparse.Namespace, counts: dict[str, int]) -> None:
             raise CommandError("nothing deleted")
 
 
-def _delete(at: Session, wanted: dict[str, object], total: int) -> int:
+def _delete(at: Session, wanted: dict[str, object], total: int, target: dict[str, object]) -> int:
     deleted = 0
     after: object = 0
     while True:
-        row = at.row("purge_history", wanted | {"after": after})
+        with at.connection.transaction():
+            if not after:  # with the first batch: a purge that has deleted anything is noted
+                at.row("note_audit", {"actor": actor(), "action": "purge", "target": orjson.dumps(target).decode(), "reason": None})
+            row = at.row("purge_history", wanted | {"after": after})
         deleted += int(row["jobs"])
         if sys.stderr.isatty():
             print(f"\r{deleted:,} of {total:,}", end="", file=sys.stderr, flush=True)

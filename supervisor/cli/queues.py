@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from handlers._durations import seconds
 from supervisor.cli import console
+from supervisor.cli.actor import actor
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import Column, show_span
@@ -89,7 +90,7 @@ def _called(arguments: argparse.Namespace) -> str:
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser, everything=True)
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at `jobherd queues`")
-    parser.add_argument("--by", metavar="NAME", help="who, instead of the database's user")
+    parser.add_argument("--by", metavar="NAME", help="who, instead of the one who runs this command, such as anna@web1")
     parser.add_argument("--for", metavar="TIME", dest="span", help='resume by itself after this long, such as "30m"')
     parser.add_argument("--until", metavar="TIMESTAMP", help="resume by itself at this time")
 
@@ -102,7 +103,13 @@ def _pause(arguments: argparse.Namespace) -> int:
     except (TypeError, ValueError) as problem:
         raise CommandError(str(problem), ExitCode.USAGE) from None
     with session(arguments) as at:
-        wanted = {**_gate(arguments), "reason": arguments.reason, "resume_at": arguments.until, "delay": delay, "actor": arguments.by}
+        wanted = {
+            **_gate(arguments),
+            "reason": arguments.reason,
+            "resume_at": arguments.until,
+            "delay": delay,
+            "actor": arguments.by or actor(),
+        }
         changed = at.row("pause_gate", wanted)["changed"]
     print(f"{_called(arguments)} is paused" if changed else f"{_called(arguments)} was paused already")
     return ExitCode.DONE
@@ -110,11 +117,12 @@ def _pause(arguments: argparse.Namespace) -> int:
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser, everything=True)
+    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
-        changed = at.row("resume_gate", _gate(arguments))["changed"]
+        changed = at.row("resume_gate", {**_gate(arguments), "actor": actor(), "reason": arguments.reason})["changed"]
     print(f"{_called(arguments)} is resumed" if changed else f"{_called(arguments)} was not paused")
     return ExitCode.DONE
 
@@ -137,7 +145,7 @@ def _cap(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.limit!r} is neither a number from 1 nor off; to let nothing run, pause it", ExitCode.USAGE)
     limit = None if arguments.limit == "off" else int(arguments.limit)
     with session(arguments) as at:
-        before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": None})["before"]
+        before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
     was = "there was no cap" if before is None else f"it was {before}"
     print(f"{_called(arguments)} has no cap; {was}" if limit is None else f"{_called(arguments)} runs at most {limit} at a time; {was}")
     return ExitCode.DONE

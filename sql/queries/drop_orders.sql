@@ -1,0 +1,19 @@
+-- Close the orders that nobody will answer, and forget those that were answered: reports after a minute, the others after a day. Run by
+-- keepers, up to %(most)s at a time. An order that was taken and not answered within 10 min is one whose supervisor died with it.
+WITH closed AS (
+    UPDATE jobherd.orders
+       SET done_at = clock_timestamp(),
+           error = CASE WHEN taken_at IS NULL THEN 'refused: the supervisor did not take it within 30 s'
+                        ELSE 'the supervisor took it and did not answer' END
+     WHERE id IN (SELECT id FROM jobherd.orders
+                   WHERE done_at IS NULL
+                     AND coalesce(taken_at + interval '10 minutes', asked_at + interval '30 s') < clock_timestamp()
+                   ORDER BY id LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+), gone AS (
+    DELETE FROM jobherd.orders
+     WHERE id IN (SELECT id FROM jobherd.orders
+                   WHERE done_at < clock_timestamp() - CASE name WHEN 'report' THEN interval '1 minute' ELSE interval '1 day' END
+                   ORDER BY id LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+    RETURNING id
+)
+SELECT count(*) FROM gone

@@ -1,0 +1,19 @@
+-- Take up to %(most)s orders to a supervisor, the oldest first; those that have waited for more than 30 s are refused and not returned. What is
+-- taken is never taken again, so it is carried out once at the most. Run by the parent when it is told, and at a beat that has seen some.
+WITH mine AS MATERIALIZED (
+    SELECT o.id, o.asked_at < clock_timestamp() - interval '30 s' AS late
+      FROM jobherd.orders o
+     WHERE o.supervisor = %(supervisor)s AND o.taken_at IS NULL AND o.done_at IS NULL
+     ORDER BY o.id
+     LIMIT %(most)s
+       FOR UPDATE SKIP LOCKED
+), refused AS (
+    UPDATE jobherd.orders o SET done_at = clock_timestamp(), error = 'refused: the supervisor did not take it within 30 s'
+      FROM mine m WHERE m.late AND o.id = m.id
+    RETURNING o.id
+), taken AS (
+    UPDATE jobherd.orders o SET taken_at = clock_timestamp()
+      FROM mine m WHERE NOT m.late AND o.id = m.id
+    RETURNING o.id, o.name, o.arguments, o.asked_by
+)
+SELECT id, name, arguments, asked_by FROM taken ORDER BY id

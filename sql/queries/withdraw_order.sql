@@ -1,0 +1,7 @@
+-- Take back an order that its supervisor has not taken, because nobody waits for it any more; true if it will not be carried out.
+WITH mine AS (
+    UPDATE jobherd.orders SET done_at = clock_timestamp(), error = 'withdrawn: nobody answered in time'
+     WHERE id = %(order)s AND taken_at IS NULL AND done_at IS NULL
+    RETURNING id
+)
+SELECT EXISTS (SELECT FROM mine) AS withdrawn

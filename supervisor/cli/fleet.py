@@ -1,0 +1,198 @@
+"""`fleet`: every supervisor of the cluster with its children, as they say it themselves, and orders to them, on whatever host.
+
+The database stands between: an order is a row that the supervisor takes and answers (`supervisor/orders.py`). What nobody takes while
+this command waits is withdrawn before it gives up, so that "nobody answered" means that nothing will happen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import errors
+
+from supervisor.cli import console
+from supervisor.cli.actor import actor
+from supervisor.cli.codes import CommandError, ExitCode
+from supervisor.cli.command import Command
+from supervisor.cli.console import Column, paint, plain, show_span
+from supervisor.cli.database import session
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+    from supervisor.cli.database import Session
+
+ACTIONS: Final = ("drain", "add", "remove", "reload")
+PATIENCE: Final = 10.0
+"""Seconds that an order is waited for; a beat, at which a supervisor looks by itself, comes every 5 s."""
+GLANCE: Final = 0.05
+FRESH: Final = 2.0
+"""Seconds that a listing waits for what supervisors say of themselves now; then it shows what they said last."""
+MOST: Final = 1000
+_COLUMNS: Final = (
+    Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
+    Column("JOBS", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
+)  # fmt: skip
+_STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "resting": "red"}
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=ACTIONS, help="what the supervisors are to do; default: list them")
+    parser.add_argument("supervisors", nargs="*", type=int, metavar="ID", help="a supervisor's number, as this command lists it")
+    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+
+
+def _fleet(arguments: argparse.Namespace) -> int:
+    if arguments.action is None:
+        return _list(arguments)
+    if not arguments.supervisors:
+        raise CommandError(f"say which: `jobherd fleet {arguments.action} ID`; `jobherd fleet` lists them", ExitCode.USAGE)
+    answers = []
+    with session(arguments) as at:
+        for number in dict.fromkeys(arguments.supervisors):
+            said = _order(at, number, arguments.action, arguments.reason)
+            answers.append({"supervisor": number, **said})
+            if not arguments.json:
+                words = said["error"] or _words(arguments.action, said["answer"])
+                print(f"supervisor {number}: {paint(plain(words), 'red') if said['error'] else plain(words)}", flush=True)
+    if arguments.json:
+        console.print_json(answers)
+    return ExitCode.WRONG if any(one["error"] for one in answers) else ExitCode.DONE
+
+
+def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[str, Any]:
+    wanted = {"supervisor": supervisor, "name": name, "arguments": "{}", "actor": actor(), "reason": reason}
+    try:
+        number = at.row("give_order", wanted)["id"]
+    except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
+        return {"answer": None, "error": problem.diag.message_primary or str(problem)}
+    row = _wait(partial(at.row, "show_order", {"order": number}), PATIENCE)
+    if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
+        return {"answer": None, "error": f"nobody has taken the order within {PATIENCE:.0f} s; it is withdrawn"}
+    if row["done_at"] is None:
+        row = at.row("show_order", {"order": number})
+    if row["done_at"] is None:
+        return {"answer": None, "error": f"it has taken the order and not answered within {PATIENCE:.0f} s"}
+    return {"answer": json.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
+
+
+def _wait(look: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    until = time.monotonic() + seconds
+    while (row := look())["done_at"] is None and time.monotonic() < until:
+        time.sleep(GLANCE)
+    return row
+
+
+def _words(action: str, answer: Mapping[str, Any]) -> str:
+    match action:
+        case "drain":
+            running = answer.get("running", 0)
+            return f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it leaves when no job runs any more"
+        case "reload":
+            return answer.get("problem") or "it reloads: its workers are replaced one by one"
+    return f"{answer.get('workers', '?')} workers are wanted now"
+
+
+# -- the list --------------------------------------------------------------------------------------------------------------
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        supervisors = at.rows("list_fleet", {"most": MOST})
+        if _ask(at, supervisors):
+            supervisors = at.rows("list_fleet", {"most": MOST})
+    if arguments.json:
+        console.print_json(supervisors)
+        return ExitCode.DONE
+    for supervisor in supervisors:
+        _print(supervisor)
+    if not any(not supervisor["lapsed"] for supervisor in supervisors):
+        print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red"))
+    return ExitCode.DONE
+
+
+def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
+    """Let each that is there say what it does now; return whether any has."""
+    asked = []
+    for supervisor in supervisors:
+        if not supervisor["lapsed"]:
+            wanted = {"supervisor": supervisor["id"], "name": "report", "arguments": "{}", "actor": actor(), "reason": None}
+            try:
+                asked.append(at.row("give_order", wanted)["id"])
+            except (errors.InvalidParameterValue, errors.ProgramLimitExceeded):
+                continue  # it has left meanwhile, or has a hundred orders open
+            except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
+                return False  # whoever may only look sees what was said last
+    until = time.monotonic() + FRESH
+    for number in asked:
+        _wait(partial(at.row, "show_order", {"order": number}), max(0.0, until - time.monotonic()))
+    return bool(asked)
+
+
+def _print(supervisor: dict[str, Any]) -> None:
+    facts = json.loads(supervisor["facts"]) if supervisor["facts"] else {}
+    if supervisor["lapsed"]:
+        lease = paint(f"lease lapsed {show_span(supervisor['lease_left'])} ago", "red")
+    else:
+        lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
+    name = paint(f"supervisor {supervisor['id']}", "bold")
+    print(f"{name}  {plain(supervisor['host'])}/{supervisor['pid']}  {plain(supervisor['version'])}  up {show_span(supervisor['up_for'])}")
+    if not facts:
+        print(f"  {lease}; it has not said anything of its children yet\n")
+        return
+    course = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
+    print(f"  {lease}; {plain(course)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago")
+    children = facts.get("children", [])
+    if children:
+        colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]
+        console.print_table(_COLUMNS, [_row(child) for child in children], colours=colours)
+    for end in facts.get("ends", []):
+        print(
+            paint(
+                f"  {plain(end['name'])} ended {show_span(end['ago'] + (supervisor['facts_age'] or 0))} ago: {plain(end['sentence'])}",
+                "dim",
+            )
+        )
+    print()
+
+
+def _row(child: dict[str, Any]) -> tuple[object, ...]:
+    state = child.get("state", "?")
+    if child.get("waits_on"):
+        state = f"waits for {child['waits_on']}"
+    cpu, rss, jobs = child.get("cpu"), child.get("rss"), child.get("jobs")
+    return (
+        child.get("name", "?"), state, child.get("pid"),
+        None if cpu is None else f"{100 * cpu:.0f}%", None if rss is None else f"{rss / 1e6:.0f}MB",
+        None if jobs is None else f"{jobs:,}", child.get("restarts", 0), _work(child),
+    )  # fmt: skip
+
+
+def _work(child: dict[str, Any]) -> str:
+    if child.get("state") == "resting" and child.get("last_end"):
+        return f"for {show_span(child.get('left'))}: {child['last_end']['sentence']}"
+    if not child.get("job_kind"):
+        return ""
+    number = child.get("job") or child.get("record")
+    progress = child.get("progress") or {}
+    far = f", {progress['fraction']:.0%}" if progress.get("fraction") is not None else ""
+    return f"{child['job_kind']} #{number} for {show_span(child.get('elapsed'))}{far}"
+
+
+COMMANDS: Final = (
+    Command(
+        "fleet",
+        "list every supervisor with its children, or tell one what to do",
+        '  jobherd fleet\n  jobherd fleet drain 7 --reason "the host is replaced"\n  jobherd fleet add 7',
+        _arguments,
+        _fleet,
+        about="Without an action: what every supervisor says of itself and its children, on every host. With one, an order to those named:\n"
+        "drain it (as TERM does), add a worker or remove one (TTIN, TTOU), reload code and settings (HUP). It goes through the database, so\n"
+        "from any host to any host. The exit code is 1 if one did not do it.",
+        lists=True,
+    ),
+)

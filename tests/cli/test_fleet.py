@@ -1,0 +1,102 @@
+"""`fleet`: what it lists and what it says of orders, without a supervisor; with one: tests/system/test_orders.py. And who the audit says it was."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+
+import pytest
+
+from supervisor.cli import fleet, main
+from tests.cli.rows import past, send, supervisor
+from tests.cli.shell import jobherd
+
+FACTS = {
+    "course": "serving", "wanted": 2, "reloading": False,
+    "ends": [{"name": "worker 1", "ago": 30, "sentence": "Somebody killed process 12 with \x1b[31mSIGKILL."}],
+    "children": [
+        {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
+         "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "progress": {"fraction": 0.4, "note": "x"}},
+        {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "Somebody killed it.", "ago": 30}},
+        {"name": "worker 2", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
+        {"name": "keeper", "state": "idle", "pid": 14},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr(fleet, "PATIENCE", 0.1)
+    monkeypatch.setattr(fleet, "FRESH", 0.1)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def run(dsn, capsys, *words):
+    code = main([*map(str, words), "--dsn", dsn])
+    out = capsys.readouterr().out
+    return code, out if "--json" in words else "\n".join(" ".join(line.split()) for line in out.splitlines()) + "\n"
+
+
+def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hasty):
+    number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, lease=-5)
+    send(
+        database,
+        "UPDATE jobherd.supervisors SET facts = %s, facts_at = clock_timestamp() WHERE id = %s RETURNING 1",
+        json.dumps(FACTS),
+        number,
+    )
+    code, said = run(database, capsys, "fleet")
+    assert code == 0
+    assert f"supervisor {number} alpha/77" in said
+    assert "worker 0 computing 11 98% 120MB 1,203 0 mail:receipt #17 for 3s, 40%" in said
+    assert "waits for a lock" in said
+    assert "own:store #5 for 1s" in said
+    assert "for 2s: Somebody killed it." in said
+    assert "worker 1 ended 30s ago" in said
+    assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
+    assert f"supervisor {silent} beta/77" in said
+    assert "has not said anything of its children yet" in said
+    assert f"supervisor {lapsed}" in said
+    assert "lease lapsed 5s ago" in said
+    assert max(map(len, said.splitlines())) <= 140
+    assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [(number, "report"), (silent, "report")]
+    code, said = run(database, capsys, "fleet", "--json")
+    assert [(row["id"], row["lapsed"]) for row in json.loads(said)] == [(number, False), (lapsed, True), (silent, False)]
+    assert json.loads(said)[0]["facts"]["children"][0]["job"] == 17
+
+
+def test_a_fleet_of_nobody_says_what_to_do(database, capsys, hasty):
+    code, said = run(database, capsys, "fleet")
+    assert (code, "Start one with `jobherd run`" in said) == (0, True)
+
+
+def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, capsys, hasty):
+    number = supervisor(database)
+    code, said = run(database, capsys, "fleet", "add", number)
+    assert (code, said) == (1, f"supervisor {number}: nobody has taken the order within 0 s; it is withdrawn\n")
+    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [(None, "withdrawn: nobody answered in time")]
+
+
+def test_whom_must_be_said(database):
+    answer = jobherd("fleet", "drain", dsn=database)
+    assert answer.code == 2
+    assert "jobherd fleet drain ID" in answer.err
+
+
+def test_who_acts_from_the_command_line_is_noted(database, capsys):
+    job = past(database, "failed", error="it broke")
+    for words in (
+        ("pause", "mail", "--reason", "down"), ("resume", "mail", "--reason", "up"), ("cap", "media", "3"), ("retry", job, "--reason", "mended"),
+        ("cancel", job), ("pause", "mail", "--by", "ada"),
+    ):  # fmt: skip
+        assert run(database, capsys, *words)[0] == 0, words
+    past(database, "failed", days=2, many=3)
+    assert run(database, capsys, "purge", "--state", "failed", "--older-than", "1d", "--yes")[0] == 0
+    me = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert send(database, "SELECT actor, action, reason FROM jobherd.audit ORDER BY id") == [
+        (me, "pause", "down"), (me, "resume", "up"), (me, "cap", None), (me, "retry", "mended"), (me, "cancel", None), ("ada", "pause", None),
+        (me, "purge", None),
+    ]  # fmt: skip
+    [(target,)] = send(database, "SELECT target FROM jobherd.audit WHERE action = 'purge'")
+    assert (target["states"], target["counted"]) == (["failed"], 3)

@@ -1,0 +1,225 @@
+"""Orders as the database keeps them: given, taken once, refused when they are old, answered once, forgotten. And the audit."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from tests.support.queue import Queue
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def rows(queue, statement, /, **parameters):
+    return queue.connection.cursor(row_factory=dict_row).execute(queue.text(statement), parameters).fetchall()
+
+
+def send(queue, statement, /, **parameters):
+    return queue.connection.execute(queue.text(statement), parameters)
+
+
+def give(queue, supervisor, name="drain", arguments="{}", actor="anna", reason=None):
+    return rows(queue, "give_order", supervisor=supervisor.id, name=name, arguments=arguments, actor=actor, reason=reason)[0]["id"]
+
+
+def take(queue, supervisor, most=8):
+    return [row["id"] for row in rows(queue, "take_orders", supervisor=supervisor.id, most=most)]
+
+
+def order(queue, number):
+    return rows(queue, "show_order", order=number)[0]
+
+
+def notes(queue):
+    return rows(queue, "page/list_audit", before=None, actor=None, action=None, most=100)
+
+
+def age(queue, number, span):
+    queue.run(f"UPDATE jobherd.orders SET asked_at = asked_at - interval '{span}', taken_at = taken_at - interval '{span}', "
+              f"done_at = done_at - interval '{span}' WHERE id = %s", number)  # fmt: skip
+
+
+def test_an_order_is_notified_taken_once_by_whom_it_names_and_answered_once(queue):
+    mine, other = queue.supervisor(), queue.supervisor()
+    with psycopg.connect(queue.dsn, autocommit=True) as ears:
+        ears.execute("LISTEN jobherd_jobs")
+        number = give(queue, mine, arguments='{"job": 7}')
+        assert next(ears.notifies(timeout=30, stop_after=1)).payload == f"@order:{mine.id}"
+    assert take(queue, other) == []
+    [taken] = rows(queue, "take_orders", supervisor=mine.id, most=8)
+    assert taken == {"id": number, "name": "drain", "arguments": {"job": 7}, "asked_by": "anna"}
+    assert take(queue, mine) == []
+    assert send(queue, "answer_order", order=number, answer='{"running": 2}', error=None).rowcount == 1
+    assert send(queue, "answer_order", order=number, answer=None, error="no").rowcount == 0, "the first answer stands"
+    assert (order(queue, number)["answer"], order(queue, number)["error"]) == ({"running": 2}, None)
+
+
+def test_the_oldest_are_taken_first_and_no_more_than_asked_for(queue):
+    supervisor = queue.supervisor()
+    numbers = [give(queue, supervisor, "add") for _ in range(5)]
+    assert [take(queue, supervisor, most=2), take(queue, supervisor, most=2), take(queue, supervisor, most=2)] == [
+        numbers[:2], numbers[2:4], numbers[4:],
+    ]  # fmt: skip
+
+
+def test_what_nobody_took_in_time_is_refused_and_never_carried_out_late(queue):
+    supervisor = queue.supervisor()
+    late, early = give(queue, supervisor), give(queue, supervisor, "add")
+    age(queue, late, "31 s")
+    assert take(queue, supervisor) == [early]
+    assert "did not take it within 30 s" in order(queue, late)["error"]
+    assert order(queue, late)["taken_at"] is None
+
+
+def test_what_was_withdrawn_is_not_taken_and_what_was_taken_is_not_withdrawn(queue):
+    supervisor = queue.supervisor()
+    first, second = give(queue, supervisor, "add"), give(queue, supervisor, "add")
+    assert rows(queue, "withdraw_order", order=first) == [{"withdrawn": True}]
+    assert take(queue, supervisor) == [second]
+    assert rows(queue, "withdraw_order", order=second) == [{"withdrawn": False}]
+
+
+def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
+    supervisor = queue.supervisor()
+    untaken, unanswered, fresh, done, report = (give(queue, supervisor, name) for name in ("add", "add", "add", "add", "report"))
+    queue.run("UPDATE jobherd.orders SET taken_at = clock_timestamp() WHERE id = %s", unanswered)
+    for number in (done, report):
+        send(queue, "answer_order", order=number, answer="{}", error=None)
+    for number, span in ((untaken, "31 s"), (unanswered, "11 minutes"), (done, "2 minutes"), (report, "2 minutes")):
+        age(queue, number, span)
+    assert send(queue, "drop_orders", most=10).fetchone() == (1,)
+    assert "did not take" in order(queue, untaken)["error"]
+    assert "did not answer" in order(queue, unanswered)["error"]
+    assert order(queue, fresh)["done_at"] is None
+    assert queue.run("SELECT id FROM jobherd.orders ORDER BY id") == [(number,) for number in (untaken, unanswered, fresh, done)]
+    age(queue, done, "1 day")
+    assert send(queue, "drop_orders", most=10).fetchone() == (1,)
+
+
+def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):
+    supervisor = queue.supervisor()
+    first = give(queue, supervisor, "report")
+    assert give(queue, supervisor, "report") == first
+    age(queue, first, "2 s")
+    assert give(queue, supervisor, "report") != first
+    assert notes(queue) == [], "looking is no action"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("jobherd.order(999999, 'drain')", "supervisor 999999 is not there"),
+        ("jobherd.order({id}, 'Drain it')", "name 'Drain it' is not a word"),
+        ("jobherd.order({id}, 'drain', '[1]')", "must be a JSON object"),
+        ("jobherd.order(NULL, 'drain')", "supervisor null is not there"),
+    ],
+)
+def test_what_cannot_be_ordered_is_refused_with_the_remedy(queue, call, said):
+    supervisor = queue.supervisor()
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
+        queue.run(f"SELECT {call.format(id=supervisor.id)}")
+    assert queue.count("orders") == 0
+
+
+def test_a_supervisor_whose_lease_has_lapsed_gets_no_orders(queue):
+    supervisor = queue.supervisor()
+    queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="lapsed"):
+        give(queue, supervisor)
+
+
+def test_a_flood_is_refused_at_a_hundred(queue):
+    supervisor = queue.supervisor()
+    queue.run("SELECT jobherd.order(%s, 'add') FROM generate_series(1, 100)", supervisor.id)
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="100 orders"):
+        give(queue, supervisor)
+    taken = take(queue, supervisor)
+    send(queue, "answer_order", order=taken[0], answer="{}", error=None)
+    give(queue, supervisor)
+
+
+# -- the audit -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_action_is_noted_with_who_and_what(queue):
+    supervisor = queue.supervisor()
+    job, other = queue.enqueue("a:b"), queue.enqueue("a:b", delay=60.0)
+    [(me,)] = queue.run("SELECT session_user::text")
+    queue.run("SELECT jobherd.pause('mail', 'down', actor => 'anna'), jobherd.pause('mail', actor => 'anna')")
+    queue.run("SELECT jobherd.resume('mail', actor => 'bert', reason => 'up again'), jobherd.resume('mail')")
+    queue.run("SELECT jobherd.pause('*')")
+    queue.run("SELECT jobherd.set_cap(kind => 'a:b', max_running => 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
+    queue.run("SELECT jobherd.retry_as(%s, 'anna', 'now'), jobherd.retry(%s)", other, job)
+    assert queue.cancel(job) == "cancelled"
+    assert queue.cancel(job) == "cancelled"
+    assert queue.cancel(12345) is None
+    number = give(queue, supervisor, reason="moving")
+    found = [(row["actor"], row["action"], row["target"], row["reason"]) for row in reversed(notes(queue))]
+    assert found == [
+        ("anna", "pause", {"queue": "mail"}, "down"),
+        ("anna", "pause", {"queue": "mail"}, None),
+        ("bert", "resume", {"queue": "mail"}, "up again"),
+        (me, "pause", {"all": "everything"}, None),
+        (me, "cap", {"kind": "a:b", "max_running": 3, "before": None}, None),
+        ("anna", "retry", {"job": other}, "now"),
+        (me, "cancel", {"job": job}, None),
+        ("anna", "drain", {"supervisor": supervisor.id, "process": "test/1", "order": number}, "moving"),
+    ], "what changed nothing is not noted"
+
+
+def test_what_is_rolled_back_was_not_done(queue):
+    with queue.connection.transaction(force_rollback=True):
+        queue.run("SELECT jobherd.pause('mail')")
+        assert len(notes(queue)) == 1
+    assert notes(queue) == []
+
+
+def test_many_things_done_as_one_are_noted_once(queue):
+    jobs = queue.enqueue_many("a:b", 3)
+    with queue.connection.transaction():
+        rows(queue, "note_audit", actor="anna", action="cancel many", target='{"jobs": 3}', reason=None)
+        queue.run("SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", jobs)
+    assert [(row["action"], row["target"]) for row in notes(queue)] == [("cancel many", {"jobs": 3})]
+    queue.run("SELECT jobherd.pause('mail')")
+    assert [row["action"] for row in notes(queue)] == ["pause", "cancel many"], "the next transaction speaks for itself"
+
+
+def test_the_role_is_what_the_database_knows_whatever_the_actor_says(queue):
+    queue.run("DROP ROLE IF EXISTS t_app")
+    queue.run("CREATE ROLE t_app LOGIN")
+    try:
+        queue.run("GRANT USAGE ON SCHEMA jobherd TO t_app")
+        queue.run("GRANT SELECT, INSERT, UPDATE, DELETE ON jobherd.gates TO t_app")
+        queue.run("SET SESSION AUTHORIZATION t_app")
+        queue.run("SELECT jobherd.pause('mail', actor => 'the owner')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            queue.run("SELECT * FROM jobherd.audit")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            queue.run("SELECT jobherd.order(%s, 'drain')", 1)
+        queue.run("RESET SESSION AUTHORIZATION")
+        assert [(row["actor"], row["role"]) for row in notes(queue)] == [("the owner", "t_app")]
+    finally:
+        queue.run("RESET SESSION AUTHORIZATION")
+        queue.run("DROP OWNED BY t_app")
+        queue.run("DROP ROLE t_app")
+
+
+def test_a_gate_that_a_keeper_opens_is_noted_as_the_keepers(queue):
+    queue.run("SELECT jobherd.pause('mail', resume_at => clock_timestamp() + interval '1 hour', actor => 'anna')")
+    queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
+    assert send(queue, "open_gates").fetchone()[0] == 1
+    assert [(row["actor"], row["action"]) for row in notes(queue)] == [("keeper", "resume"), ("anna", "pause")]
+
+
+def test_old_notes_are_dropped_and_young_ones_are_not(queue):
+    queue.run(
+        "INSERT INTO jobherd.audit (at, actor, role, action) SELECT now() - n * interval '1 day', 'a', 'a', 'x' FROM generate_series(9, 1, -1) n"
+    )
+    keep = 5.5 * 86400
+    assert [send(queue, "drop_audit", most=3, keep=keep).rowcount for _ in range(3)] == [3, 1, 0]
+    assert queue.count("audit") == 5

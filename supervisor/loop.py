@@ -85,13 +85,13 @@ class Supervisor:
             fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
-        self.sampler = Sampler(self.fleet, self.crew.boards, host=self.me.host)
+        self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
         self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
         self.bulletin = Bulletin(
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
         )
         self.facts = Facts(self.courier, self.fleet, self.registration, self.crew.boards, self.orders, queues=lambda: self.settings.served)
-        self.orders.trades["report"] = self.facts.report
+        self.orders.trades |= {"report": self.facts.report, "stack": self.sampler.stack, "profile": self.sampler.profile}
         self._courier_fd = -1
         self._courier_epoch = 0
         self._courier_events = 0

@@ -13,21 +13,26 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from supervisor.orders import Refused
 from supervisor.tasks import hears, holds_back, processor, silence, tasks
 from workers.flame import document
 from workers.stacks import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisor.fleet import Fleet, Slot
+    from supervisor.orders import Asked
     from workers.board import Board, Now
     from workers.stacks import Frame
 
-    Answered = Callable[[dict[str, Any] | None, str | None], None]
-    """Takes the answer, or why there is none."""
+    class Answer(Protocol):
+        """Writes what became of an order: an answer, or why there is none."""
+
+        def __call__(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None: ...
+
     Key = tuple[str, tuple[Frame, ...]]
 
 NEVER: Final = float("inf")
@@ -52,6 +57,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class Question:
     """Somebody wants to know where one running job is."""
 
+    order: int
     job: int
     slot: Slot
     incarnation: int
@@ -59,7 +65,6 @@ class Question:
     """What its board said when the question came."""
     kind: str
     began: float
-    answered: Answered
     until: float
     due: float
     every: float = 0.0
@@ -71,12 +76,16 @@ class Question:
 
 
 class Sampler:
-    """All questions that are open. `step` is called when `at` has come, and does nothing while there are none."""
+    """All questions that are open. `step` is called when `at` has come, and does nothing while there are none.
 
-    def __init__(self, fleet: Fleet, boards: list[Board], *, host: str) -> None:
+    `stack` and `profile` are the trades of the orders of that name; `answer` is told later what became of them.
+    """
+
+    def __init__(self, fleet: Fleet, boards: list[Board], answer: Answer, *, host: str) -> None:
         self.at = NEVER
         self._fleet = fleet
         self._boards = boards
+        self._tell = answer
         self._host = host
         self._questions: list[Question] = []
         self._asked: dict[int, tuple[float, float, Now]] = {}
@@ -86,43 +95,37 @@ class Sampler:
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    def stack(self, arguments: Mapping[str, Any], answered: Answered, now: float) -> None:
-        """Answer with the stacks of the process that runs a job. arguments: `job`, its id; `child`, who holds it by the database."""
-        if (question := self._question(arguments, answered, now)) is not None:
-            question.until = now + PATIENCE
-            self._begin(question)
+    def stack(self, order: Asked, now: float) -> None:
+        """Answer with the stacks of the process that runs a job. arguments: `job`, its id; `child`, who holds it by the database. Raises Refused."""
+        question = self._question(order, now)
+        question.until = now + PATIENCE
+        self._begin(question)
 
-    def profile(self, arguments: Mapping[str, Any], answered: Answered, now: float) -> None:
-        """Answer with how often which stack was seen. arguments: as above, and `seconds` (default 10), `rate` a second (default 50)."""
+    def profile(self, order: Asked, now: float) -> None:
+        """Answer with how often which stack was seen. arguments: as above, `seconds` (default 10), `rate` a second (default 50). Raises Refused."""
         try:
-            seconds, rate = float(arguments.get("seconds", 10)), float(arguments.get("rate", 50))
+            seconds, rate = float(order.arguments.get("seconds", 10)), float(order.arguments.get("rate", 50))
         except (TypeError, ValueError):
             seconds, rate = 0.0, 0.0
         if not (0 < seconds <= LONGEST and 0 < rate <= FASTEST):
-            answered(None, f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second")
-            return
-        if (question := self._question(arguments, answered, now)) is None:
-            return
+            raise Refused(f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second")
+        question = self._question(order, now)
         if any(other.every and other.slot is question.slot for other in self._questions):
-            answered(None, f"{question.slot.name} is being profiled already: wait until that is over")
-            return
+            raise Refused(f"{question.slot.name} is being profiled already: wait until that is over")
         question.until, question.every = now + seconds, 1 / rate
         question.processor = processor(question.slot.pid)
         self._begin(question)
 
-    def _question(self, arguments: Mapping[str, Any], answered: Answered, now: float) -> Question | None:
-        job = arguments.get("job")
+    def _question(self, order: Asked, now: float) -> Question:
+        job = order.arguments.get("job")
         if not isinstance(job, int):
-            answered(None, f"job: {job!r} is no job's id")
-            return None
+            raise Refused(f"job: {job!r} is no job's id")
         if len(self._questions) >= MOST_QUESTIONS:
-            answered(None, f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later")
-            return None
+            raise Refused(f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later")
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
-                return Question(job, slot, slot.incarnation, record, board.policy(record.kind).name, now, answered, until=now, due=now)
-        answered(None, self._not_running(job, arguments.get("child")))
-        return None
+                return Question(order.id, job, slot, slot.incarnation, record, board.policy(record.kind).name, now, until=now, due=now)
+        raise Refused(self._not_running(job, order.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, Board, Now]]:
         looks = [(slot, self._boards[slot.number]) for slot in self._fleet.alive() if slot.kind.works]
@@ -242,7 +245,7 @@ class Sampler:
 
     def _answer(self, question: Question, answer: dict[str, Any] | None, error: str | None) -> None:
         self._questions.remove(question)
-        question.answered(answer, error)
+        self._tell(question.order, answer, error=error)
 
     def _about(self, question: Question, now: float) -> dict[str, Any]:
         return {

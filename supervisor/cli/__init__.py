@@ -23,7 +23,22 @@ if TYPE_CHECKING:
 
     from supervisor.cli.command import Command
 
-FAMILIES = ("run", "enqueue", "jobs", "control", "purge", "queues", "fleet", "status", "migrate", "why", "check", "doctor", "bench")
+FAMILIES = (
+    "run",
+    "enqueue",
+    "jobs",
+    "control",
+    "purge",
+    "queues",
+    "fleet",
+    "status",
+    "migrate",
+    "why",
+    "inside",
+    "check",
+    "doctor",
+    "bench",
+)
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out; a module that exists is loaded."""
 

@@ -15,6 +15,7 @@ import pytest
 
 from supervisor import sampler
 from supervisor.fleet import Exit, Fleet, Limits, State
+from supervisor.orders import Asked, Refused
 from supervisor.sampler import Sampler
 from workers import flame
 from workers.board import Board, Now, Phase, Policy
@@ -33,7 +34,7 @@ class Place:
         self.boards = [Board(f"test-{slot.number}") for slot in self.fleet.slots]
         self.slot = self.fleet.slots[0]
         self.board = self.boards[0]
-        self.sampler = Sampler(self.fleet, self.boards, host="web1")
+        self.sampler = Sampler(self.fleet, self.boards, self.answered, host="web1")
         self.answers: list[tuple[dict | None, str | None]] = []
         self.pid = 0
 
@@ -53,7 +54,8 @@ class Place:
         self.fleet.forked(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
         self.slot.state = State.READY
 
-    def answered(self, answer, error):
+    def answered(self, number, answer=None, *, error=None):
+        assert number == 7
         self.answers.append((answer, error))
 
     def wait(self, count: int = 1) -> tuple[dict | None, str | None]:
@@ -66,11 +68,17 @@ class Place:
             select.select([], [], [], min(max(self.sampler.at - now, 0.0), 0.02))
         return self.answers[-1]
 
-    def stack(self, job: int = 42, **more):
-        self.sampler.stack({"job": job, **more}, self.answered, time.monotonic())
+    def stack(self, job: object = 42, **more):
+        self.ask(self.sampler.stack, {"job": job, **more})
 
-    def profile(self, job: int = 42, **more):
-        self.sampler.profile({"job": job, **more}, self.answered, time.monotonic())
+    def profile(self, job: object = 42, **more):
+        self.ask(self.sampler.profile, {"job": job, **more})
+
+    def ask(self, trade, arguments) -> None:
+        try:
+            trade(Asked(7, "", arguments, "test"), time.monotonic())
+        except Refused as problem:
+            self.answers.append((None, str(problem)))
 
     def close(self) -> None:
         if self.pid:
@@ -188,7 +196,7 @@ def test_a_job_that_does_not_run_is_refused_with_what_runs_instead(place):
     for wrong in ({"seconds": 0}, {"seconds": 1e9}, {"rate": 1000}, {"rate": "x"}, {"seconds": None}):
         place.profile(**wrong)
         assert "a profile takes up to 300 seconds" in place.wait(len(place.answers))[1]
-    place.sampler.stack({"job": "42; DROP"}, place.answered, 0.0)
+    place.stack("42; DROP")
     assert "no job's id" in place.answers[-1][1]
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 import sql
-from workers.page import audit, fleet, job, jobs, kinds, live, login, overview, queues, search
+from workers.page import audit, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
 from workers.page.guard import Guard, Refused, Rules
@@ -35,7 +35,7 @@ __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, fleet, queues, kinds, audit, search, login, live)
+PAGES: Final = (overview, jobs, job, inside, fleet, queues, kinds, audit, search, login, live)
 """The modules of pages. Each has `routes`; one that is live has `topics`."""
 
 

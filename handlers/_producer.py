@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
 
 import psycopg
 
-from handlers import _bulk, _client, _enqueue
+from handlers import _bulk, _default, _enqueue, _send
+from handlers._async_client import AsyncClient
 from handlers._binding import BYTES
 from handlers._bulk import Chunk
-from handlers._client import AsyncClient, Client
+from handlers._client import Client
 from handlers._demands import check_amounts
 from handlers._payload import check_bytes, check_payload, decode_payload
 
@@ -231,27 +232,27 @@ class Producer(Generic[P]):
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:
             case None:
-                return _client.default_client().put(chunks)
+                return _default.default_client().put(chunks)
             case Client() as client:
                 return client.put(chunks)
             case psycopg.Connection() as connection:
-                return _client.put_on(connection, chunks)
+                return _send.put_on(connection, chunks, schema=_default.schema_or_default())
         message = f"{type(self._target).__name__} is asynchronous: await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
         raise TypeError(message)
 
     async def _aput(self, chunks: Iterable[Chunk]) -> list[int]:
-        match _client.joined() if self._target is None else self._target:
+        match _default.joined() if self._target is None else self._target:
             case AsyncClient() as client:
                 return await client.put(chunks)
             case psycopg.AsyncConnection() as connection:
-                return await _client.aput_on(connection, chunks)
+                return await _send.aput_on(connection, chunks, schema=_default.schema_or_default())
             case psycopg.Connection():
                 message = (
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
                 )
                 raise TypeError(message)
         # Each job's event loop is new, and a pool belongs to one loop: the thread-safe client is the one that lasts.
-        lasting = self._target if isinstance(self._target, Client) else _client.default_client()
+        lasting = self._target if isinstance(self._target, Client) else _default.default_client()
         return await asyncio.to_thread(lasting.put, list(chunks))  # a list: the caller's iterable must not be run by another thread
 
 

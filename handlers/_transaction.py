@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from handlers import _client
+from handlers import _default
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from handlers._client import Own
+    from handlers._send import Own
 
 
 class TransactionEndedError(RuntimeError):
@@ -60,7 +60,7 @@ class Transaction:
 
     def __enter__(self) -> psycopg.Connection[Any]:
         connection = self._doors.begin()
-        self._before = _client.join(connection)
+        self._before = _default.join(connection)
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
@@ -68,7 +68,7 @@ class Transaction:
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         connection = self._doors.abegin()
-        self._before = _client.join(connection)
+        self._before = _default.join(connection)
         return connection
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
@@ -76,7 +76,7 @@ class Transaction:
 
     def _end(self, problem: BaseException | None) -> None:
         if self._before is not None:
-            _client.part(self._before)
+            _default.part(self._before)
         if problem is None:
             self._doors.complete(self.result)
         else:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from handlers import _enqueue
 from handlers._durations import Duration, at_least_zero
 from handlers._enqueue import OVER, check_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from handlers._enqueue import Statement
 
 JobRow: TypeAlias = dict[str, Any]
 
@@ -90,6 +93,12 @@ class Vigil:
     def rows(self) -> dict[int, JobRow]:
         """Return the rows of the jobs, all over, in the order in which they were asked for."""
         return {number: self._over[number] for number in self._order}
+
+
+def ready_to_hear(vigil: Vigil) -> list[Statement[None]]:
+    """Return what a session has to send before it looks: in this order, or the end of a job may be missed."""
+    waited_for = list(vigil.left)
+    return [_enqueue.listen_ended(), _enqueue.announce_wait(waited_for), _enqueue.meet_settlements(waited_for)]
 
 
 def _listed(numbers: list[int]) -> str:

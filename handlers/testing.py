@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import psycopg
 
 import sql
-from handlers import _client
 from handlers._batch import BatchSignature, endings_of
 from handlers._binding import WHOLE
 from handlers._call import call
-from handlers._client import Client, configure, find_dsn
+from handlers._client import Client
+from handlers._default import configure, keeping_default
+from handlers._dsn import find_dsn
 from handlers._job import Job
 from handlers._outcome import EXPIRED, Outcome, Raised, outcome_of, unknown_kind, unreadable
 from handlers._payload import PayloadError, check_payload, decode_payload
@@ -334,12 +335,10 @@ def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inli
     ...     receipt.enqueue(order_id=7)
     ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
-    before = _client._default  # noqa: SLF001  # to put it back
-    with psycopg.connect(find_dsn(dsn)) as connection:
+    with keeping_default(), psycopg.connect(find_dsn(dsn)) as connection:
         watching = Inline(connection, schema)
         configure(client=watching.client)
         try:
             yield watching
         finally:
-            _client._default = before  # noqa: SLF001
             connection.rollback()

@@ -1,7 +1,8 @@
 """All of the SQL, and the way to it.
 
 One statement a file in `queries/`, named verb_noun; those about a table that an application owns are templates in `tables/`, filled by
-`composed.py`; forward-only `migrations/`; `schema.sql`, generated from them for people to read.
+`composed.py`; forward-only `migrations/`, applied by `migrate.py`, from which `drift.py` tells how a schema differs; `schema.sql`, generated from them
+for people to read. `parameters.py` writes values as PostgreSQL reads them. `forge/` is the example application's.
 This package knows no connection but the one `migrate` is handed, and no job: it hands out text.
 
 How a job lives is the first thing to read: the head of `migrations/0001_jobs.sql`. State is table. A claim moves a batch of whole

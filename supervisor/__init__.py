@@ -9,8 +9,15 @@ Because no user code ever runs here, nothing a handler does can stop the parent 
 * note, plan, do: `fleet.py` is what is known, `plan.py` is what follows from it, both without a system call or a clock; `loop.py` does
   everything else and decides nothing.
 
-How to read it: `kinds.py` (which children there are), `fleet.py`, `plan.py`, then `loop.py` with `spawn.py`, `crew.py`, `signals.py`, `courier.py`,
-`hearing.py` (when producers must notify us), `orders.py` (what operators want of it), `lease.py` and `undertaker.py` (what becomes of a dead child's
-jobs) as its hands. `bulletin.py` and `facts.py` say what it knows. `postmortem.py` finds the sentence that explains a death, with `oom.py` and
-`revision.py`; `sampler.py` asks living children where they are. `settings.py` and `cli/` are the way in from outside.
+How to read it: `kinds.py` (which children there are), `slot.py` (what can be known of one), `fleet.py` (what is known of all), `limits.py` (what the
+settings ask), `plan.py`, then `loop.py` with its hands:
+
+* on processes: `crew.py`, with `spawn.py` (the only place that forks), `drain.py` (a child's output), `strays.py` (what the dead leave behind);
+* on the database: `courier.py` (the session), `registration.py` with `lease.py` (our place in it), `hearing.py` (when producers must notify us),
+  `undertaker.py` (what becomes of a dead child's jobs), `until_empty.py` (whether anything is left), `orders.py` (what operators want of it);
+* on the world: `signals.py`, `manager.py` (systemd), `bulletin.py` and `facts.py` (what is said of us all). `postmortem.py` finds the sentence that
+  explains a death, with `oom.py` and `revision.py`; `sampler.py`, with `tasks.py`, asks living children where they are.
+
+The way in from outside is `cli/` with `settings.py` (`settings_*.py`: how they are read, where they come from, who is told); `reasons.py` and `checkup.py`
+find the words for `why` and `doctor`. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.
 """

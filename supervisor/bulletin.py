@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from supervisor.manager import ServiceManager
     from supervisor.registration import Registration
     from supervisor.undertaker import Case, Verdict
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
 
 TELL: Final = 1.0
 """Seconds between the facts published for the page and the metrics; a change is published at once."""
@@ -151,7 +152,7 @@ class Bulletin:
             record = self._boards[slot.number].now()
             doing = "unknown" if record is None else record.phase.name.lower()
             if record is not None and record.job:
-                kind = self._boards[slot.number].policy(record.kind).name
+                kind = self._boards[slot.number].tally.policy(record.kind).name
                 doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
             lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
         return lines

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
-from supervisor.fleet import End, Exit, Rung, Slot, State
 from supervisor.oom import OomWatch
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import examine
 from supervisor.revision import revision
 from supervisor.sampler import ask_stacks
+from supervisor.slot import End, Exit, Rung, Slot, State
 from supervisor.undertaker import Case
-from workers.board import Board, Notice, Now, Phase
+from workers.board import Board, Now, Phase
 from workers.link import Inbox, nudge
 from workers.output import digest
 from workers.settle import Finished, settlement
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from supervisor.fleet import Fleet
     from supervisor.plan import Action
     from supervisor.signals import SignalPipe
+    from workers.notice import Notice
     from workers.seat import ChildSettings
 
 log = logging.getLogger("jobherd.supervisor")
@@ -147,7 +148,7 @@ class Crew:
         record = board.now() or Now(Phase.BOOTING)
         if record.runs and board.begun != record.job:
             record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
-        policy = board.policy(record.kind)
+        policy = board.tally.policy(record.kind)
         slot.now = record
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
@@ -206,7 +207,7 @@ class Crew:
             record = board.now()
             rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
             self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
-            slot.exclusive = bool(slot.now.job) and board.policy(slot.now.kind).exclusive
+            slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
 
     def look_who_is_idle(self) -> None:
         """Look at the idle flags alone, until enough are found for the calls there are."""

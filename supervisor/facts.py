@@ -19,17 +19,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from supervisor.courier import Link
-from supervisor.fleet import Course, State
+from supervisor.fleet import Course
 from supervisor.orders import Refused, as_json
+from supervisor.slot import State
 from workers.board import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from supervisor.courier import Answer, Courier
-    from supervisor.fleet import End, Fleet, Slot
+    from supervisor.fleet import Fleet
     from supervisor.orders import Asked, Orders
     from supervisor.registration import Registration
+    from supervisor.slot import End, Slot
     from workers.board import Board, Now
 
 SLICE: Final = 8
@@ -216,7 +218,7 @@ class Facts:
         said: dict[str, Any] = {"phase": record.phase.name.lower()}
         if not record.job or not record.runs:
             return said
-        policy = board.policy(record.kind)
+        policy = board.tally.policy(record.kind)
         others = len(board.company(record)) if record.phase is Phase.TOGETHER else 0
         return said | {
             "record" if policy.table else "job": record.job,

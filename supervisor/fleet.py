@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from supervisor.kinds import KINDS, RESETTER, WEB, WORKER, Kind
-from workers.board import Now, Phase, Reason
+from supervisor.slot import Death, End, Exit, Ladder, Rung, Slot, State, Why
+from workers.board import Now, Phase
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report, Stop, Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-
-class State(Enum):
-    """Where a slot stands. Only READY children are nudged."""
-
-    EMPTY = "empty"
-    """No process. It may rest until a time, after a crash."""
-    BOOTING = "booting"
-    """Forked; it has not said READY. Past the spawn timeout it is killed."""
-    READY = "ready"
-    """It works or waits for work."""
-    LEAVING = "leaving"
-    """Dismissed: it finishes what it holds and goes."""
+    from supervisor.limits import Limits
 
 
 class Course(Enum):
@@ -45,192 +34,8 @@ class Course(Enum):
     """Told to leave now: every child is killed."""
 
 
-class Rung(Enum):
-    """How far the ladder has been climbed with a child that must stop what it does."""
-
-    TOLD = 0
-    """Its own timer has rung, or an order lies on its board."""
-    TERMED = 1
-    """SIGTERM went to its process group."""
-    KILLED = 2
-    """SIGKILL went to its process group; only its death remains to be noted."""
-
-
-class Why(Enum):
-    """Why a child is on the ladder; becomes the outcome of its job if the ladder ends it."""
-
-    TIMEOUT = "timeout"
-    CANCEL = "cancel"
-    DRAIN = "drain"
-    LOST = "lost"
-    """Its claim is lost: somebody else has the job."""
-    SPAWN = "spawn"
-    """It was not READY in time."""
-    QUIT = "quit"
-    STUCK = "stuck"
-    """It holds nothing, was dismissed, and does not leave."""
-
-
 RELIEF = 0.5
 """Seconds for which claims are relieved once gates have changed: those that were on their way then have arrived."""
-
-ORDERS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
-
-
-@dataclass(slots=True)
-class Ladder:
-    """The ladder a child is on: from when, for which claim, how far. It ends with that claim."""
-
-    why: Why
-    since: float
-    token: int
-    job: int
-    rung: Rung = Rung.TOLD
-    grace: float = 5.0
-    ordered: bool = False
-    """The order lies on its board."""
-
-
-@dataclass(slots=True)
-class Limits:
-    """What the plan must respect, from the settings. Times in seconds, sizes in bytes; 0 switches a limit off."""
-
-    workers: int = 4
-    max_workers: int = 64
-    web: bool = True
-    lease: float = 15.0
-    grace: float = 5.0
-    hurry: float = 0.5
-    drain_timeout: float = 300.0
-    spawn_timeout: float = 10.0
-    respawn_initial: float = 0.1
-    respawn_max: float = 30.0
-    max_jobs: int = 0
-    max_age: float = 0.0
-    max_rss: int = 0
-    jitter: float = 0.1
-    until_empty: bool = False
-    hold: float = 0.0
-    reserved: tuple[tuple[str, int], ...] = ()
-    """Queues, and how many workers serve nothing else."""
-
-    @property
-    def patience(self) -> float:
-        """Seconds a job may run in front of others, and hold back the outcomes before it: with time left to write these within `hold`."""
-        return 0.8 * self.hold
-
-
-@dataclass(slots=True)
-class Slot:
-    """A numbered place for a child; it outlives the processes that fill it."""
-
-    number: int
-    kind: Kind
-    state: State = State.EMPTY
-    since: float = 0.0
-    """When the state began."""
-    pid: int = 0
-    incarnation: int = 0
-    supervisor: int = 0
-    """Under which registration the child was forked."""
-    generation: int = 0
-    """Under which reading of the code."""
-    reserved: str = ""
-    """The one queue that its child serves; empty: all that are asked for."""
-    code_version: str = ""
-    """Of the application's code that its child runs, as far as it is known."""
-    forked_at: float = 0.0
-    ready_at: float = 0.0
-    failures: int = 0
-    """Deaths in a row without health between."""
-    rest_until: float = 0.0
-    now: Now = field(default_factory=lambda: Now(Phase.BOOTING))
-    """What its board said when it was last looked at."""
-    ladder: Ladder | None = None
-    cancels: set[tuple[int, int]] = field(default_factory=set)
-    """Claims and jobs it holds that somebody asked to cancel, started or not."""
-    orders: list[tuple[int, int]] = field(default_factory=list)
-    """Those of them it has not been told of yet."""
-    idle: bool = False
-    times_idle: int = 0
-    claims: int = 0
-    exclusive: bool = False
-    """The job it runs may not outlive the lease."""
-    nudged_claims: int = -1
-    """How many claims its board showed when it was nudged; while that stands, the nudge is on its way."""
-    started_at_fork: int = 0
-    late: tuple[int, int] | None = None
-    """The claim whose running job takes longer than a child may hold others for, and that job."""
-    relieved: int = 0
-    """The claim that was relieved of its other jobs last."""
-    rss: int = 0
-    worn: bool = False
-    """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
-    jobs_limit: float = 0.0
-    age_limit: float = 0.0
-    restarts: int = 0
-    """How many children have sat here, beside the first."""
-    last_end: End | None = None
-
-    @property
-    def name(self) -> str:
-        """What people call it: a number only where there can be several."""
-        return self.kind.name if self.kind.count == 1 else f"{self.kind.name} {self.number}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether a process fills it."""
-        return self.state is not State.EMPTY
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is, or is about to be, of use."""
-        return self.state in (State.BOOTING, State.READY)
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended."""
-
-    code: int | None
-    signal: int | None
-    core: bool = False
-    rss: int = 0
-    """Peak memory in bytes."""
-    user: float = 0.0
-    system: float = 0.0
-    oom: bool = False
-    """The kernel killed it for want of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """What is left of a child: enough to settle its jobs and to explain it."""
-
-    slot: int
-    kind: str
-    pid: int
-    incarnation: int
-    supervisor: int
-    exit: Exit
-    cause: str
-    was_ready: bool
-    ladder: Ladder | None
-    at: float
-    age: float
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a child ended, for people."""
-
-    name: str
-    pid: int
-    cause: str
-    sentence: str
-    at: float
-    job: int = 0
-    job_kind: str = ""
 
 
 class Fleet:

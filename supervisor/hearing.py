@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor.courier import Answer, Courier, Link
 from supervisor.plan import hears
-from workers.board import fence
+from workers.cell import barrier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisor.fleet import Fleet
-    from workers.board import Notice
+    from workers.notice import Notice
 
 REFUSED: Final = 0.5
 """Seconds before what was refused is asked for again."""
@@ -118,7 +118,7 @@ class Hearing:
 
     def _stop(self) -> None:
         self._notice.hearing = False
-        fence()
+        barrier()
         if self._anyone_idle():
             self._notice.hearing = True
             self._fleet.rested()

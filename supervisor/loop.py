@@ -22,18 +22,20 @@ from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
 from supervisor.facts import Facts
-from supervisor.fleet import Course, Fleet, Limits, State
+from supervisor.fleet import Course, Fleet
 from supervisor.hearing import Hearing
-from supervisor.kinds import RESETTER
+from supervisor.limits import Limits
 from supervisor.manager import ServiceManager
 from supervisor.orders import MEANT, Asked, Orders, Refused, objection
-from supervisor.plan import NEVER, Finish, Fork, nudges, plan
+from supervisor.plan import Finish, Fork, nudges, plan
 from supervisor.registration import Registration
 from supervisor.sampler import Sampler
+from supervisor.settings_child import child_settings
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
+from supervisor.until_empty import UntilEmpty
 from supervisor.version import VERSION
-from workers.board import Notice
+from workers.notice import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +61,7 @@ class Supervisor:
         self.settings = settings
         self._reload = reload
         self.me = lease.identity()
-        self.fleet = Fleet(limits(settings))
+        self.fleet = Fleet(Limits.of(settings))
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.signals = SignalPipe()
         self.notice = Notice()
@@ -81,12 +83,15 @@ class Supervisor:
             self.selector,
             self.signals,
             self.courier,
-            settings=settings.child(dsn=dsn),
+            settings=child_settings(settings, dsn=dsn),
             fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
         self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
         self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
+        self.until_empty = UntilEmpty(
+            self.fleet, self.crew.boards, self.courier, served=lambda: self.settings.served, empty=self._nothing_left
+        )
         self.bulletin = Bulletin(
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
         )
@@ -96,7 +101,6 @@ class Supervisor:
         self._courier_epoch = 0
         self._courier_events = 0
         self._was_up = False
-        self._ask_empty_at = 0.0
         self._poll_at = 0.0
         self._finished: int | None = None
 
@@ -150,7 +154,7 @@ class Supervisor:
         self.crew.look_for_late(now)
         self.sampler.step(now)
         self.undertaker.step(now)
-        self._check_empty(now)
+        self.until_empty.step(now)
         self.orders.step(now)  # before the plan: what is ordered is to be done in this turn
         self.facts.step(now)
         todo = plan(self.fleet, now)
@@ -172,8 +176,6 @@ class Supervisor:
     def _wake_at(self, now: float) -> float:
         if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
             return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
-        asks = self.fleet.limits.until_empty and self.fleet.course is Course.SERVING
-        empty = self._ask_empty_at if asks else NEVER
         # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
         return min(
             self._plan_at,
@@ -183,9 +185,9 @@ class Supervisor:
             self.undertaker.wake_at(),
             self.crew.look_at(),
             self.bulletin.wake_at(),
+            self.until_empty.wake_at(),
             self.orders.wake_at(),
             self.facts.wake_at(),
-            empty,
             self._poll_at,
             now + 1.0,
         )
@@ -367,8 +369,8 @@ class Supervisor:
         except Exception as problem:
             log.error("the settings do not load, the old ones stay: %s", problem)
             return f"the settings do not load, the old ones stay: {problem}"
-        self.crew.settings = self.settings.child(dsn=self.crew.settings.dsn)
-        self.fleet.limits = limits(self.settings)
+        self.crew.settings = child_settings(self.settings, dsn=self.crew.settings.dsn)
+        self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers
         self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
         return ""
@@ -393,51 +395,10 @@ class Supervisor:
             self._poll_at = now + self.settings.poll * random.uniform(0.9, 1.1)
             self.fleet.called()
 
-    def _check_empty(self, now: float) -> None:
-        """With --until-empty: once every worker is idle, ask whether anything is left, and leave if not."""
-        fleet = self.fleet
-        if not fleet.limits.until_empty or fleet.course is not Course.SERVING or now < self._ask_empty_at:
-            return
-        self._ask_empty_at = now + 0.05
-        workers = [slot for slot in fleet.workers() if slot.alive]
-        if (
-            not workers
-            or fleet.deaths_open
-            or not all(slot.state is State.READY and self.crew.boards[slot.number].idle for slot in workers)
-        ):
-            return
-        if fleet.stores and not self._stores_are_empty(sum(self.crew.boards[slot.number].times_idle for slot in workers)):
-            return
-        if fleet.stores_alone:
-            self._heard_empty([("f",)])
-            return
-        self._ask_empty_at = now + 1.0
-        served = list(self.settings.served) or None
-        self.courier.ask("find_work", {"served": served}, self._heard_empty)
-
-    def _stores_are_empty(self, idled: int) -> bool:
-        """Whether the resetter has found every table empty by a look that began after all workers had gone idle, `idled` times in all."""
-        slot = next(slot for slot in self.fleet.slots if slot.kind is RESETTER)
-        board = self.crew.boards[slot.number]
-        looks = board.claims[0]
-        if slot.state is not State.READY or self._idled != idled:
-            self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
-        if looks >= self._looks + 2:  # one may have been on its way
-            return slot.state is State.READY and board.idle
-        self.fleet.resetter_called = True
-        return False
-
-    _idled = -1
-    _looks = 0
-
-    def _heard_empty(self, answer: Answer) -> None:
-        now = time.monotonic()
-        if answer and answer[0][0] == "f":
-            log.info("nothing is left to do")
-            self.fleet.steer(Course.DRAINING, now)
-            self._begin_course()
-        else:
-            self._ask_empty_at = now + 0.2
+    def _nothing_left(self, now: float) -> None:
+        log.info("nothing is left to do")
+        self.fleet.steer(Course.DRAINING, now)
+        self._begin_course()
 
     # -- tell -------------------------------------------------------------------------------------------------------
 
@@ -463,29 +424,6 @@ class Supervisor:
         self.selector.close()
         log.info("supervisor leaves", extra={"exit_code": code})
         return code
-
-
-def limits(settings: Settings) -> Limits:
-    """Return what the plan must know of the settings."""
-    return Limits(
-        workers=settings.workers,
-        max_workers=settings.max_workers,
-        web=settings.http is not None,
-        lease=settings.lease,
-        grace=settings.grace,
-        hurry=min(settings.grace, 0.5),
-        drain_timeout=settings.drain_timeout,
-        spawn_timeout=settings.spawn_timeout,
-        respawn_initial=settings.respawn_initial,
-        respawn_max=settings.respawn_max,
-        max_jobs=settings.max_jobs,
-        max_age=settings.max_age,
-        max_rss=settings.max_rss,
-        jitter=settings.jitter,
-        until_empty=settings.until_empty,
-        hold=settings.hold if settings.most_claimed > 1 else 0.0,
-        reserved=settings.reserved,
-    )
 
 
 def run(settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> int:

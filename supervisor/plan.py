@@ -10,8 +10,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
-from supervisor.fleet import ORDERS, Course, Fleet, Ladder, Rung, Slot, State, Why
+from supervisor.fleet import Course, Fleet
 from supervisor.kinds import KEEPER, KINDS, RESETTER, WORKER, Kind
+from supervisor.slot import ORDERS, Ladder, Rung, Slot, State, Why
 from workers.board import Order, Reason
 
 NEVER: Final = float("inf")

@@ -16,7 +16,7 @@ from workers.stacks import Stacks, read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisor.fleet import Death
+    from supervisor.slot import Death
     from workers.board import Board, Now
 
 _LONGEST: Final = 16384

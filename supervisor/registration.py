@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from supervisor.fleet import Fleet
     from supervisor.lease import Identity
-    from workers.board import Notice
+    from workers.notice import Notice
 
 log = logging.getLogger("jobherd.supervisor")
 

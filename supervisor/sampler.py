@@ -23,8 +23,9 @@ from workers.stacks import read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisor.fleet import Fleet, Slot
+    from supervisor.fleet import Fleet
     from supervisor.orders import Asked
+    from supervisor.slot import Slot
     from workers.board import Board, Now
     from workers.stacks import Frame
 
@@ -124,7 +125,7 @@ class Sampler:
             raise Refused(f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later")
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
-                return Question(order.id, job, slot, slot.incarnation, record, board.policy(record.kind).name, now, until=now, due=now)
+                return Question(order.id, job, slot, slot.incarnation, record, board.tally.policy(record.kind).name, now, until=now, due=now)
         raise Refused(self._not_running(job, order.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, Board, Now]]:
@@ -142,7 +143,7 @@ class Sampler:
 
     def _doing(self, slot: Slot, record: Now) -> str:
         if record.runs and record.job:
-            return f"runs {self._boards[slot.number].policy(record.kind).name} #{record.job} now"
+            return f"runs {self._boards[slot.number].tally.policy(record.kind).name} #{record.job} now"
         return f"is {record.phase.name.lower()} now"
 
     def _begin(self, question: Question) -> None:

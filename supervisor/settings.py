@@ -8,53 +8,21 @@ working directory, else it is the default; what was not given is never taken for
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from supervisor import settings_values as values
+from supervisor.settings_field import Setting, setting
 from supervisor.settings_sources import Given, SettingsError, gather
-from workers.seat import ChildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from supervisor.settings_values import Reader
 
 _TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a field of `Settings` says of itself."""
-
-    reader: Reader
-    explanation: str
-    group: str
-    variables: tuple[str, ...] = ()
-    """Variables of the environment that are looked at after its own."""
-    metavar: str = "VALUE"
-    default_in_words: str | None = None
-    secret: bool = False
-    """The value is never shown."""
-
-
-def setting(  # a field whose metadata carries the explanation
-    default: Any,
-    reader: Reader,
-    explanation: str,
-    *,
-    group: str,
-    variables: tuple[str, ...] = (),
-    metavar: str = "VALUE",
-    says: str | None = None,
-    secret: bool = False,
-) -> Any:
-    told = Setting(reader, explanation, group, variables, metavar, says, secret)
-    return field(default=default, metadata={"setting": told}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,51 +416,6 @@ class Settings:
         if self.log_format != "auto":
             return self.log_format
         return "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
-
-    def child(self, *, dsn: str | None = None) -> ChildSettings:
-        """Return what children are told. dsn: the database chosen for this run, when it is not `self.dsn`."""
-        database = dsn if dsn is not None else self.dsn
-        assert database is not None, "the database is chosen before children are made"
-        return ChildSettings(
-            dsn=database,
-            schema=self.schema,
-            handlers=self.handlers,
-            hooks=self.hooks,
-            app_dir=self.app_dir,
-            code_version=self.code_version,
-            queues=self.served,
-            limits=self.queue_max_concurrency,
-            batch=self.most_claimed,
-            hold=self.hold,
-            budget={name: float(amount) for name, amount in (each.split("=") for each in self.budget)},
-            budget_patience=self.budget_patience,
-            poll=self.poll,
-            retry_initial=self.db_retry_initial,
-            retry_max=self.db_retry_max,
-            lease=self.lease,
-            long_transaction=self.long_transaction,
-            grace=self.grace,
-            unknown_delay=self.unknown_delay,
-            unknown_for=self.unknown_for,
-            sweep=self.sweep,
-            http=self.http,
-            page=self.page,
-            page_view_token=self.page_view_token,
-            page_operate_token=self.page_operate_token,
-            page_hosts=self.page_hosts,
-            page_path=self.page_path,
-            page_read_only=self.page_read_only,
-            log_capture=self.log_capture,
-            log_size=self.log_size,
-            log_format=self.resolved_log_format(),
-            log_level=self.log_level,
-            host=socket.gethostname(),
-            webhook_secret=self.webhook_secret,
-            webhook_allow=self.webhook_allow,
-            webhook_timeout=self.webhook_timeout,
-            metrics_tenants=self.metrics_tenants,
-            audit_keep=self.audit_keep,
-        )
 
     def _contradictions(self) -> tuple[str, ...]:
         """Return a sentence for each pair of settings that cannot both be meant."""

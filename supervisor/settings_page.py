@@ -9,7 +9,7 @@ from supervisor.settings_sources import flag_of, variable_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisor.settings import Setting
+    from supervisor.settings_field import Setting
 
 HEAD = """\
 # Settings

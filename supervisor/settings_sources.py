@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from supervisor.settings import Setting
+    from supervisor.settings_field import Setting
 
 PREFIX = "JOBHERD_"
 

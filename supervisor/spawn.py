@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from supervisor.courier import Courier
-    from supervisor.fleet import Slot
     from supervisor.signals import SignalPipe
-    from workers.board import Board, Notice
+    from supervisor.slot import Slot
+    from workers.board import Board
+    from workers.notice import Notice
     from workers.seat import ChildSettings
 
 _PR_SET_PDEATHSIG = 1

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from handlers._outcome import Label, Outcome
-from supervisor.fleet import Death, Rung
+from supervisor.slot import Death, Rung
 from workers.settle import STATE_OF, Finished, least_of, settlement
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from supervisor.courier import Answer
     from supervisor.postmortem import PostMortem
-    from workers.board import Now, Policy
+    from workers.board import Now
+    from workers.tally import Policy
 
 
 class Post(Protocol):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from types import FrameType
 
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
     from workers.wake import Wake
 
 FOR_EVER: Final = float("inf")

@@ -1,36 +1,25 @@
-"""The board: one page of memory that a child writes and its parent reads, and that survives the child.
+"""The board: memory that a child writes and its parent reads, and that survives the child.
 
-It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted, the last lines
-of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
-Reading never waits for a writer: what can be torn stands in a `Cell`, twice, with sequence and checksum, and a torn copy is not
-believed. Each region has one writer: the child, but for the order, which the parent writes. Stacks stand last, and the page cannot grow:
+It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), the
+last lines of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
+Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice, with sequence and checksum, and a torn copy is not
+believed. Each region has one writer: the child, but for the order, which the parent writes. Stacks stand last, and the memory cannot grow:
 they are written in signal handlers, of any length, and must run over nothing else. No policy stands here.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import mmap
 import os
 import struct
-import threading
-from bisect import bisect_left
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-MAX_KINDS: Final = 256
-BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the duration histograms, in seconds; one more bucket holds the rest."""
-OUTCOMES: Final = ("ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
-OTHER_KINDS: Final = "(other)"
-"""The first entry of the table of kinds: whatever has no entry of its own is counted there, so no flood of kinds can fill it."""
-
-
-MAX_ERRORS: Final = 64
-"""Pairs of a kind and an error code that a slot counts by name; the rest are counted together, so that no flood of codes can fill it."""
+from workers.cell import Cell, barrier
+from workers.tally import Tally
 
 
 class Phase(IntEnum):
@@ -89,108 +78,10 @@ _NOW = struct.Struct("<BqqqHhhhdd")
 _ORDER = struct.Struct("<Bqq")
 _COMPANY = struct.Struct("<qq")
 _MATE = struct.Struct("<qhhh")
-_HEAD = struct.Struct("<QII")
 _ENTRY_HEAD = struct.Struct("<II")
 _SEQUENCE = struct.Struct("<Q")
-_ERROR = struct.Struct("<H62s")
-
-
-_lock = threading.Lock()
-
-
-def fence() -> None:
-    """Make what was stored seen by others before anything is read: a processor may turn the two round.
-
-    A child shows itself idle and then looks at the epoch; the parent moves the epoch and then looks who is idle. Were either pair turned
-    round, both could miss each other, and the wake-up would be lost. The same holds for the word that the parent hears.
-    """
-    with _lock:
-        pass
-
-
-class Cell:
-    """A record of changing length with one writer and any number of readers, none of whom ever waits.
-
-    It has two halves; the writer fills the older one and stamps it last. A reader takes the newest half whose checksum is right.
-    """
-
-    __slots__ = ("_half", "_offset", "_sequence", "_view", "capacity")
-
-    def __init__(self, view: memoryview, offset: int, capacity: int) -> None:
-        self._view = view
-        self._offset = offset
-        self._half = _HEAD.size + capacity
-        self._sequence = 0
-        self.capacity = capacity
-
-    @staticmethod
-    def size(capacity: int) -> int:
-        """Return how many bytes a cell for records of up to `capacity` bytes takes."""
-        return 2 * (_HEAD.size + capacity)
-
-    def write(self, record: bytes) -> None:
-        """Publish `record`; what is longer than the cell is cut."""
-        if len(record) > self.capacity:
-            record = record[: self.capacity]
-        sequence = self._sequence = (self._sequence or self.read_with_sequence()[0]) + 1  # a successor goes on where its predecessor died
-        at = self._offset + (sequence & 1) * self._half
-        body = at + _HEAD.size
-        self._view[body : body + len(record)] = record
-        _HEAD.pack_into(self._view, at, sequence, len(record), crc32(record, sequence & 0xFFFFFFFF))
-
-    def newest(self) -> int:
-        """Return the number of the newest record, whole or not."""
-        return int(max(_SEQUENCE.unpack_from(self._view, self._offset)[0], _SEQUENCE.unpack_from(self._view, self._offset + self._half)[0]))
-
-    def read(self) -> bytes | None:
-        """Return the newest whole record, or None if there is none."""
-        return self.read_with_sequence()[1]
-
-    def read_with_sequence(self) -> tuple[int, bytes | None]:
-        """Return the newest whole record and its number (0 and None if there is none)."""
-        best: tuple[int, bytes | None] = (0, None)
-        for at in (self._offset, self._offset + self._half):
-            sequence, length, checksum = _HEAD.unpack_from(self._view, at)
-            if sequence <= best[0] or length > self.capacity:
-                continue
-            record = bytes(self._view[at + _HEAD.size : at + _HEAD.size + length])
-            if crc32(record, sequence & 0xFFFFFFFF) == checksum:
-                best = (sequence, record)
-        return best
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the parent must know of a kind to write the outcome of a job whose process is dead."""
-
-    name: str = OTHER_KINDS
-    max_attempts: int = 5
-    max_crashes: int = 3
-    keep_completed: int = 7
-    keep_failed: int = 30
-    backoff: tuple[float, float, float, float] = (30.0, 2.0, 0.2, 3600.0)
-    """Base in seconds, factor, jitter as a fraction, cap in seconds."""
-    exclusive: bool = False
-    table: bool = False
-    """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
-
-
-@dataclass(frozen=True, slots=True)
-class KindCounts:
-    """What a child has counted of one kind, over all children that ever sat in its slot."""
-
-    name: str
-    outcomes: tuple[int, ...]
-    timeouts: int
-    buckets: tuple[int, ...]
-    seconds: float
-
 
 _WORDS: Final = 32
-_NAME: Final = 104
-_POLICY: Final = 280
-_COUNTS: Final = len(OUTCOMES) + 1 + len(BUCKETS) + 1 + 1  # outcomes, timeouts, buckets, sum of seconds
-_ENTRY: Final = _NAME + _POLICY + 8 * 32
 _LOG: Final = 64 * 1024
 _TRACE: Final = 128 * 1024
 _STACKS: Final = 256 * 1024
@@ -204,14 +95,12 @@ _AT_WORDS: Final = 0
 _AT_NOW: Final = _AT_WORDS + 8 * _WORDS
 _AT_ORDER: Final = _AT_NOW + Cell.size(128)
 _AT_PROGRESS: Final = _AT_ORDER + Cell.size(64)
-_AT_WAITS: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
-_AT_KINDS: Final = _AT_WAITS + 8 * 32
-_AT_LOG: Final = _AT_KINDS + MAX_KINDS * _ENTRY
+_AT_TALLY: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
+_AT_LOG: Final = _AT_TALLY + Tally.SIZE
 _AT_LEDGER: Final = _AT_LOG + _LOG
 _AT_COMPANY: Final = _AT_LEDGER + _LEDGER
 _MATES: Final = _COMPANY.size + 500 * _MATE.size
-_AT_ERRORS: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
-_AT_OUTPUT: Final = (_AT_ERRORS + MAX_ERRORS * (_ERROR.size + 8) + 7) // 8 * 8
+_AT_OUTPUT: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
 _AT_TRACE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + _PAGE - 1) // _PAGE * _PAGE
 _AT_STACKS: Final = _AT_TRACE + _TRACE
 _SIZE: Final = _AT_STACKS + _STACKS
@@ -221,7 +110,6 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _STARTED,
     _CLAIMS,
     _EMPTY,
-    _KINDS,
     _LOGGED,
     _DATABASE,
     _DISMISSED,
@@ -231,15 +119,14 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _REVOKED,
     _IDLED,
     _BEGUN,
-    _ERRORS,
     _TAKEN,
     _DRAINING,
     _READING,
-) = range(18)
+) = range(16)
 
 
 class Board:
-    """One slot's page. Made by the parent before any fork; `map` makes it usable, in each process for itself."""
+    """One slot's board, made by the parent before any fork; its children inherit the memory."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -257,19 +144,12 @@ class Board:
         self._progress = Cell(self._view, _AT_PROGRESS, _PROGRESS)
         self._company = Cell(self._view, _AT_COMPANY, _MATES)
         self._output = Cell(self._view, _AT_OUTPUT, 8 + OUTPUT)
-        self._waits = self._view[_AT_WAITS : _AT_WAITS + 8 * 31].cast("Q")
-        self._waited = self._view[_AT_WAITS + 8 * 31 : _AT_WAITS + 8 * 32].cast("d")
-        self._errors = self._view[_AT_ERRORS : _AT_ERRORS + 8 * MAX_ERRORS].cast("Q")
-        self._error_at: dict[tuple[int, str], int] | None = None
-        self._counts: list[memoryview] = []
-        self._sums: list[memoryview[float]] = []
+        self.tally = Tally(self._view, _AT_TALLY)
 
     def close(self) -> None:
-        """Let go of the page (the others keep it)."""
-        for view in (*self._counts, self._words, self._waits, self._errors):
-            view.release()
-        for sums in (*self._sums, self._waited):
-            sums.release()
+        """Let go of the memory (the others keep it)."""
+        self.tally.close()
+        self._words.release()
         self._view.release()
         self._memory.close()
         os.close(self.fd)
@@ -348,69 +228,6 @@ class Board:
         """Called in the child, from the handler: a JSON document of at most 2 KiB."""
         self._progress.write(record)
 
-    def declare(self, policies: list[Policy]) -> dict[str, int]:
-        """Called in the child at boot: enter its kinds, and return each one's number. Numbers outlive the child that gave them."""
-        known = {self.policy(number).name: number for number in range(self._words[_KINDS])}
-        for policy in (Policy(), *policies):
-            number = known.get(policy.name, len(known))
-            if number >= MAX_KINDS:
-                continue  # counted under OTHER_KINDS
-            known[policy.name] = number
-            at = _AT_KINDS + number * _ENTRY
-            body = json.dumps(
-                [
-                    policy.max_attempts,
-                    policy.max_crashes,
-                    policy.keep_completed,
-                    policy.keep_failed,
-                    policy.backoff,
-                    policy.exclusive,
-                    policy.table,
-                ]
-            ).encode()
-            self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
-            self._view[at + _NAME : at + _NAME + _POLICY] = body.ljust(_POLICY)
-        self._words[_KINDS] = max(self._words[_KINDS], len(known))
-        for number in range(len(self._counts), self._words[_KINDS]):
-            at = _AT_KINDS + number * _ENTRY + _NAME + _POLICY
-            self._counts.append(self._view[at : at + 8 * (_COUNTS - 1)].cast("Q"))
-            self._sums.append(self._view[at + 8 * (_COUNTS - 1) : at + 8 * _COUNTS].cast("d"))
-        return known
-
-    def count(self, kind: int, outcome: int, seconds: float, *, timeout: bool = False) -> None:
-        """Called in the child: a run of `kind` ended with the outcome of that index in `OUTCOMES`."""
-        counts = self._counts[kind]
-        counts[outcome] += 1
-        counts[len(OUTCOMES)] += timeout
-        counts[len(OUTCOMES) + 1 + bisect_left(BUCKETS, seconds)] += 1
-        self._sums[kind][0] += seconds
-
-    def count_unrun(self, kind: int, outcome: int) -> None:
-        """Called in the child: a job of `kind` ended without running, such as by expiry."""
-        self._counts[kind][outcome] += 1
-
-    def count_error(self, kind: int, code: str) -> None:
-        """Called in the child: a job of `kind` ended, or is to be tried again, with this error code."""
-        if self._error_at is None:  # a successor goes on where its predecessor died
-            self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
-            self._error_at.setdefault((0, OTHER_KINDS), 0)
-        at = self._error_at.get((kind, code))
-        if at is None:
-            name = code.encode()
-            at = max(self._words[_ERRORS], 1)  # the first entry is that of all that have none
-            if at >= MAX_ERRORS or len(name) > _ERROR.size - 2:
-                at = 0
-            else:
-                _ERROR.pack_into(self._view, _AT_ERRORS + 8 * MAX_ERRORS + at * _ERROR.size, kind, name)
-                self._error_at[kind, code] = at
-        self._errors[at] += 1
-        self._words[_ERRORS] = max(self._words[_ERRORS], at + 1)
-
-    def count_wait(self, seconds: float) -> None:
-        """Called in the child: a job started so long after it became due."""
-        self._waits[bisect_left(BUCKETS, seconds)] += 1
-        self._waited[0] += seconds
-
     def log(self, line: bytes) -> None:
         """Called in the child: append to the ring of the last 64 KiB of log."""
         line = line[-_LOG:]
@@ -433,7 +250,7 @@ class Board:
     def say_reading(self, *, reading: bool) -> None:
         """Called in the child: it is about to read its own output, or through with it."""
         self._words[_READING] = reading
-        fence()
+        barrier()
 
     def open_trace(self) -> int:
         """Called in the child at boot: clear the place for the stacks of a crash, and return a file number that writes there."""
@@ -446,7 +263,7 @@ class Board:
     def clear(self) -> None:
         """Called in the parent before a fork: nothing of a predecessor may be taken for its successor's."""
         self.say(Now(Phase.BOOTING))
-        self._now._sequence = 0  # noqa: SLF001 - the child goes on from what stands there, not from our memory
+        self._now.restart()
         self.set_idle(idle=False)
         self.set_database(connected=False)
         self._words[_LOGGED] = 0
@@ -459,8 +276,8 @@ class Board:
         self.close_ledger()
         self.order(Order(Reason.NONE))
         self._progress.write(b"")
-        self._progress._sequence = 0  # noqa: SLF001 - as above
-        self._company._sequence = 0  # noqa: SLF001 - as above
+        self._progress.restart()
+        self._company.restart()
         self.open_stacks()
 
     # -- written by the parent --------------------------------------------------------------------------------------
@@ -476,7 +293,7 @@ class Board:
     def revoke(self, token: int) -> None:
         """Called in the parent: nothing more of that claim may be started."""
         self._words[_REVOKED] = token
-        fence()
+        barrier()
 
     def say_draining(self, *, draining: bool) -> bool:
         """Called in the parent: it is about to read a child's output, or it has handed on what it read. Return whether the child is at it.
@@ -484,7 +301,7 @@ class Board:
         Each says so and looks then: one of the two sees the other, and the parent gives way. Both at once would mix up what is read.
         """
         self._words[_DRAINING] = draining
-        fence()
+        barrier()
         return bool(self._words[_READING])
 
     def hand_output(self, total: int, tail: bytes) -> None:
@@ -566,7 +383,7 @@ class Board:
                 break
             found.append(record)
             at += _ENTRY_HEAD.size + length
-        fence()
+        barrier()
         return (token, found) if self._words[_CLAIM] == token and self._words[_ENTERED] >= end else (0, [])
 
     @property
@@ -597,45 +414,6 @@ class Board:
     def progress(self) -> bytes:
         """Return the handler's latest word on its progress, a JSON document, or nothing."""
         return self._progress.read() or b""
-
-    def policy(self, kind: int) -> Policy:
-        """Return what is known of the kind of that number."""
-        if not 0 <= kind < self._words[_KINDS]:
-            return Policy()
-        at = _AT_KINDS + kind * _ENTRY
-        name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
-        try:
-            attempts, crashes, completed, failed, backoff, exclusive, table = json.loads(
-                bytes(self._view[at + _NAME : at + _NAME + _POLICY])
-            )
-            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table)
-        except ValueError:
-            return Policy(name)
-
-    def kind_counts(self) -> list[KindCounts]:
-        """Return what was counted, kind by kind."""
-        found = []
-        for number in range(self._words[_KINDS]):
-            at = _AT_KINDS + number * _ENTRY + _NAME + _POLICY
-            values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
-            split = len(OUTCOMES)
-            found.append(KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1 : -1], values[-1]))
-        return found
-
-    def error_counts(self) -> list[tuple[str, str, int]]:
-        """Return how often each error code was counted: kind, code, number. The first stands for all that have no place of their own."""
-        return [(self.policy(kind).name, code, number) for kind, code, number in self._read_errors()]
-
-    def _read_errors(self) -> list[tuple[int, str, int]]:
-        found = [(0, OTHER_KINDS, int(self._errors[0]))]
-        for at in range(1, min(int(self._words[_ERRORS]), MAX_ERRORS)):
-            kind, name = _ERROR.unpack_from(self._view, _AT_ERRORS + 8 * MAX_ERRORS + at * _ERROR.size)
-            found.append((kind, name.rstrip(b"\0").decode(errors="replace"), int(self._errors[at])))
-        return found
-
-    def waits(self) -> tuple[tuple[int, ...], float]:
-        """Return the histogram of how long jobs were due before they started, and the sum of seconds."""
-        return tuple(self._waits[: len(BUCKETS) + 1]), float(self._waited[0])
 
     def log_tail(self, limit: int = 8192) -> bytes:
         """Return the latest `limit` bytes of the child's log, from the beginning of a line."""
@@ -674,80 +452,3 @@ class Board:
             if found.endswith(b"\0"):
                 break
         return found.rstrip(b"\0").decode(errors="replace")
-
-
-class Notice:
-    """The page of all: the parent writes, every child reads.
-
-    `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
-    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
-    is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
-    """
-
-    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
-    _FACTS = 64 * 1024
-
-    def __init__(self) -> None:
-        self.fd = os.memfd_create("jobherd-notice", os.MFD_CLOEXEC)
-        self._size = 4096 + Cell.size(self._FACTS)
-        os.ftruncate(self.fd, self._size)
-        self._view = memoryview(mmap.mmap(self.fd, self._size))
-        self._words = self._view[:256].cast("Q")
-        self._times = self._view[256:512].cast("d")
-        self._facts = Cell(self._view, 4096, self._FACTS)
-
-    def bump(self) -> None:
-        """Called in the parent: there may be work."""
-        self._words[self._EPOCH] += 1
-        fence()
-
-    @property
-    def epoch(self) -> int:
-        """Grows with everything that may mean work."""
-        return int(self._words[self._EPOCH])
-
-    @property
-    def hearing(self) -> bool:
-        """Whether producers notify the parent."""
-        return bool(self._words[self._HEARING])
-
-    @hearing.setter
-    def hearing(self, value: bool) -> None:
-        self._words[self._HEARING] = value
-
-    @property
-    def lease_deadline(self) -> float:
-        """Monotonic time past which nobody may claim: the lease may have lapsed."""
-        return float(self._times[self._LEASE])
-
-    @lease_deadline.setter
-    def lease_deadline(self, value: float) -> None:
-        self._times[self._LEASE] = value
-
-    @property
-    def loop_at(self) -> float:
-        """Monotonic time at which the parent's loop last turned."""
-        return float(self._times[self._LOOP])
-
-    @loop_at.setter
-    def loop_at(self, value: float) -> None:
-        self._times[self._LOOP] = value
-
-    @property
-    def draining(self) -> bool:
-        """Whether the supervisor is on its way out."""
-        return bool(self._words[self._DRAINING])
-
-    @draining.setter
-    def draining(self, value: bool) -> None:
-        self._words[self._DRAINING] = value
-
-    def publish(self, facts: dict[str, object]) -> None:
-        """Called in the parent: what it knows of the fleet, for the page and the metrics."""
-        self._facts.write(json.dumps(facts).encode())
-
-    def facts(self) -> dict[str, object]:
-        """Return what the parent last published."""
-        record = self._facts.read()
-        found = json.loads(record) if record else {}
-        return found if isinstance(found, dict) else {}

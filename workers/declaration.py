@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from handlers._backoff import Backoff
 from handlers._tables import TableHandler
-from workers.board import Policy
+from workers.tally import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

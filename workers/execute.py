@@ -26,8 +26,9 @@ from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, out
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from workers.alarm import JobLost
-from workers.board import OUTCOMES, fence
+from workers.cell import barrier
 from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
+from workers.tally import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from handlers._handler import AnyHandler
     from handlers._hooks import JobHooks
     from workers.alarm import Alarm
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.claimed import Claimed
     from workers.hooks import Caller
+    from workers.notice import Notice
     from workers.output import Output
     from workers.seat import ChildSettings
     from workers.transactions import Transactions
@@ -56,28 +59,6 @@ the title of a job of a millisecond, and on an idle machine writing it costs 20 
 MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
-
-
-class Claimed(NamedTuple):
-    """A row of claim_jobs.sql."""
-
-    token: int
-    id: int  # no number: the row only says that others hold the first rows
-    kind: str
-    queue: str
-    payload: str
-    attempts: int
-    max_attempts: int | None
-    crashes: int
-    priority: int
-    timeout: float | None
-    created_at: float
-    run_at: float
-    good_for: float | None
-    waited: float
-    more: bool
-    extras: str | None = None
-    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64."""
 
 
 class _Kind(NamedTuple):
@@ -208,12 +189,12 @@ class Executor:
         board.say_running(self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
         if among:
             # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
-            fence()
+            barrier()
             if board.revoked == row.token:
                 return self.unstarted(row, cancelled=False)
         board.count_started(row.id)
         if row.attempts == 1:
-            board.count_wait(max(0.0, row.waited + started - claimed_at))
+            board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = row
         before = self._expected.get(row.kind, FOR_EVER)
         short = before < SHORT
@@ -264,9 +245,9 @@ class Executor:
         if isinstance(interruption, JobLost):
             return None
         ran = ended - started
-        board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+        board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
         if outcome.code is not None:
-            board.count_error(number, outcome.code)
+            board.tally.count_error(number, outcome.code)
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -321,9 +302,9 @@ class Executor:
 
     def _unrun(self, row: Claimed, outcome: Outcome, kind: _Kind | None, *, ended: float) -> Finished:
         number = 0 if kind is None else kind.number
-        self._board.count_unrun(number, _NUMBER[outcome.label])
+        self._board.tally.count_unrun(number, _NUMBER[outcome.label])
         if outcome.code is not None:
-            self._board.count_error(number, outcome.code)
+            self._board.tally.count_error(number, outcome.code)
         finished = Finished(row.id, outcome, ended=ended)
         return finished if kind is None else finished._replace(keep=kind.keep_failed)
 

@@ -226,7 +226,7 @@ class Keeper:
 def _progress_on(board: Board) -> tuple[int, int, bytes] | None:
     """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
     before = board.now()
-    if before is None or before.phase is not Phase.RUNNING or not before.job or board.policy(before.kind).table:
+    if before is None or before.phase is not Phase.RUNNING or not before.job or board.tally.policy(before.kind).table:
         return None  # a record's number may be a job's as well, who would be shown its progress
     text = board.progress()
     after = board.now()

@@ -77,7 +77,7 @@ def _live(seat: Seat) -> int:
 
 
 def _worker(body: Body) -> int:
-    from workers.worker import run  # noqa: PLC0415 - only in such a child
+    from workers.start import run  # noqa: PLC0415 - only in such a child
 
     return run(body)
 

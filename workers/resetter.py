@@ -24,10 +24,10 @@ from sql.composed import compose
 from workers.board import Now, Phase
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
+from workers.loading import load_handlers
 from workers.settle import STATE_OF, Finished
 from workers.table_session import connect, session_name
 from workers.tables import fate, log_entries, tables_of
-from workers.worker import load_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,7 +243,12 @@ class Resetter:
         found = []
         for number, board in enumerate(self._seat.boards):
             now = board.now()
-            if now is not None and now.job and now.phase in (Phase.RUNNING, Phase.SETTLING) and (policy := board.policy(now.kind)).table:
+            if (
+                now is not None
+                and now.job
+                and now.phase in (Phase.RUNNING, Phase.SETTLING)
+                and (policy := board.tally.policy(now.kind)).table
+            ):
                 found.append(_Run(number, now.child, policy.name, now.job, now.token))
         return found
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.board import Board, Notice
+    from workers.board import Board
+    from workers.notice import Notice
 
 
 MARKER: Final = "JOBHERD_CHILD"
@@ -106,4 +107,4 @@ class Seat:
     output: tuple[int, int] | None = None
     """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
     boards: tuple[Board, ...] = ()
-    """Every slot's page, for the kinds that look at all of them (keeper, web); else empty."""
+    """Every slot's board, for the kinds that look at all of them (keeper, web); else empty."""

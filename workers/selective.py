@@ -1,6 +1,6 @@
-"""A worker that does not take every job: it asks before each claim what it may take, and claims under conditions.
+"""A claimer that does not take every job: it asks before each claim what it may take, and claims under conditions.
 
-Only where somebody restricts claims does a child live as this one; all others pay nothing for it. What has ended is written before the
+Only where somebody restricts claims does a child have this one; all others pay nothing for it. What has ended is written before the
 hooks are asked, for they are user code and may take their time; and before room is reckoned, for it gives room. Jobs that this child may
 not take are somebody else's: news that found it unable is passed on, once. Where there is a budget, whoever has given room back looks
 himself who fits, and calls the next one as long as there is more: so nobody needs to ask again and again.
@@ -9,22 +9,22 @@ himself who fits, and calls the next one as long as there is more: so nobody nee
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 import sql
 from workers.admission import REST, Admission, Narrowing
+from workers.claimer import Claimer
 from workers.connection import is_away
 from workers.link import More, Problem, send
-from workers.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from handlers._handler import AnyHandler
+    from workers.claimed import Claimed
     from workers.connection import Row
-    from workers.execute import Claimed
     from workers.hooks import Caller
     from workers.main import Body
 
@@ -35,11 +35,11 @@ _BY_HEAD: Final = frozenset({"claim_job", "claim_jobs"})
 """Statements that have chosen a queue before they look at its jobs."""
 
 
-class SelectiveWorker(Worker):
-    """A worker whose claims are narrowed."""
+class SelectiveClaimer(Claimer):
+    """Claims that are narrowed."""
 
-    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller) -> None:
-        super().__init__(body, handlers, hooks)
+    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller, **parts: Any) -> None:
+        super().__init__(body, handlers, hooks, **parts)
         settings = body.seat.settings
         self._budgeted = bool(settings.budget)
         self._admission = Admission(hooks, handlers, settings.budget, settings.budget_patience)
@@ -49,21 +49,20 @@ class SelectiveWorker(Worker):
         self._failing = False
         self._passed_on = -1
 
-    def live(self) -> int:
-        code = super().live()
+    def leave(self) -> None:
+        super().leave()
         if self._budgeted:
             send(self._seat.report, More())  # the room of the last claim is nobody's yet
-        return code
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         if not avoided:  # the first of a turn over the queues
             # Room was given back, or may have been: a sibling may fit in beside us.
-            self._woken = self._woken or (self._budgeted and bool(self._unsettled))
-            self._settle()
+            self._woken = self._woken or (self._budgeted and bool(self._hand.unsettled))
+            self._hand.settle()
             self._narrowing = self._admission.ask()
             self._failing = self._admission.failing
-            self._worn = self._worn or self._hooks.torn
-        if self._narrowing is None or self._worn:
+            self._tidy.worn = self._tidy.worn or self._hooks.torn
+        if self._narrowing is None or self._tidy.worn:
             return []
         try:
             return super()._claim(avoided, rested=rested)
@@ -79,7 +78,7 @@ class SelectiveWorker(Worker):
             return super()._send_claim(by, claim, eager=eager)
         return self._session.run_in_one(("lock_budget", {"supervisor": self._seat.supervisor}), (by, claim), eager=eager)
 
-    def _narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
+    def narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
         narrowing = self._narrowing
         if narrowing is None or not narrowing.conditions:
             return by, claim
@@ -95,26 +94,26 @@ class SelectiveWorker(Worker):
     def _work_table(self) -> bool:
         if self._tables is None:
             return False
-        self._settle()
+        self._hand.settle()
         self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
         self._failing = self._admission.failing
-        self._worn = self._worn or self._hooks.torn
+        self._tidy.worn = self._tidy.worn or self._hooks.torn
         return self._narrowing is not None and super()._work_table()
 
     def _admits(self, kind: str) -> bool:
         return self._narrowing is not None and self._narrowing.admits(kind)
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._worn:
+        if self._tidy.worn:
             return
         hooked = self._narrowing is None or self._narrowing.hooked
         if self._failing:
-            longest = self._seat.settings.poll  # what it says of itself fills the log
+            longest = self._settings.poll  # what it says of itself fills the log
         elif hooked:
             longest = REST
-        elif longest < self._seat.settings.poll:
+        elif longest < self._settings.poll:
             # What does not fit is waited for until somebody calls who has given room back, not looked for four times a second.
-            longest = self._seat.settings.poll
+            longest = self._settings.poll
         if self._woken and hooked and self._passed_on != epoch:
             # Once for each news: two children that both may not would call each other for ever.
             self._passed_on = epoch

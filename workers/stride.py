@@ -16,7 +16,7 @@ import sql
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.execute import Claimed
+    from workers.claimed import Claimed
 
 SOUGHT: Final = sql.seeking("claim_jobs")
 WALKS: Final = frozenset({"claim_jobs", "claim_job"})

@@ -20,15 +20,15 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 import sql
-from handlers import _client
+from handlers import _default
 from handlers._only import Only
 from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
 from handlers._tables import Held, TableHandler
 from sql.composed import compose
 from workers.board import Now, Phase
+from workers.claimed import Claimed
 from workers.connection import is_away
-from workers.execute import Claimed
 from workers.link import Problem, send
 from workers.table_session import connect, look_at_tables, session_name, steer
 
@@ -253,7 +253,7 @@ class Tables:
         table.held = Held(row, connection)
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
-        before = _client.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
+        before = _default.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
         try:
             with connection.transaction() as attempt:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
@@ -272,7 +272,7 @@ class Tables:
             return finished._replace(outcome=_failed(table, taken, error))
         finally:
             if before is not None:
-                _client.part(before)
+                _default.part(before)
         return finished
 
     def _settle(self, connection: psycopg.Connection[Any], table: TableHandler, taken: Taken, finished: Finished) -> None:

@@ -23,14 +23,17 @@ from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
-from workers.board import OUTCOMES, Now, Phase, Reason, fence
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Claimed, Executor, Unreadable, hand_over
+from workers.board import Now, Phase, Reason
+from workers.cell import barrier
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over
 from workers.settle import Finished
+from workers.tally import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handlers._job import Job
+    from workers.claimed import Claimed
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -109,13 +112,13 @@ class TogetherExecutor(Executor):
         )  # fmt: skip
         board.say_together(now, [(row.id, row.attempts, self._most(row), row.crashes) for row in rows[1:]])
         if among:
-            fence()  # as in `execute`
+            barrier()  # as in `execute`
             if board.revoked == first.token:
                 return finished + [self.unstarted(row, cancelled=False) for row in rows]
         for row in reversed(rows):
             board.count_started(row.id)  # the first one last: it is the one that the board names
             if row.attempts == 1:
-                board.count_wait(max(0.0, row.waited + started - claimed_at))
+                board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = first
         self.show(f"{first.kind} #{first.id}" if len(rows) == 1 else f"{first.kind} #{first.id} and {len(rows) - 1} more")
         said: dict[int, str] = {}
@@ -184,9 +187,9 @@ class TogetherExecutor(Executor):
         usage = self._usage(ended, ran)  # of the call: it is written with its first job, as what was printed and logged
         log = self._output.take() if self._output is not None and self._output.is_pending() else None
         for row, outcome in zip(rows, outcomes, strict=True):
-            board.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
+            board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
             if outcome.code is not None:
-                board.count_error(number, outcome.code)
+                board.tally.count_error(number, outcome.code)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
             if row is first and log is not None:

@@ -24,7 +24,7 @@ from psycopg import pq
 from psycopg.pq import TransactionStatus
 
 import sql
-from handlers import _client
+from handlers import _default
 from handlers._outcome import TRANSACTION_ENDED, Outcome
 from handlers._payload import encode_result
 from handlers._transaction import TransactionEndedError
@@ -114,11 +114,11 @@ class Transactions:
     ) -> object:
         """Call a handler by `run`, in a transaction, which is left open, and return what it returns. Raises what it raises."""
         own = self.abegin() if handler.signature.is_async else self.begin()
-        before = _client.join(own)
+        before = _default.join(own)
         try:
             return run(handler, job, arguments)
         finally:
-            _client.part(before)
+            _default.part(before)
 
     def begin(self) -> psycopg.Connection[Any]:
         """Begin the transaction, which holds the claim from now on. Raises JobLost if it is lost already, RuntimeError, psycopg.Error."""

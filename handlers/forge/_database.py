@@ -18,7 +18,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 import sql
-from handlers._client import default_client, find_dsn
+from handlers._default import default_client
+from handlers._dsn import find_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

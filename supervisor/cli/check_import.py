@@ -15,7 +15,7 @@ import orjson
 from handlers._registry import all_hooks, load
 from handlers._tables import TableHandler
 from sql.composed import definition
-from workers.worker import say_none_found
+from workers.loading import say_none_found
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:

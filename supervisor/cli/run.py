@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _print_settings(settings)
         return ExitCode.DONE
     if settings.workers and not settings.handlers:
-        from workers.worker import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
+        from workers.loading import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
 
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
     _check_page(settings)

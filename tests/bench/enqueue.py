@@ -19,8 +19,8 @@ import psycopg
 
 from handlers import Client, check_payload, handler
 from handlers._bulk import Chunk, chunks
-from handlers._client import put_on
 from handlers._enqueue import Options
+from handlers._send import put_on
 from tests.support.figures import Report, median_with_interval
 from tests.support.ground import arguments, ground
 

@@ -27,10 +27,11 @@ from tests.support.ground import arguments, ground
 from tests.support.queue import Child, Queue
 from workers import worker
 from workers.alarm import Alarm
-from workers.board import Board, Notice
-from workers.execute import Claimed
+from workers.board import Board
+from workers.claimed import Claimed
 from workers.hooks import Caller
 from workers.main import Body
+from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
 from workers.settle import Finished, settlement
 from workers.wake import Wake
@@ -82,7 +83,7 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     life = worker.Worker(Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds, Caller(Hooks(), Process(), alarm))
     for _ in range(rounds + 20):
         start = time.process_time()
-        jobs = life._next()
+        jobs = life._claimer.next()
         assert jobs
         life._work(jobs)
         spent = time.process_time() - start

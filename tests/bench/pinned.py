@@ -18,7 +18,7 @@ from tests.support.figures import Report, at
 from tests.support.ground import arguments, ground
 from tests.support.herd import Herd
 from tests.support.queue import Queue
-from workers.execute import Claimed
+from workers.claimed import Claimed
 from workers.stride import SOUGHT, Stride
 
 WORK = Path(__file__).with_name("work.py")

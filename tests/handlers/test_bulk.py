@@ -22,7 +22,7 @@ from handlers import (
     handler,
 )
 from handlers import _bulk as bulk
-from handlers import _client as module
+from handlers import _default as module
 from handlers.testing import inline
 from sql.migrate import migrate
 
@@ -52,10 +52,10 @@ def client(database):
 
 @pytest.fixture
 def as_default(client):
-    before = module._default
+    before = module._chosen
     configure(client=client)
     yield client
-    module._default = before
+    module._chosen = before
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from handlers import (
     enqueue_on,
     handler,
 )
-from handlers import _client as module
-from handlers._client import find_dsn
+from handlers import _default as module
+from handlers._dsn import find_dsn
 
 
 @handler("mail:receipt", queue="mail", priority=3)
@@ -48,10 +48,10 @@ def connection(database):
 
 @pytest.fixture
 def as_default(client):
-    before = module._default
+    before = module._chosen
     configure(client=client)
     yield client
-    module._default = before
+    module._chosen = before
 
 
 def jobs(database):
@@ -297,10 +297,10 @@ def test_another_schema(empty_database):
         migrate(connection, schema="jobs_eu")
     with Client(empty_database, schema="jobs_eu") as client:
         assert client.job(client.enqueue("a:b", {"n": 1}))["payload"] == {"n": 1}
-        before = module._default
+        before = module._chosen
         try:
             configure(client=client)
             with psycopg.connect(empty_database) as connection:
                 assert receipt.options(connection=connection).enqueue(7) > 0
         finally:
-            module._default = before
+            module._chosen = before

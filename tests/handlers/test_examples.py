@@ -14,9 +14,9 @@ MODULES = [found.name for found in pkgutil.iter_modules(handlers.__path__) if fo
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_docstrings_are_true(name):
     module = importlib.import_module(f"handlers.{name}")
-    before = handlers._client._default
+    before = handlers._default._chosen
     try:
         ran = doctest.testmod(module)
     finally:
-        handlers._client._default = before
+        handlers._default._chosen = before
     assert ran.failed == 0

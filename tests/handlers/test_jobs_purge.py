@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from handlers import _client, configure
+from handlers import _default, configure
 from handlers.jobs_purge import purge_completed
 from handlers.testing import run
 
@@ -25,11 +25,11 @@ LEFT = "SELECT state, kind, count(*) FROM jobherd.history GROUP BY 1, 2 ORDER BY
 
 @pytest.fixture
 def connection(database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    before = _client._default
+    before = _default._chosen
     client = configure(database)
     with psycopg.connect(database, autocommit=True) as one:
         yield one
-    _client._default = before
+    _default._chosen = before
     client.close()
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from handlers import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
-from handlers import _client as module
+from handlers import _default as module
 from handlers._pytest import jobherd_inline  # noqa: F401  # the fixture under test
 from handlers.testing import inline, run, run_payload
 
@@ -159,12 +159,12 @@ def test_a_kind_that_no_handler_is_given_for_is_given_back(jobherd_inline):  # n
 
 
 def test_everything_is_undone_at_the_end(database):
-    before = module._default
+    before = module._chosen
     with inline(database) as jobs:
         third.enqueue()
         enqueue_on(jobs.connection, "demo:third")
         assert jobs.connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (2,)
-    assert module._default is before
+    assert module._chosen is before
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT count(*) FROM jobherd.jobs").fetchone() == (0,)
 

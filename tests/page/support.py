@@ -20,7 +20,7 @@ from tests.support.herd import Herd
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from httpx import Response
+    from httpx2 import Response
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
     from starlette.types import ASGIApp

@@ -18,30 +18,33 @@ def job(herd):
     return herd.enqueue("report:build", {"year": 2030})
 
 
-def violations(tab):
+def violations(tab, only):
     """What the accessibility checker finds wrong, in words."""
     tab.evaluate(f"() => {{ {AXE} }}")
-    found = tab.evaluate("rules => axe.run(document, {runOnly: rules}).then(said => said.violations)", RULES)
+    found = tab.evaluate("only => axe.run(document, {runOnly: only, resultTypes: ['violations']}).then(said => said.violations)", only)
     return [f"{one['id']}: {node['target']} {node['failureSummary']}" for one in found for node in one["nodes"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_read_by_everybody_and_fits_a_phone(browser, herd, job, scheme):
-    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
-        with herd.window(browser, color_scheme=scheme, viewport=size, bypass_csp=True) as tab:
-            for path in (*PAGES, f"/jobs/{job}"):
-                tab.goto(path)
-                assert violations(tab) == [], path
-                wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-                assert wide <= 0, f"{path} is {wide} pixels wider than {size['width']}"
+@pytest.mark.parametrize(("scheme", "only"), [("light", RULES), ("dark", ["color-contrast"])])
+def test_every_page_can_be_read_by_everybody(browser, herd, job, scheme, only):
+    with herd.window(browser, color_scheme=scheme, bypass_csp=True) as tab:
+        for path in (*PAGES, f"/jobs/{job}"):
+            tab.goto(path)
+            assert violations(tab, only) == [], path
+
+
+def test_every_page_fits_a_phone(browser, herd, job):
+    with herd.window(browser, viewport={"width": 390, "height": 844}) as tab:
+        for path in (*PAGES, f"/jobs/{job}"):
+            tab.goto(path)
+            wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{path} is {wide} pixels wider than the screen"
 
 
 def test_no_page_breaks_the_policy_or_complains(tab, job):
     """A script, a style or a picture that the policy forbids is an error in the console, and so of the fixture."""
-    for path in (*PAGES, f"/jobs/{job}", "/no/such/page"):
-        answer = tab.goto(path, wait_until="load")
-        if answer.status == 404 and path != "/no/such/page":
-            raise AssertionError(path)
+    for path in (*PAGES, f"/jobs/{job}"):
+        assert tab.goto(path, wait_until="load").status == 200, path
         assert tab.evaluate("document.querySelectorAll('[style], style, script:not([src])').length") == 0, path
         assert tab.locator("h1, h2").count() >= 1, path
 

@@ -19,7 +19,7 @@ from tests.cli.shell import environment
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.queue import Line, Queue
-from workers.execute import Claimed
+from workers.claimed import Claimed
 from workers.settle import Clerk, Finished
 
 OK = Outcome("ok", "completed")

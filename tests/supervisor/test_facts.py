@@ -13,11 +13,15 @@ import pytest
 from supervisor import facts
 from supervisor.courier import Link
 from supervisor.facts import SLICE, Facts, Look, look, share
-from supervisor.fleet import End, Exit, Fleet, Limits
+from supervisor.fleet import Fleet
+from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
 from supervisor.registration import Registration
-from workers.board import Board, Notice, Now, Phase, Policy
+from supervisor.slot import End, Exit
+from workers.board import Board, Now, Phase
 from workers.link import Ready
+from workers.notice import Notice
+from workers.tally import Policy
 
 LIMIT = 30.0
 
@@ -171,7 +175,7 @@ def test_a_span_that_is_none_is_refused(scene, span):
 def test_what_a_child_works_on_and_how_it_ended_before(scene):
     one = scene()
     slot, board = one.fleet.slots[0], one.boards[0]
-    numbers = board.declare([Policy("mail:receipt"), Policy("own:store", table=True)])
+    numbers = board.tally.declare([Policy("mail:receipt"), Policy("own:store", table=True)])
     board.set_idle(idle=False)
     board.say(Now(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')

@@ -8,12 +8,13 @@ import psycopg
 import pytest
 
 from supervisor.courier import Courier
-from supervisor.fleet import Fleet, Limits
+from supervisor.fleet import Fleet
 from supervisor.hearing import Hearing, Stage
+from supervisor.limits import Limits
 from supervisor.plan import BUSY
 from tests.support.queue import Queue
-from workers.board import Notice
 from workers.link import Idle, Ready
+from workers.notice import Notice
 
 LIMIT = 30.0
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.fleet import Course
 from supervisor.loop import Supervisor
 from supervisor.settings import Settings
 
@@ -51,3 +52,11 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
         case "the keeper":
             fleet.keeper_called = True
     assert supervisor._wake_at(now) <= now
+
+
+def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
+    """It would turn, and ask, for as long as the last job runs: at once, again and again."""
+    supervisor.fleet.limits.until_empty = True
+    assert supervisor.until_empty.wake_at() == 0.0
+    supervisor.fleet.steer(Course.DRAINING, time.monotonic())
+    assert supervisor.until_empty.wake_at() == float("inf")

@@ -11,11 +11,12 @@ from psycopg.rows import dict_row
 
 from supervisor import lease
 from supervisor.courier import Courier
-from supervisor.fleet import Course, Fleet, Limits
+from supervisor.fleet import Course, Fleet
+from supervisor.limits import Limits
 from supervisor.orders import MOST, SOONEST, Orders, Refused, as_json, objection
 from supervisor.registration import Registration
 from tests.support.queue import Queue
-from workers.board import Notice
+from workers.notice import Notice
 
 LIMIT = 30.0
 

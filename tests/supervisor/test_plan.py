@@ -6,8 +6,10 @@ import signal
 
 import pytest
 
-from supervisor.fleet import Course, Exit, Fleet, Limits, Rung, State, Why
+from supervisor.fleet import Course, Fleet
+from supervisor.limits import Limits
 from supervisor.plan import BUSY, NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
+from supervisor.slot import Exit, Rung, State, Why
 from workers.board import Now, Order, Phase, Reason
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
 

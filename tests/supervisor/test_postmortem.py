@@ -7,8 +7,10 @@ import signal
 
 import pytest
 
-from supervisor.fleet import Death, Exit, Fleet, Ladder, Limits, Rung, Why
+from supervisor.fleet import Fleet
+from supervisor.limits import Limits
 from supervisor.postmortem import examine
+from supervisor.slot import Death, Exit, Ladder, Rung, Why
 from workers.board import Board, Now, Phase
 
 MIB = 2**20

@@ -12,10 +12,11 @@ import pytest
 
 from supervisor import lease
 from supervisor.courier import Courier, Letter, Link
-from supervisor.fleet import Fleet, Limits
+from supervisor.fleet import Fleet
+from supervisor.limits import Limits
 from supervisor.registration import ECHO_PATIENCE, Registration
 from tests.support.queue import Queue
-from workers.board import Notice
+from workers.notice import Notice
 
 LEASE = 15.0
 

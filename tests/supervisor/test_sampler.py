@@ -14,12 +14,15 @@ from contextlib import suppress
 import pytest
 
 from supervisor import sampler
-from supervisor.fleet import Exit, Fleet, Limits, State
+from supervisor.fleet import Fleet
+from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
 from supervisor.sampler import Sampler
+from supervisor.slot import Exit, State
 from workers import flame
-from workers.board import Board, Now, Phase, Policy
+from workers.board import Board, Now, Phase
 from workers.stacks import MAIN, thread_of
+from workers.tally import Policy
 
 LIMIT = 20.0
 JOB = Now(Phase.RUNNING, child=5, token=8, job=42, started=time.monotonic())
@@ -188,7 +191,7 @@ def test_one_that_took_the_handler_away_is_not_asked_for_that_would_end_it(place
 
 def test_a_job_that_does_not_run_is_refused_with_what_runs_instead(place):
     place.start(spin)
-    place.board.declare([Policy()])
+    place.board.tally.declare([Policy()])
     place.stack(43)
     assert place.wait()[1] == "no worker on web1 runs job 43: it has just ended"
     place.stack(43, child=5)

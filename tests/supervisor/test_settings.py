@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import Settings, render_settings_markdown, specifications
+from supervisor.settings_child import child_settings
 from supervisor.settings_sources import SettingsError, flag_of, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,9 +157,9 @@ def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
 
 @pytest.mark.promise("C19", "C20")
 def test_a_claim_takes_no_more_than_each_of_its_limits():
-    assert load({}).child(dsn="x").batch == 500
-    assert load({"max_claim_batch": "20"}).child(dsn="x").batch == 20
-    assert load({"max_claim_batch": "20", "max_claim_per_worker": "7"}).child(dsn="x").batch == 7
+    assert child_settings(load({}), dsn="x").batch == 500
+    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").batch == 20
+    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").batch == 7
 
 
 def test_which_queues_are_served():
@@ -186,7 +187,7 @@ def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, 
 
 
 def test_children_are_told_what_they_need():
-    told = load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}).child(dsn="dbname=b")
+    told = child_settings(load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b")
     assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == ("dbname=b", ("x", "y"), 9.0, "json", 5.0)
 
 

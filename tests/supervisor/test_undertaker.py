@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.fleet import Death, Exit, Ladder, Rung, Why
+from supervisor.slot import Death, Exit, Ladder, Rung, Why
 from supervisor.undertaker import Verdict, delay, judge
-from workers.board import Now, Phase, Policy
+from workers.board import Now, Phase
+from workers.tally import Policy
 
 POLICY = Policy("a:b", max_attempts=5, max_crashes=3, backoff=(30.0, 2.0, 0.2, 3600.0))
 

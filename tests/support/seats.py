@@ -29,8 +29,10 @@ from psycopg.rows import dict_row
 import sql
 from tests.support.processes import is_running, wait_for_exit
 from workers import link, main
-from workers.board import OUTCOMES, Board, Notice, Order, Policy, Reason
+from workers.board import Board, Order, Reason
+from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
+from workers.tally import OUTCOMES, Policy
 
 ROOT = Path(__file__).parents[2]
 ACTING = str(ROOT / "tests" / "workers" / "acting.py")
@@ -175,7 +177,7 @@ class Bench:
         wake_read, wake_write = link.open_pipe()
         report_read, report_write = link.open_pipe()
         board = Board(f"test-{self.incarnation}")
-        board.declare([Policy()])
+        board.tally.declare([Policy()])
         output = os.pipe2(os.O_CLOEXEC) if capture else None
         if output is not None:
             os.set_blocking(output[0], False)
@@ -295,7 +297,7 @@ class Bench:
 
 def count_of(child: Child, kind: str, outcome: str) -> int:
     """What a child's board counted."""
-    return sum(counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.kind_counts() if counts.name == kind)
+    return sum(counts.outcomes[OUTCOMES.index(outcome)] for counts in child.board.tally.kind_counts() if counts.name == kind)
 
 
 def wait_for_line(child: Child, words: str, timeout: float = LIMIT) -> None:

@@ -33,7 +33,7 @@ import os, signal, time
 from dataclasses import dataclass
 import psycopg
 from handlers import Job, Poison, Snooze, TableStore
-from handlers._client import default_client
+from handlers._default import default_client
 from tests.support.gate import at_gate
 
 @dataclass

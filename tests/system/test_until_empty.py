@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,21 +55,3 @@ def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gat
     assert fleet.wait_exit() == 0
     assert before < len(fleet.log)
     assert other.stop() == 0
-
-
-def test_it_does_not_spin_while_it_is_drained(stage: Stage, gate: Gate):
-    stage.enqueue("t:gate", '{"label": "slow"}')
-    fleet = stage.start("--until-empty", workers=1)
-    arrival = gate.wait_arrival("slow")
-    fleet.signal(signal.SIGTERM)
-    fleet.wait_log("draining")
-    before = _processor_time(fleet.pid)
-    time.sleep(1.0)
-    assert _processor_time(fleet.pid) - before < 0.3
-    arrival.open()
-    assert fleet.wait_exit() == 0
-
-
-def _processor_time(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

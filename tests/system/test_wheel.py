@@ -83,6 +83,8 @@ def test_every_statement_and_migration_of_the_tree_is_in_the_wheel(wheel: Path):
         for path in (ROOT / package).rglob("*.py"):
             assert str(path.relative_to(ROOT)) in names, path
         assert f"{package}/py.typed" in names
+    for path in [file for part in ("templates", "static") for file in (ROOT / "workers" / "page" / part).rglob("*") if file.is_file()]:
+        assert str(path.relative_to(ROOT)) in names, path
     assert not [name for name in names if name.startswith(("tests", "deploy", "docs"))]
 
 

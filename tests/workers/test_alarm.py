@@ -30,7 +30,7 @@ def test_a_job_past_its_timeout_is_interrupted_and_its_child_is_not_reused(bench
     ran = bench.ask("SELECT extract(epoch FROM finished_at - started_at)::float AS s FROM jobherd.attempts")[0]["s"]
     assert 0.3 <= ran < 1
     assert child.wait() == EXIT_WORN
-    assert next(counts.timeouts for counts in child.board.kind_counts() if counts.name == "act:slow") == 1
+    assert next(counts.timeouts for counts in child.board.tally.kind_counts() if counts.name == "act:slow") == 1
 
 
 def test_the_job_s_own_timeout_is_stronger_than_the_kind_s(bench: Bench, gate: Gate):

@@ -91,7 +91,7 @@ def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, s
     assert bench.wait(job, "retrying")["error_code"] == "JOB_TIMEOUT"
     assert child.wait() == EXIT_WORN
     assert "was not disturbed" in said()
-    assert sum(counts.timeouts for counts in child.board.kind_counts()) == 1
+    assert sum(counts.timeouts for counts in child.board.tally.kind_counts()) == 1
 
 
 def test_a_start_that_fails_is_told_and_what_was_begun_is_cleaned_up(bench: Bench, said, monkeypatch):

@@ -68,7 +68,7 @@ def test_many_jobs_are_settled_once_each(bench: Bench, batch: int):
     assert (row["n"], row["min"], row["max"], row["right"]) == (500, 1, 1, True)
     assert bench.ask("SELECT 1 FROM jobherd.running") == []
     assert child.dismiss() == EXIT_LEFT
-    assert sum(sum(counts.outcomes) for counts in child.board.kind_counts()) == 500
+    assert sum(sum(counts.outcomes) for counts in child.board.tally.kind_counts()) == 500
 
 
 @pytest.mark.promise("D31")

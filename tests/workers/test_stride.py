@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.seats import Bench
 from workers import stride
-from workers.execute import Claimed
+from workers.claimed import Claimed
 from workers.stride import DEAD, DOUBT, LAG, LONG, LONGEST, SPARSE, Place, Stride
 
 
@@ -114,7 +114,7 @@ def test_named_queues_are_sought_by_name_from_their_heads():
 def test_a_job_that_comes_back_before_the_place_is_found_by_the_next_whole_walk(bench: Bench, monkeypatch):
     """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and must walk again by itself, un-nudged."""
     monkeypatch.setattr(stride, "LONG", 0.0)
-    monkeypatch.setattr("workers.worker.LONG", 0.0)
+    monkeypatch.setattr("workers.claimer.LONG", 0.0)
     monkeypatch.setattr(stride, "LONG_TOGETHER", 0.0)
     monkeypatch.setattr(stride, "ROW", 0.0)
     monkeypatch.setattr(stride, "DEAD", 0)

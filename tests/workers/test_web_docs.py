@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.workers.web_support import Web
-from workers.board import OUTCOMES, Policy
+from workers.tally import OUTCOMES, Policy
 from workers.web.measure import STATES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -37,8 +37,8 @@ def scraped(database, monkeypatch):
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
         connection.execute("SELECT jobherd.set_cap('default', 5)")
     with Web(database, metrics_tenants=1) as child:
-        child.boards[0].count(child.boards[0].declare([Policy("k")])["k"], 0, 0.1)
-        child.boards[0].count_error(1, "NO_PAPER")
+        child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
+        child.boards[0].tally.count_error(1, "NO_PAPER")
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
         child.notice.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1"})
         scrape = child.scrape()

@@ -15,7 +15,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.workers.web_support import Scrape, Web
-from workers.board import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Board, Notice, Now, Phase, Policy
+from workers.board import Board, Now, Phase
+from workers.notice import Notice
+from workers.tally import BUCKETS, MAX_ERRORS, MAX_KINDS, OUTCOMES, Policy
 from workers.web import exposition, facts, measure, metrics
 from workers.web.server import Request
 from workers.web.thrift import Thrift
@@ -46,15 +48,17 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
             (["mail:receipt", "image:thumbnail"], ["image:thumbnail", "mail:receipt", "forge:push"], ["forge:push"])
         ):
             board = child.boards[slot]
-            numbers = board.declare(policies(*names))
+            numbers = board.tally.declare(policies(*names))
             for _ in range(300):
                 name, outcome, timeout = chance.choice(names), chance.choice(OUTCOMES), chance.random() < 0.1
                 seconds = chance.choice([*BUCKETS, 0.0, chance.expovariate(1), 1000.0])
-                board.count(numbers[name], OUTCOMES.index(outcome), seconds, timeout=timeout)
+                board.tally.count(numbers[name], OUTCOMES.index(outcome), seconds, timeout=timeout)
                 outcomes[name, outcome] += 1
                 timeouts[name] += timeout
                 durations.setdefault(name, []).append(seconds)
-            board.count_unrun(numbers["forge:push"] if "forge:push" in numbers else numbers["mail:receipt"], OUTCOMES.index("expired"))
+            board.tally.count_unrun(
+                numbers["forge:push"] if "forge:push" in numbers else numbers["mail:receipt"], OUTCOMES.index("expired")
+            )
             outcomes["forge:push" if "forge:push" in numbers else "mail:receipt", "expired"] += 1
         scrape = child.scrape()
     names = {"mail:receipt", "image:thumbnail", "forge:push"}
@@ -72,7 +76,7 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
 def test_every_outcome_is_there_from_the_start():
     """A rate needs the zero before the one."""
     with Web() as child:
-        child.boards[0].declare(policies("mail:receipt"))
+        child.boards[0].tally.declare(policies("mail:receipt"))
         scrape = child.scrape()
     assert scrape.all(PROCESSED, kind="mail:receipt") == dict.fromkeys(((outcome,) for outcome in OUTCOMES), 0)
     assert {"ok", "retry", "failed", "poison"} <= set(OUTCOMES)
@@ -85,7 +89,7 @@ def test_starts_waits_and_claims_are_sums_over_the_slots():
         for slot, board in enumerate(child.boards[:3]):
             for number in range(slot + 1):
                 board.count_started(1)
-                board.count_wait(0.004 * (number + 1))
+                board.tally.count_wait(0.004 * (number + 1))
                 board.count_claim(empty=False)
                 board.count_claim(empty=True)
         scrape = child.scrape()
@@ -103,7 +107,7 @@ def test_in_flight_counts_running_handlers_of_living_children():
     with Web() as child:
         number = {}
         for slot in range(3):
-            number = child.boards[slot].declare(policies("a", "b"))
+            number = child.boards[slot].tally.declare(policies("a", "b"))
         child.boards[0].say(Now(Phase.RUNNING, token=1, job=11, kind=number["a"]))
         child.boards[1].say(Now(Phase.RUNNING, token=2, job=12, kind=number["b"]))
         child.boards[2].say(Now(Phase.RUNNING, token=3, job=13, kind=number["b"]))
@@ -121,9 +125,9 @@ def test_in_flight_counts_running_handlers_of_living_children():
 def test_a_kind_without_a_place_on_the_board_is_counted_as_other():
     with Web() as child:
         board = child.boards[0]
-        numbers = board.declare(policies(*(f"kind:{number}" for number in range(MAX_KINDS + 50))))
+        numbers = board.tally.declare(policies(*(f"kind:{number}" for number in range(MAX_KINDS + 50))))
         assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") is None, "nobody needed it yet"
-        board.count(numbers.get("kind:300", 0), 0, 0.1)
+        board.tally.count(numbers.get("kind:300", 0), 0, 0.1)
         assert child.scrape().of(PROCESSED, kind="(other)", outcome="ok") == 1
 
 
@@ -131,9 +135,9 @@ def test_a_flood_of_kinds_makes_no_flood_of_series():
     """Each slot's table is full, each with other kinds, as after many changes of code: nothing is lost, and the labels stay few."""
     with Web() as child:
         for slot, board in enumerate(child.boards):
-            numbers = board.declare(policies(*(f"slot{slot}:{number}" for number in range(MAX_KINDS))))
+            numbers = board.tally.declare(policies(*(f"slot{slot}:{number}" for number in range(MAX_KINDS))))
             for number in numbers.values():
-                board.count(number, 0, 0.1)
+                board.tally.count(number, 0, 0.1)
         first, second = child.scrape(), child.scrape()
     for scrape in (first, second):
         counted = scrape.all(PROCESSED, outcome="ok")
@@ -145,7 +149,7 @@ def test_a_flood_of_kinds_makes_no_flood_of_series():
 def test_strange_names_are_escaped():
     name = 'a"b\\c\nd{e="f"} \u202e é'
     with Web() as child:
-        child.boards[0].declare(policies(name))
+        child.boards[0].tally.declare(policies(name))
         text = child.scrape().text
         assert (name,) in child.scrape().all(IN_FLIGHT)
     assert all(line.startswith(("#", "jobherd_")) for line in text.splitlines())
@@ -157,24 +161,24 @@ def test_strange_names_are_escaped():
 def test_a_number_read_torn_is_not_believed():
     with Web() as child:
         board = child.boards[0]
-        numbers = board.declare(policies("a"))
+        numbers = board.tally.declare(policies("a"))
         for _ in range(256):
-            board.count(numbers["a"], 0, 0.1)
+            board.tally.count(numbers["a"], 0, 0.1)
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
-        board._counts[numbers["a"]][0] = 0  # as half of a store would look
+        board.tally._counts[numbers["a"]][0] = 0  # as half of a store would look
         board._words[1] = 0
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 256
-        board._counts[numbers["a"]][0] = 257
+        board.tally._counts[numbers["a"]][0] = 257
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 257
 
 
 def test_counts_go_on_over_the_death_of_a_child():
     with Web() as child:
         board = child.boards[0]
-        board.count(board.declare(policies("a"))["a"], 0, 0.1)
+        board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
         board.clear()  # the parent, before it forks the next one
-        successor = board.declare(policies("b", "a"))
-        board.count(successor["a"], 0, 0.1)
+        successor = board.tally.declare(policies("b", "a"))
+        board.tally.count(successor["a"], 0, 0.1)
         assert child.scrape().all(PROCESSED, outcome="ok") == {("a",): 2, ("b",): 0}
 
 
@@ -190,10 +194,10 @@ def test_a_word_of_the_parent_that_cannot_be_read_leaves_the_last_one_standing()
 def test_a_board_that_a_mad_child_wrote_over_hides_no_other():
     with Web() as child:
         for board in child.boards[:2]:
-            board.count(board.declare(policies("a"))["a"], 0, 0.1)
+            board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
             board.say(Now(Phase.RUNNING, job=1, kind=1))
         assert child.scrape().of(PROCESSED, kind="a", outcome="ok") == 2
-        child.boards[0]._words[4] = 2**60  # the number of kinds
+        child.boards[0].tally._used[0] = 2**60  # the number of kinds
         child.boards[0]._now.write(b"\xff" * 53)
         scrape = child.scrape()
         assert scrape.of(PROCESSED, kind="a", outcome="ok") == 2
@@ -262,9 +266,9 @@ def errors_of(child):
 def test_error_codes_are_counted_by_kind_whoever_wrote_them():
     with Web() as child:
         board = child.boards[0]
-        number = board.declare(policies("a"))["a"]
+        number = board.tally.declare(policies("a"))["a"]
         for code in ("NO_PAPER", "NO_PAPER", "JOB_TIMEOUT", "ünsäglich", "x" * 200):
-            board.count_error(number, code)
+            board.tally.count_error(number, code)
         child.notice.publish({"errors": {"a": {"WORKER_CRASHED": 2, "JOB_TIMEOUT": 1}}})
         errors = errors_of(child)
     assert errors.pop(("(other)", "(other)")) == 1
@@ -275,15 +279,15 @@ def test_error_codes_are_counted_by_kind_whoever_wrote_them():
 def test_a_flood_of_codes_makes_no_flood_of_series_and_counts_outlive_the_child():
     with Web() as child:
         board = child.boards[0]
-        number = board.declare(policies("a"))["a"]
+        number = board.tally.declare(policies("a"))["a"]
         for code in range(3 * MAX_ERRORS):
-            board.count_error(number, f"CODE_{code}")
+            board.tally.count_error(number, f"CODE_{code}")
         successor = Board.__new__(Board)
         successor.fd = board.fd
         successor._open()
-        successor.declare(policies("a"))
-        successor.count_error(number, "CODE_7")
-        successor.count_error(number, "CODE_X")
+        successor.tally.declare(policies("a"))
+        successor.tally.count_error(number, "CODE_7")
+        successor.tally.count_error(number, "CODE_X")
         errors = errors_of(child)
     assert len(errors) == MAX_ERRORS
     assert errors["a", "CODE_7"] == 2
@@ -293,7 +297,7 @@ def test_a_flood_of_codes_makes_no_flood_of_series_and_counts_outlive_the_child(
 def test_outcomes_that_the_parent_settled_are_counted_with_the_rest():
     with Web() as child:
         board = child.boards[0]
-        board.count(board.declare(policies("a"))["a"], OUTCOMES.index("retry"), 0.1)
+        board.tally.count(board.tally.declare(policies("a"))["a"], OUTCOMES.index("retry"), 0.1)
         child.notice.publish({"settled": {"a": {"retry": 2, "failed": 1, "nonsense": 9}}, "timeouts": {"a": 1}})
         scrape = child.scrape()
         assert scrape.all(PROCESSED, kind="a") == {(outcome,): {"retry": 3, "failed": 1}.get(outcome, 0) for outcome in OUTCOMES}
@@ -330,7 +334,7 @@ def test_causes_of_death_are_bounded():
 def test_openmetrics_is_spoken_when_asked_for(version):
     with Web() as child:
         board = child.boards[0]
-        board.count(board.declare(policies("a"))["a"], 0, 0.1)
+        board.tally.count(board.tally.declare(policies("a"))["a"], 0, 0.1)
         child.notice.publish({"deaths": {"crash": 1}, "children": [child_facts(0)], "version": "1", "started": 1.0})
         _, headers, text = child.ask("/metrics", Accept=f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5")
     if version == "1.0.0":
@@ -358,7 +362,7 @@ def test_the_mode_of_many_files_is_never_used(tmp_path: Path):
     program = (
         "from tests.workers.web_support import Web\n"
         "with Web() as child:\n"
-        "    child.boards[0].declare([])\n"
+        "    child.boards[0].tally.declare([])\n"
         "    assert child.ask('/metrics')[0] == 200\n"
     )
     done = subprocess.run(

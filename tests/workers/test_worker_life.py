@@ -232,7 +232,7 @@ def test_the_board_says_what_runs(bench: Bench, gate: Gate):
     child.nudge()
     arrival = gate.wait_arrival("a")
     now = child.board.now()
-    assert (now.phase, now.job, now.attempts, now.max_attempts, child.board.policy(now.kind).name) == (
+    assert (now.phase, now.job, now.attempts, now.max_attempts, child.board.tally.policy(now.kind).name) == (
         Phase.RUNNING,
         job,
         1,

@@ -14,7 +14,8 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from workers import link, web
-from workers.board import Board, Notice
+from workers.board import Board
+from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
 
 LIMIT = 20.0

@@ -6,17 +6,17 @@ Every read is a read-only transaction of at most `STATEMENT` seconds, which the 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import select
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 import sql
 
@@ -45,7 +45,8 @@ _SESSION: Final[dict[str, Any]] = {
     "tcp_user_timeout": "8000",
 }
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
 
 class Away(Exception):  # noqa: N818 - says what happened
@@ -71,7 +72,9 @@ class Database:
         self.away_since: datetime | None = None
         """When it was first found away; None while it answers."""
         self._dsn = dsn
-        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Row]] | None = None
+        self._room = asyncio.Semaphore(SESSIONS)
+        self._idle: list[Connection] = []
+        self._ending: asyncio.TimerHandle | None = None
 
     async def rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
         """Send a statement that reads, and return its rows by column name. JSON comes as text (`redaction` reads it).
@@ -97,9 +100,12 @@ class Database:
 
     async def close(self) -> None:
         """Let go of all sessions. A site that mounts the application may call it when it ends."""
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            await pool.close(timeout=1)
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
 
     async def _send(self, name: str, parameters: Mapping[str, object] | None, *, read_only: bool) -> list[Row]:
         statement = sql.load(name, self.schema).encode()
@@ -110,51 +116,67 @@ class Database:
                 return await cursor.fetchall() if cursor.description else []
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+    async def _session(self) -> AsyncIterator[Connection]:
+        """Lend a session: one that lies idle, else a new one. Raises Away if it cannot be had, or breaks."""
+        async with self._room:
+            try:
+                async with self._lent() as connection:
+                    yield connection
+            except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
+                if not is_away(problem):
+                    raise
+                if self.away_since is None:
+                    self.away_since = datetime.now(UTC)
+                    log.warning("the page's database does not answer (%s); it is asked again with each request", name_of(problem))
+                raise Away(self.away_since) from None
+            if self.away_since is not None:
+                self.away_since = None
+                log.info("the page's database is back")
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Connection]:
+        connection = None
+        while self._idle and connection is None:
+            connection = self._idle.pop()
+            if _has_ended(connection):
+                await connection.close()
+                connection = None
+        if connection is None:
+            connection = await self._connect()
         try:
-            async with (await self._opened()).connection() as connection:
-                yield connection
-        except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as problem:
-            if not is_away(problem):
-                raise
-            if self.away_since is None:
-                self.away_since = datetime.now(UTC)
-                log.warning("the page's database does not answer (%s); trying again with each request", name_of(problem))
-            raise Away(self.away_since) from None
-        if self.away_since is not None:
-            self.away_since = None
-            log.info("the page's database is back")
+            yield connection
+        finally:
+            if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                self._idle.append(connection)
+                self._end_later()
+            else:  # broken, or whoever waited has left in the middle of a statement
+                await connection.close()
 
-    async def _opened(self) -> AsyncConnectionPool[psycopg.AsyncConnection[Row]]:
-        if self._pool is None:
-            self._pool = AsyncConnectionPool(
-                "",
-                kwargs={**_SESSION, **conninfo_to_dict(self._dsn), "row_factory": dict_row, "autocommit": True, "prepare_threshold": None},
-                min_size=0,
-                max_size=SESSIONS,
-                max_idle=IDLE,
-                timeout=PATIENCE,
-                reconnect_timeout=PATIENCE,
-                configure=self._configure,
-                check=self._check,
-                open=False,
-                name="page",
-            )
-            await self._pool.open(wait=False)
-        return self._pool
-
-    async def _configure(self, connection: psycopg.AsyncConnection[Row]) -> None:
+    async def _connect(self) -> Connection:
+        options = {**_SESSION, **conninfo_to_dict(self._dsn)}
+        try:
+            async with asyncio.timeout(PATIENCE):  # connect_timeout does not count the time in which the name is looked up
+                connection = await psycopg.AsyncConnection[Row].connect(
+                    "",
+                    row_factory=dict_row,
+                    autocommit=True,
+                    prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    **options,
+                )
+        except TimeoutError:
+            raise psycopg.OperationalError from None
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonText)
         await connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
         await connection.execute(sql.load("forgo_compiling"))
+        return connection
 
-    @staticmethod
-    async def _check(connection: psycopg.AsyncConnection[Row]) -> None:
-        """Refuse a session that the server has ended while it lay idle: its end is in the socket already, and no round trip is needed."""
-        if connection.pgconn.status != psycopg.pq.ConnStatus.OK or _has_ended(connection.fileno()):
-            message = "the session has ended"
-            raise psycopg.OperationalError(message)
+    def _end_later(self) -> None:
+        """End the idle sessions once none was asked for in `IDLE` seconds."""
+        if self._ending is not None:
+            self._ending.cancel()
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(IDLE, lambda: loop.create_task(self.close()))
 
 
 def database(request: HTTPConnection) -> Database:
@@ -182,7 +204,10 @@ def name_of(error: BaseException) -> str:
     return f"{type(error).__name__}, {code}" if code else type(error).__name__
 
 
-def _has_ended(fd: int) -> bool:
+def _has_ended(connection: Connection) -> bool:
+    """Whether the server has ended a session that lies idle: its end is in the socket already, so no round trip is needed."""
+    if connection.closed:
+        return True
     poll = select.poll()
-    poll.register(fd, select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(0))  # nobody asked anything: whatever there is to read is the end
+    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(0))  # nobody has asked anything: whatever there is to read is the end

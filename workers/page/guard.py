@@ -312,8 +312,16 @@ class Guard:
             await self._app(scope, receive, sent)
         except Exception as problem:
             if begun:
+                log.error("%s failed while it was answered", request.url.path, exc_info=problem)
                 raise
-            await (await self._broken(request, problem))(scope, receive, sent)
+            await (await self._explain(request, problem))(scope, receive, sent)
+
+    async def _explain(self, request: Request, problem: Exception) -> Response:
+        try:
+            return await self._broken(request, problem)
+        except Exception:
+            log.exception("the page that says what failed has failed itself")
+            return _plain(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed; the log says why."))
 
     async def _admit(self, request: Request, visit: str) -> Viewer | None:
         self._check_host(request)

@@ -45,6 +45,8 @@ SLOW: Final = 20.0
 """Seconds after which a viewer who takes nothing is left."""
 ALIVE: Final = 15.0
 """Seconds of silence after which a word is sent that means nothing: a connection that is dead is found out, one behind a proxy kept."""
+LASTS: Final = 600.0
+"""Seconds after which a stream ends: the browser comes again, and is asked anew who it is."""
 AGAIN: Final = 2000
 """Milliseconds after which a browser that has lost its connection comes again."""
 
@@ -235,7 +237,8 @@ class Stream:
         with suppress(TimeoutError, OSError):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _say(send, f"retry: {AGAIN}\n\n")
-            while not self._hub.is_closed:
+            until = asyncio.get_running_loop().time() + LASTS
+            while not self._hub.is_closed and asyncio.get_running_loop().time() < until:
                 try:
                     async with asyncio.timeout(ALIVE):
                         await viewer.news.wait()

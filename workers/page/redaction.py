@@ -1,7 +1,8 @@
 """What is never shown: the parts of payloads, results and errors that a kind declares with `redact`. Pure, but for `Redactions`.
 
 A path is `$` and steps: `.name`, `["any name"]`, `[3]`, `[*]` and `.*` for all, `..name` for a name at any depth. What it finds is replaced
-by `HIDDEN`, whatever it was. A document that cannot be read is hidden whole: better nothing than the card number.
+by `HIDDEN`, whatever it was. A document that cannot be read is hidden whole: better nothing than the card number. Whoever looks for a text in
+payloads must leave these kinds out: the answer alone would tell, digit by digit, what is hidden.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the parent says of the fleet, read from its page into values. Tolerant: a missing or odd fact is a missing fact, never a crash."""
+"""What the parent says of the fleet, read from its notice into values. Tolerant: a missing or odd fact is a missing fact, never a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from workers.board import Notice
+    from workers.notice import Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats"
 
 
 class Reader:
-    """Reads the page of all. A torn record is not believed: then the last good one still stands, so that no counter goes down."""
+    """Reads the notice. A torn record is not believed: then the last good one still stands, so that no counter goes down."""
 
     def __init__(self, notice: Notice, clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice

@@ -119,6 +119,7 @@ class Hosting:
             timeout_keep_alive=KEPT,
         )
         config.load()
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it complains of whoever leaves early; what fails of ours the guard logs
         state = self._state = ServerState()
 
         class Continued(H11Protocol):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from workers.board import BUCKETS, MAX_KINDS, OTHER_KINDS, OUTCOMES, Phase
+from workers.board import Phase
+from workers.tally import BUCKETS, MAX_KINDS, OTHER_KINDS, OUTCOMES
 from workers.web.measure import STATES
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from workers.board import Board, KindCounts, Now
+    from workers.board import Board, Now
+    from workers.tally import KindCounts
     from workers.web.facts import Child, Facts, Reader
     from workers.web.measure import Depth, Measurer
 
@@ -107,7 +109,7 @@ class JobherdCollector(Collector):
     def _counted(self, slot: int, board: Board) -> list[KindCounts]:
         """Return what a board has counted; what it said last if a child has scribbled over it: the others are still to be shown."""
         with suppress(ValueError, struct.error):
-            self._last[slot] = board.kind_counts()
+            self._last[slot] = board.tally.kind_counts()
         return self._last.get(slot, [])
 
     def _tallies(self, facts: Facts) -> dict[str, Tally]:
@@ -154,7 +156,7 @@ class JobherdCollector(Collector):
     def _errors(self, facts: Facts) -> Metric:
         counted: dict[tuple[str, str], int] = {}
         for slot, board in enumerate(self._boards):
-            for at, (kind, code, number) in enumerate(board.error_counts()):
+            for at, (kind, code, number) in enumerate(board.tally.error_counts()):
                 (highest,) = self._highest.of("error", slot, at, numbers=(number,))
                 if highest:
                     key = (self._label(kind), code if _CODE.fullmatch(code) else OTHER_KINDS)
@@ -180,14 +182,14 @@ class JobherdCollector(Collector):
             if now is None or not now.runs or not now.job:
                 continue
             if slot in seated or now.started > facts.at or not facts.told:
-                kind = self._label(board.policy(now.kind).name)
+                kind = self._label(board.tally.policy(now.kind).name)
                 running[kind] = running.get(kind, 0) + 1 + len(board.company(now))
         return running
 
     def _sums(self) -> Iterator[Metric]:
         waits, waited, started, claims, empty = [0] * len(_LE), 0.0, 0, 0, 0
         for slot, board in enumerate(self._boards):
-            buckets, seconds = board.waits()
+            buckets, seconds = board.tally.waits()
             numbers = self._highest.of("slot", slot, numbers=(*buckets, seconds, board.jobs_started, *board.claims))
             waits = [int(a + b) for a, b in zip(waits, numbers[:-4], strict=True)]
             waited += numbers[-4]

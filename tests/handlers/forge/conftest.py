@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from handlers import _client, configure
+from handlers import _default, configure
 from handlers._registry import load
 from handlers.forge import _database
 from handlers.forge._repository import init_repository
@@ -80,12 +80,12 @@ def forges(cluster: Cluster, template: str) -> Lending:
 @pytest.fixture
 def forge(forges: Lending, tmp_path: Path) -> Iterator[Forge]:
     """A fresh database; handlers of this process work on it."""
-    before = _client._default
+    before = _default._chosen
     with forges.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         client = configure(dsn)
         try:
             yield Forge(dsn, tmp_path, connection)
         finally:
-            _client._default = before
+            _default._chosen = before
             client.close()
             _database.close()

@@ -1,0 +1,177 @@
+"""The way to the database for asyncio: `AsyncClient`, a thin shell around the statements of `_enqueue` and the chunks of `_bulk`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import psycopg
+import psycopg_pool
+
+import sql
+from handlers import _bulk, _enqueue
+from handlers._dsn import find_dsn, find_listen_dsn
+from handlers._durations import Duration, at_least_zero
+from handlers._pool import SESSION, AsyncPool, anotice_the_end, left_behind
+from handlers._send import aput_on, arun_on
+from handlers._waiting import Vigil, ready_to_hear
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from types import TracebackType
+
+    from handlers._bulk import Chunk
+    from handlers._enqueue import Statement
+    from handlers._send import AsyncConnection
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`Client` for asyncio. Its pool belongs to the event loop that first uses it; another loop gets another pool.
+
+    The parameters are those of `Client`; `connection` is an asynchronous one.
+
+    >>> async with AsyncClient("postgresql:///app") as client:  # doctest: +SKIP
+    ...     await client.enqueue("mail:receipt", {"order_id": 7})
+    42
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = sql.SCHEMA,
+        connection: AsyncConnection | None = None,
+        min_size: int = 0,
+        max_size: int = 4,
+        timeout: Duration = 30.0,
+    ) -> None:
+        self.schema: Final = sql.check_schema(schema)
+        self._dsn = dsn
+        self._connection = connection
+        self._sizes = (min_size, max_size)
+        self._timeout = at_least_zero(timeout, field="timeout")
+        self._pool: AsyncPool | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
+        """Put one job into the queue and return its id. See `Client.enqueue`."""
+        return (await self.put([_bulk.one_by_name(kind, payload, options)]))[0]
+
+    async def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
+        """Put many jobs of one kind into the queue, all or none. See `Client.enqueue_many`."""
+        return await self.put(_bulk.many_by_name(kind, payloads, options))
+
+    async def enqueue_stream(
+        self,
+        kind: str,
+        payloads: Iterable[object],
+        *,
+        on_chunk: Callable[[list[int]], object] | None = None,
+        chunk: int = _bulk.CHUNK,
+        **options: Any,
+    ) -> int:
+        """Put jobs into the queue as they come, each chunk in a transaction of its own. See `Client.enqueue_stream`."""
+        return await _bulk.astream(_bulk.many_by_name(kind, payloads, options, most=chunk), self.put, on_chunk)
+
+    async def job(self, job_id: int) -> dict[str, Any] | None:
+        """Return the job's row of the view `jobherd.jobs`, or None."""
+        return await self.run(_enqueue.show_job(job_id))
+
+    async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109  # as in Client
+        """Return the job's row once it is over. See `Client.wait`."""
+        return (await self.wait_many([job_id], timeout))[job_id]
+
+    async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
+        """Return the rows of these jobs by id once all are over. See `Client.wait_many`."""
+        vigil = Vigil(job_ids, timeout, deaf=self._connection is not None)
+        first = vigil.due()
+        vigil.found(first, await self.run(_enqueue.show_jobs(first)))
+        while vigil.left and self._connection is not None:
+            await asyncio.sleep(vigil.patience())
+            due = vigil.due()
+            vigil.found(due, await self.run(_enqueue.show_jobs(due)))
+        if vigil.left:
+            vigil.patience()
+            async with await psycopg.AsyncConnection.connect(find_listen_dsn(self._dsn), **SESSION) as ears:
+                for statement in ready_to_hear(vigil):
+                    await arun_on(ears, statement, schema=self.schema)
+                due = list(vigil.left)
+                while True:
+                    if due:
+                        vigil.found(due, await arun_on(ears, _enqueue.show_jobs(due), schema=self.schema))
+                    if not vigil.left:
+                        break
+                    async for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
+                        vigil.heard(note.payload)
+                    due = vigil.due()
+        return vigil.rows()
+
+    async def cancel(self, job_id: int) -> str | None:
+        """Cancel a job. See `Client.cancel`."""
+        return await self.run(_enqueue.cancel_job(job_id))
+
+    async def retry(self, job_id: int) -> str | None:
+        """Run a job again, at once. See `Client.retry`."""
+        return await self.run(_enqueue.retry_job(job_id))
+
+    async def run(self, statement: Statement[T]) -> T:
+        """Send one of this package's statements."""
+        async with self._session() as connection:
+            return await arun_on(connection, statement, schema=self.schema)
+
+    async def put(self, chunks: Iterable[Chunk]) -> list[int]:
+        """Put jobs of this package's making into the queue, all or none of them."""
+        left = iter(chunks)
+        ahead = list(islice(left, 2))  # see Client.put
+        async with self._session() as connection:
+            return await aput_on(connection, chain(ahead, left), schema=self.schema)
+
+    async def close(self) -> None:
+        """Close the pool. The client may be used again; it opens another one."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
+            await pool.close()
+        elif pool is not None:
+            left_behind.append(pool)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncConnection]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        pool = await self._opened()
+        async with pool.connection() as connection:
+            yield connection
+
+    async def _opened(self) -> AsyncPool:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._pool is not None and self._home == home:
+            return self._pool
+        if self._pool is not None:
+            left_behind.append(self._pool)
+        # No await before the pool is in place: two tasks that come here together must find the same one.
+        pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
+            find_dsn(self._dsn),
+            kwargs=dict(SESSION),
+            min_size=self._sizes[0],
+            max_size=self._sizes[1],
+            timeout=self._timeout,
+            check=anotice_the_end,
+            num_workers=1,
+            open=False,
+            name="jobherd",
+        )
+        self._pool, self._home = pool, home
+        await pool.open()
+        return pool

@@ -1,0 +1,39 @@
+"""What the pools of both clients have in common: how a session is made, when one is found dead, and what becomes of a parent's after a fork."""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import psycopg_pool
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from handlers._enqueue import Row
+
+Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
+AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
+
+SESSION: Final[dict[str, Any]] = {"autocommit": True, "application_name": "jobherd client"}
+
+left_behind: list[object] = []
+"""Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+
+
+def notice_the_end(connection: psycopg.Connection[Row]) -> None:
+    """Raise OperationalError if the server has ended the session. A round trip is made only when the server has said something."""
+    if _has_news(connection.pgconn.socket):
+        psycopg_pool.ConnectionPool.check_connection(connection)
+
+
+async def anotice_the_end(connection: psycopg.AsyncConnection[Row]) -> None:
+    """Raise as `notice_the_end` does."""
+    if _has_news(connection.pgconn.socket):
+        await psycopg_pool.AsyncConnectionPool.check_connection(connection)
+
+
+def _has_news(socket: int) -> bool:
+    poll = select.poll()  # select() refuses file numbers beyond 1023
+    poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

@@ -1,0 +1,473 @@
+"""The parent's fleet and plan, in a world of children that boot, work, rest, hang, crash and disobey. No process, no clock.
+
+The world does what `loop.py` and `crew.py` do: it tells the fleet what happened, looks at the children as often as the loop does, asks for
+a plan at the time the last one named, and carries it out. It knows the truth, which the fleet only sees now and then, and holds both against
+what was promised: see `World.check` and the assertions at each action.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+
+from supervisor.crew import LOOK, LOOK_IDLE
+from supervisor.fleet import Course, Fleet
+from supervisor.kinds import RESETTER, WORKER
+from supervisor.limits import Limits
+from supervisor.plan import (
+    NEVER,
+    PATIENCE_WITHOUT_DATABASE,
+    Dismiss,
+    Finish,
+    Fork,
+    Interrupt,
+    Kill,
+    Nudge,
+    Relieve,
+    hears,
+    plan,
+)
+from supervisor.slot import Exit, Slot, State
+from workers.board import Now, Phase
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stop, Stores
+
+LIMITS = {
+    "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "hurry": 0.5, "drain_timeout": 20.0, "spawn_timeout": 4.0,
+    "respawn_initial": 0.1, "respawn_max": 6.0, "max_rss": 1000, "max_jobs": 40, "hold": 0.05,
+}  # fmt: skip
+EPS = 1e-6
+TURN = 1.0
+"""The loop turns at least so often."""
+CALM = {"left", "worn", "lost", "drain", "quit", "cancel", "timeout"}
+DEADLINES = (0.1, 1.0, 5.0, 20.0, NEVER)
+TIMES = (0.0, 0.01, 0.1, 0.26, 0.5, 1.0, 2.1, 4.1, 7.0)
+SIGNALS = (signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
+
+
+@dataclass
+class Child:
+    """A process, as it truly is."""
+
+    slot: Slot
+    pid: int
+    incarnation: int
+    born: float
+    ready: bool = False
+    record: Now = field(default_factory=lambda: Now(Phase.BOOTING))
+    idle: bool = False
+    nudged: bool = False
+    """A nudge is in its pipe."""
+    exclusive: bool = False
+    dismissed: float | None = None
+    killed: bool = False
+    end: Exit | None = None
+    """It is dead, and not reaped."""
+    since: float = 0.0
+    """When it began what its record says."""
+
+
+class World:
+    """A supervisor without its system calls. Each method whose name begins with `move_` is something that may happen; `n` chooses how."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.fleet = Fleet(Limits(**LIMITS))
+        self.children: dict[int, Child] = {}
+        self.pids = iter(range(2, 10**9))
+        self.tokens = iter(range(1, 10**9))
+        count = len(self.fleet.slots)
+        self.started, self.claims, self.times_idle = [0] * count, [0] * count, [0] * count
+        self.rest_until = [0.0] * count
+        self.in_a_row = [0] * count
+        """How often in a row the child of a slot has died without having been ready."""
+        self.plan_at = self.look_at = 0.0
+        self.beat = 0
+        self.lease_deadline = NEVER
+        self.refusing = False
+        self.finished: int | None = None
+        self.told_at: float | None = None
+        """When the supervisor was first told to leave."""
+        self.made = self.turns = 0
+        self.seen: Counter[str] = Counter()
+        """What has happened: a promise about what never happens is none."""
+        self.move_lease(0)
+        self.move_database(0)
+        self.turn()
+
+    # -- as the loop does -------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """One turn of the loop: deaths, looks, the plan, and what it says."""
+        if self.finished is not None:
+            return
+        self.turns += 1
+        for child in list(self.children.values()):
+            if child.end is not None:
+                self.reap(child, child.end)
+        if self.now >= self.plan_at:
+            self.look_at = 0.0
+        self.look()
+        before = self.fleet.course
+        for _ in range(len(self.fleet.slots) + 3):
+            resting = self.plan()
+            if resting or self.finished is not None:
+                break
+        else:
+            raise AssertionError("a plan follows from a plan without end, and no time passes: a busy loop")
+        assert self.fleet.course.value >= before.value, "the course never goes back"
+        self.check()
+
+    def look(self) -> None:
+        if self.fleet.calls:
+            self.look_who_is_idle()
+        self.fleet.lease_deadline = self.lease_deadline if self.fleet.supervisor else NEVER
+        if self.now < self.look_at:
+            return
+        self.look_at = self.now + LOOK
+        ready = [child for child in self.children.values() if child.slot.kind.works and child.slot.state is State.READY]
+        self.fleet.saw_times_idle({child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now)
+        assert hears(self.fleet, self.now) or not any(child.idle for child in ready), "somebody sleeps whom no producer would wake"
+        for child in self.children.values():
+            slot = child.slot
+            self.fleet.saw(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now)
+            slot.exclusive = bool(slot.now.job) and child.exclusive
+
+    def look_who_is_idle(self) -> None:
+        for child in self.children.values():
+            if child.slot.state is State.READY and child.slot.kind.works:
+                self.fleet.saw_idle(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
+
+    def next_look(self) -> float:
+        if any(slot.now.job or slot.ladder for slot in self.fleet.alive()):
+            return self.look_at
+        return self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
+
+    def plan(self) -> bool:
+        """Plan once and do it; return whether there is nothing more to do at this time."""
+        fleet = self.fleet
+        calls, everybody = fleet.calls, fleet.all_called
+        sleeping = [
+            child
+            for child in self.children.values()
+            if child.slot.kind.works and child.ready and child.idle and not child.nudged and child.slot.state is State.READY
+        ]
+        todo = plan(fleet, self.now)
+        self.plan_at = todo.wake_at
+        woken = sum(isinstance(action, Nudge) and action.slot.kind.works for action in todo.actions)
+        for action in todo.actions:
+            self.do(action)
+        starved = [child for child in sleeping if not child.nudged and child.slot.state is State.READY and child.slot.ladder is None]
+        assert not starved or (calls <= woken and not everybody), f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
+        if todo.actions:
+            return False
+        assert todo.wake_at > self.now, "nothing to do, and no time to wait: a busy loop"
+        return True
+
+    def do(self, action: object) -> None:
+        """Carry out one action, if it may be."""
+        slot = getattr(action, "slot", None)
+        why = f" {slot.ladder.why.value}" if isinstance(action, Kill) and slot.ladder else ""
+        self.seen[type(action).__name__ + why] += 1
+        if isinstance(action, Finish):
+            assert not self.children, "it leaves, and leaves somebody behind"
+            self.finished = action.code
+            return
+        if isinstance(action, Fork):
+            self.fork(action.slot)
+            return
+        slot = action.slot
+        assert slot.number in self.children, f"{action} is for nobody"
+        child = self.children[slot.number]
+        match action:
+            case Nudge():
+                assert slot.state in (State.READY, State.BOOTING)
+                child.nudged = True
+            case Dismiss():
+                assert child.dismissed is None, "dismissed twice"
+                self.check_dismissal(slot)
+                child.dismissed = self.now
+            case Interrupt():
+                assert not child.killed
+            case Kill(_, signum):
+                assert not child.killed, "killed twice"
+                assert slot.ladder is not None
+                if signum is signal.SIGKILL:
+                    child.killed, child.end = True, Exit(None, signum)
+            case Relieve(_, token):
+                assert slot.state is State.READY
+                assert token == child.record.token or child.record.token == 0 or slot.now.token != child.record.token
+
+    def fork(self, slot: Slot) -> None:
+        fleet = self.fleet
+        assert slot.number not in self.children, "two children in one slot"
+        assert fleet.course is Course.SERVING, "nobody is forked on the way out"
+        assert fleet.supervisor, "nobody is forked without a registration"
+        assert self.now >= self.rest_until[slot.number], "it was to rest"
+        here = [other for other in fleet.slots if other.kind is slot.kind and other.counts]
+        outdated = any(other.worn or other.generation < fleet.generation for other in here)
+        assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), "more than are wanted"
+        if self.refusing:
+            fleet.fork_failed(slot, now=self.now, jitter=0.0)
+            self.rest_until[slot.number] = slot.rest_until
+            assert slot.rest_until > self.now
+            return
+        fleet.incarnations += 1
+        pid = next(self.pids)
+        fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=self.now, started=self.started[slot.number], jitter=0.0)
+        self.children[slot.number] = Child(slot, pid, fleet.incarnations, self.now, since=self.now)
+
+    def reap(self, child: Child, end: Exit) -> None:
+        """A child is dead: note it, and hold its rest against what was promised."""
+        slot, limits = child.slot, self.fleet.limits
+        del self.children[slot.number]
+        slot.now = child.record
+        death = self.fleet.exited(slot, end, now=self.now, started=self.started[slot.number], jitter=0.0)
+        slot.now = Now(Phase.BOOTING)
+        self.rest_until[slot.number] = slot.rest_until
+        rest = slot.rest_until - self.now
+        self.seen[f"death: {death.cause}"] += 1
+        if death.cause in CALM:
+            self.in_a_row[slot.number] = 0
+            assert rest <= EPS, "one that left in order rests"
+        else:
+            self.in_a_row[slot.number] = 0 if child.ready else self.in_a_row[slot.number] + 1
+            least = limits.respawn_initial * 2 ** min(max(self.in_a_row[slot.number] - 1, 0), 30)
+            assert min(least, limits.respawn_max) - EPS <= rest <= limits.respawn_max + EPS, f"a rest of {rest:g} s after {death.cause}"
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, turning whenever the loop would."""
+        until = self.now + seconds
+        while self.finished is None:
+            self.now = max(self.now, min(self.plan_at, self.next_look(), self.now + TURN, until))
+            if self.now >= until:
+                break
+            self.turn()
+        self.turn()
+
+    # -- what was promised ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold after each turn, whatever happened."""
+        fleet, limits = self.fleet, self.fleet.limits
+        assert {slot.number for slot in fleet.alive()} == self.children.keys()
+        for child in self.children.values():
+            slot = child.slot
+            assert (slot.pid, slot.incarnation) == (child.pid, child.incarnation)
+            if child.killed:
+                continue
+            record = child.record
+            if record.runs and record.deadline < NEVER:
+                # It may have been seen late by a look, but not later than the ladder lasts.
+                end = max(record.deadline + 2 * limits.grace, child.since + LOOK_IDLE)
+                assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
+            if record.runs and child.exclusive and fleet.supervisor:
+                assert self.now < self.lease_deadline, f"{slot.name} runs an exclusive job past the lease"
+            if not child.ready and child.dismissed is None and fleet.database_since is not None:
+                waited = self.now - max(child.born, fleet.database_since)
+                assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for ever"
+            if child.dismissed is not None and not record.job and fleet.database_since is not None:
+                waited = self.now - max(child.dismissed, child.since, fleet.database_since)
+                assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
+            assert fleet.course is not Course.QUITTING, f"{slot.name} outlives a QUIT"
+
+    def check_dismissal(self, slot: Slot) -> None:
+        """The replacement of old children never leaves fewer at work than are wanted."""
+        fleet = self.fleet
+        if fleet.course is not Course.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
+            return
+        if slot.worn or slot.generation < fleet.generation:
+            ready = sum(other.kind is WORKER and other.state is State.READY for other in fleet.slots)
+            was_ready = self.children[slot.number].ready
+            assert not was_ready or ready >= fleet.wants(WORKER), "replaced before its successor was ready"
+
+    # -- what may happen --------------------------------------------------------------------------------------------
+
+    def one(self, n: int, *, working: bool = False) -> Child | None:
+        """The child that a move is about: of all that live, or of the workers that are ready."""
+        found = [child for child in self.children.values() if child.end is None]
+        if working:
+            found = [child for child in found if child.ready and child.slot.kind.works]
+        return found[n % len(found)] if found else None
+
+    def move_time(self, n: int) -> None:
+        self.pass_time(TIMES[n % len(TIMES)])
+
+    def move_turn(self, _n: int) -> None:
+        self.turn()
+
+    def move_ready(self, n: int) -> None:
+        found = [child for child in self.children.values() if child.end is None and not child.ready]
+        if found:
+            child = found[n % len(found)]
+            child.ready, child.record, child.since = True, Now(Phase.IDLE, child.incarnation), self.now
+            self.fleet.heard(child.slot, Ready(child.incarnation, child.pid), self.now)
+
+    def move_start(self, n: int) -> None:
+        """It claims, and begins a job."""
+        child = self.one(n, working=True)
+        if child is None or child.record.job or child.dismissed is not None or self.fleet.course is not Course.SERVING:
+            return
+        number = child.slot.number
+        self.claims[number] += 1
+        self.started[number] += 1
+        child.idle = child.nudged = False
+        child.since = self.now
+        child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
+        phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
+        deadline = self.now + DEADLINES[n % len(DEADLINES)]
+        child.record = Now(phase, child.incarnation, next(self.tokens), n % 9 + 1, 1, 1, 5, 0, self.now, deadline)
+
+    def move_next(self, n: int) -> None:
+        """It is through with a job and begins the next one of its claim."""
+        child = self.one(n, working=True)
+        if child is not None and child.record.runs:
+            self.started[child.slot.number] += 1
+            child.since = self.now
+            deadline = self.now + DEADLINES[n // 3 % len(DEADLINES)]
+            child.record = child.record._replace(job=child.record.job + 1, started=self.now, deadline=deadline)
+
+    def move_settle(self, n: int) -> None:
+        """It is through with its job and cannot write that yet."""
+        child = self.one(n, working=True)
+        if child is not None and child.record.runs:
+            child.record, child.since = child.record._replace(phase=Phase.SETTLING), self.now
+
+    def move_idle(self, n: int) -> None:
+        """It has nothing more, claims, finds nothing, and sleeps."""
+        child = self.one(n, working=True)
+        if child is None or child.idle or child.dismissed is not None:
+            return
+        number = child.slot.number
+        self.claims[number] += 1
+        self.times_idle[number] += 1
+        child.idle, child.nudged, child.since = True, False, self.now
+        child.record = Now(Phase.IDLE, child.incarnation)
+        if n % 2:
+            self.fleet.heard(child.slot, Idle(), self.now)
+
+    def move_die(self, n: int) -> None:
+        """It ends by itself, in order or not."""
+        child = self.one(n)
+        if child is None:
+            return
+        ends = (EXIT_LEFT, 1, EXIT_WORN, signal.SIGSEGV, EXIT_HANDLERS, 1)
+        code = ends[n // 5 % len(ends)]
+        if code == EXIT_HANDLERS and child.ready:
+            code = 70
+        child.end = Exit(None, code) if code == signal.SIGSEGV else Exit(code, None)
+
+    def move_obey(self, n: int) -> None:
+        """One that was dismissed leaves."""
+        found = [child for child in self.children.values() if child.end is None and child.dismissed is not None]
+        if found:
+            found[n % len(found)].end = Exit(EXIT_LEFT, None)
+
+    def move_bury(self, _n: int) -> None:
+        """The jobs of a dead child are given back."""
+        if self.fleet.deaths_open and self.fleet.database_since is not None:
+            self.fleet.deaths_open -= 1
+
+    def move_call(self, n: int) -> None:
+        match n % 6:
+            case 0:
+                self.fleet.all_idle_called()
+            case 1:
+                self.fleet.gates_changed(self.now)
+            case 2:
+                self.fleet.keeper_called = self.fleet.resetter_called = True
+            case _:
+                self.fleet.called(n % 4)
+        self.turn()
+
+    def move_cancel(self, n: int) -> None:
+        child = self.one(n, working=True)
+        if child is not None:
+            job = child.record.job if n % 3 else n % 9 + 1
+            self.fleet.cancel(incarnation=child.incarnation, token=child.record.token, job=job, now=self.now)
+
+    def move_held(self, n: int) -> None:
+        child = self.one(n, working=True)
+        if child is not None and child.slot.state is State.READY:
+            self.fleet.saw_held(child.slot, child.record, self.now)
+
+    def move_report(self, n: int) -> None:
+        child = self.one(n)
+        if child is None:
+            return
+        said = (More(), Problem(f"line {n % 3}"), Stores(alone=n % 2 == 0), Stop(n % len(self.fleet.slots), 1, n % 9))[n % 4]
+        if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, Stores):
+            self.fleet.heard(child.slot, said, self.now)
+
+    def move_signal(self, n: int) -> None:
+        self.fleet.told(SIGNALS[n % len(SIGNALS)], self.now)
+
+    def move_leave(self, n: int) -> None:
+        """Somebody tells the supervisor to leave: seldom, or nothing else would ever happen."""
+        if n % 10:
+            return
+        self.fleet.told((signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now)
+        self.told_at = self.told_at or self.now
+        self.turn()
+
+    def move_database(self, n: int) -> None:
+        if self.fleet.database_since is None:
+            self.fleet.database_up(self.now)
+        elif n % 3 == 0:
+            self.fleet.database_down()
+        elif n % 31 == 1:
+            self.fleet.database_given_up(self.now)
+
+    def move_lease(self, n: int) -> None:
+        """It is registered, renewed, or has lapsed and somebody else has noticed."""
+        if self.now >= self.lease_deadline:
+            if self.fleet.supervisor:
+                self.fleet.lease_lost(self.now)
+                return
+        if not self.fleet.supervisor:
+            self.fleet.registered(n % 1000 + 1)
+        self.lease_deadline = self.now + self.fleet.limits.lease
+
+    def move_refuse(self, n: int) -> None:
+        self.refusing = n % 3 == 0
+
+    def move_wear(self, n: int) -> None:
+        child = self.one(n, working=True)
+        if child is not None:
+            rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
+            self.fleet.saw(child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Told to leave, it does within a bound: though nobody obeys, and nobody is ever through with anything."""
+        limits = self.fleet.limits
+        self.fleet.told(signal.SIGTERM, self.now)
+        bound = self.now + limits.drain_timeout + 2 * limits.grace + limits.spawn_timeout + PATIENCE_WITHOUT_DATABASE + 4 * TURN
+        while self.finished is None:
+            assert self.now <= bound, f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"
+            if self.fleet.database_since is not None:
+                self.fleet.deaths_open = 0
+            self.pass_time(0.5)
+
+
+Move = tuple[str, int]
+WEIGHTS = {
+    "time": 12, "turn": 3, "ready": 8, "start": 8, "next": 3, "settle": 1, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
+    "held": 2, "report": 2, "signal": 3, "leave": 1, "database": 2, "lease": 6, "refuse": 1, "wear": 1,
+}  # fmt: skip
+NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+assert {name.removeprefix("move_") for name in vars(World) if name.startswith("move_")} == WEIGHTS.keys()
+
+
+def play(moves: list[Move]) -> World:
+    """Make these moves, then end it. Raises AssertionError for a promise that was broken."""
+    world = World()
+    for name, n in moves:
+        if world.finished is not None:
+            break
+        world.made += 1
+        getattr(world, f"move_{name}")(n)
+    else:
+        world.end()
+    return world

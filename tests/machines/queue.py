@@ -1,0 +1,464 @@
+"""A job's states in a real PostgreSQL, beside a model of them: the statements that supervisors and children send, one at a time.
+
+The model says in a page of Python what each statement does to a job; after each move both must hold the same jobs, in the same places, with the
+same counts. So no job is ever in two places or in none, no attempt is counted twice or forgotten, and nobody writes under a token that is
+not the claim's: every settlement is also tried with a token of the past, by a stranger, and twice. Where gates decide, the model does not
+say who is claimed but whether it was allowed, and that nobody who could be claimed was left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import dict_row
+
+from tests.support.queue import NOTHING, PER_JOB
+
+if TYPE_CHECKING:
+    from tests.support.queue import Queue
+
+QUEUES, KINDS = ("a", "b"), ("x:one", "x:two")
+OUTCOMES = ("ok", "ok", "ok", "retry", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
+LATER = 3600.0
+TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
+TABLES = ("ready", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
+
+
+@dataclass
+class Job:
+    id: int
+    queue: str
+    kind: str
+    priority: int
+    most: int | None
+    place: str
+    """ready, scheduled, running, one of the states it ends in, or gone."""
+    attempts: int = 0
+    crashes: int = 0
+    alone: bool = False
+    cancelled: bool = False
+    """While it runs: somebody has asked for that."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (self.priority, self.id)
+
+    def waits(self, place: str = "ready", *, attempts: int | None = None, alone: bool = False) -> None:
+        self.place, self.alone, self.cancelled = place, alone, False
+        self.attempts = self.attempts if attempts is None else max(attempts, 0)
+
+    def ends(self, state: str) -> None:
+        self.place, self.cancelled = state, False
+
+    def is_lost(self) -> None:
+        """Nobody knows whether it has started."""
+        if self.cancelled:
+            self.ends("cancelled")
+        elif self.attempts >= (self.most or 5):
+            self.ends("failed")
+        else:
+            self.waits(alone=True)
+
+
+@dataclass
+class Claim:
+    token: int
+    jobs: list[Job]
+
+
+@dataclass
+class Child:
+    id: int
+    supervisor: int
+    incarnation: int
+    registered: bool = True
+    claims: list[Claim] = field(default_factory=list)
+
+
+class Model:
+    """The queue under test and what it should hold. Each method whose name begins with `move_` is something that may be asked of it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.cursor = queue.connection.cursor(row_factory=dict_row)
+        queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
+        queue.connection.execute(queue.text("steer_planner"))
+        self.jobs: dict[int, Job] = {}
+        self.past: list[tuple[int, int, list[int]]] = []
+        """Claims that are over: child, token, jobs."""
+        self.incarnation = 0
+        self.caps: dict[tuple[str, str], int] = {}
+        self.paused: set[tuple[str, str]] = set()
+        self.supervisors = [self.supervisor(), self.supervisor()]
+        self.children = [self.child(0), self.child(0), self.child(1)]
+
+    def send(self, statement: str, **parameters: Any) -> list[dict[str, Any]]:
+        self.cursor.execute(self.queue.text(statement), parameters)
+        return self.cursor.fetchall() if self.cursor.description else []
+
+    def supervisor(self) -> int:
+        return self.send("register_supervisor", host="test", machine="test", pid=1, pid_started=1, version="0", lease=600.0)[0]["id"]
+
+    def child(self, place: int) -> Child:
+        self.incarnation += 1
+        supervisor = self.supervisors[place]
+        row = self.send(
+            "register_child", supervisor=supervisor, incarnation=self.incarnation, slot=0, kind="worker", pid=1, pid_started=1
+        )[0]  # fmt: skip
+        return Child(row["id"], supervisor, self.incarnation)
+
+    # -- what both hold ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        found: dict[int, tuple[Any, ...]] = {}
+        rows = self.queue.run(
+            "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.ready"
+            " UNION ALL SELECT id, 'scheduled', attempts, crashes, alone, false, NULL FROM jobherd.scheduled"
+            " UNION ALL SELECT j.id, 'running', j.attempts, j.crashes, j.alone, j.id = ANY (coalesce(r.cancelled, '{}')), r.token"
+            "   FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j"
+            " UNION ALL SELECT id, state, attempts, crashes, false, false, NULL FROM jobherd.history"
+        )
+        for number, *rest in rows:
+            assert number not in found, f"job {number} is in two places: {found[number]} and {rest}"
+            found[number] = tuple(rest)
+        tokens = {job.id: claim.token for child in self.children for claim in child.claims for job in claim.jobs}
+        expected = {
+            job.id: (
+                job.place, job.attempts, job.crashes, job.alone and job.place in ("ready", "scheduled", "running"), job.cancelled,
+                tokens.get(job.id),
+            )
+            for job in self.jobs.values()
+            if job.place != "gone"
+        }  # fmt: skip
+        for number in found.keys() | expected.keys():
+            assert found.get(number) == expected.get(number), f"job {number} is {found.get(number)} and should be {expected.get(number)}"
+
+    def running(self, scope: str, name: str) -> int:
+        jobs = [job for job in self.jobs.values() if job.place == "running"]
+        return sum((job.queue if scope == "queue" else job.kind) == name for job in jobs)
+
+    def eligible(self) -> list[Job]:
+        """The jobs that may be claimed."""
+        shut = self.paused | {gate for gate, most in self.caps.items() if self.running(*gate) >= most}
+        if ("all", "*") in shut:
+            return []
+        waiting = [job for job in self.jobs.values() if job.place == "ready"]
+        return [job for job in waiting if ("queue", job.queue) not in shut and ("kind", job.kind) not in shut]
+
+    # -- asking for work --------------------------------------------------------------------------------------------
+
+    def move_enqueue(self, n: int) -> None:
+        count, n = n % 3 + 1, n // 3
+        queue, kind, priority = QUEUES[n % 2], KINDS[n // 2 % 2], n // 4 % 3 - 1
+        most, delay = (None, 1, 2, None)[n // 12 % 4], (None, LATER)[n // 48 % 5 == 0]
+        said = {
+            **NOTHING,
+            "kind": kind,
+            "payloads": ["{}"] * count,
+            "queue": queue,
+            "priority": priority,
+            "max_attempts": most,
+            "delay": delay,
+        }
+        for row in self.send("enqueue_jobs", **said):
+            self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, "scheduled" if delay else "ready")
+
+    def move_claim(self, n: int) -> None:
+        child, wanted = self.children[n % len(self.children)], (1, 2, 5)[n // len(self.children) % 3]
+        eligible = self.eligible()
+        asked = {
+            "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": None, "avoided": None, "short": None, "kinds": None,
+            "shares": None,
+        }  # fmt: skip
+        more = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
+        gated = False
+        for _ in range(4):
+            rows = self.send("claim_gated", **asked, **more) if gated else self.send("claim_jobs", **asked)
+            if not rows or rows[0]["id"] is not None:
+                break
+            assert rows[0]["queue"] is None, "nobody else holds anything"
+            gated = not gated
+        else:
+            raise AssertionError("each of the two claims sends us to the other one")
+        taken = [self.jobs[row["id"]] for row in rows]
+        if child.supervisor not in self.supervisors:
+            assert not taken, "it claims under a lease that is lost"
+            return
+        assert bool(taken) == bool(eligible), f"{len(eligible)} may be claimed, and {len(taken)} were"
+        if not taken:
+            return
+        assert all(job in eligible for job in taken)
+        first = taken[0]
+        assert {job.queue for job in taken} == {first.queue}
+        if not gated:
+            assert taken == self.walked(eligible, wanted)
+        elif len(taken) > 1:
+            assert ("queue", first.queue) not in self.caps
+            assert not any(("kind", job.kind) in self.caps.keys() | self.paused or job.alone for job in taken[1:])
+            assert len(taken) <= wanted
+        before = [job for job in eligible if (job.queue, job.kind) == (first.queue, first.kind) and job.rank < first.rank]
+        assert not before, "it was not the first of its queue and kind"
+        for row, job in zip(rows, taken, strict=True):
+            job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
+            assert (row["attempts"], row["crashes"]) == (job.attempts, job.crashes)
+        child.claims.append(Claim(rows[0]["token"], taken))
+        for (scope, name), most in self.caps.items():
+            named = [job for job in taken if (job.queue if scope == "queue" else job.kind) == name]
+            assert not named or self.running(scope, name) <= most, "over its cap"
+
+    @staticmethod
+    def walked(eligible: list[Job], wanted: int) -> list[Job]:
+        """What a claim takes where there are no caps: of the queue with the first job, the first ones, up to one that is to be alone."""
+        first = min(eligible, key=lambda job: job.rank)
+        found: list[Job] = []
+        for job in sorted((job for job in eligible if job.queue == first.queue), key=lambda job: job.rank)[:wanted]:
+            if found and (job.alone or found[0].alone):
+                break
+            found.append(job)
+        return found
+
+    # -- saying what became of it -----------------------------------------------------------------------------------
+
+    def held(self, n: int) -> tuple[Child, Claim] | None:
+        found = [(child, claim) for child in self.children for claim in child.claims]
+        return found[n % len(found)] if found else None
+
+    def said(self, child: int, token: int, ids: list[int], outcome: str, **more: object) -> dict[str, Any]:
+        given = {name: [more.get(key)] * len(ids) for name, key in PER_JOB.items()}
+        return given | {"child": child, "token": token, "ids": ids, "outcomes": [outcome] * len(ids), "ran_on": "test/1"}
+
+    def move_settle(self, n: int) -> None:
+        if (held := self.held(n)) is None:
+            return
+        child, claim = held
+        outcome, n = OUTCOMES[n // 7 % len(OUTCOMES)], n // 5
+        jobs = claim.jobs if n % 3 else claim.jobs[: 1 + n // 3 % len(claim.jobs)]
+        ran, delay, crashed, keep = (1.0, 1.0, None)[n % 3], (None, 0.0, LATER)[n // 3 % 3], n // 9 % 5 == 0, (30, 0)[n // 11 % 4 == 0]
+        ids = [job.id for job in jobs]
+        common = {"ran": ran, "ago": 0.0, "delay": delay, "crashed": int(crashed), "keep": keep}
+        parameters = self.said(child.id, claim.token, ids, outcome, **common)
+        for stranger in (other for other in self.children if other is not child):
+            assert self.send("settle_jobs", **parameters | {"child": stranger.id}) == [], "a stranger has settled it"
+        assert {row["id"] for row in self.send("settle_jobs", **parameters)} == set(ids)
+        assert self.send("settle_jobs", **parameters) == [], "it was settled twice"
+        for job in jobs:
+            became = "cancelled" if job.cancelled and outcome in ("retry", "snoozed", "abandoned") else outcome
+            attempts = job.attempts - (ran is None or outcome in ("snoozed", "abandoned"))
+            job.attempts, job.crashes = max(attempts, 0), job.crashes + crashed
+            if became in TERMINAL:
+                job.ends("gone" if became == "ok" and keep == 0 else TERMINAL[became])
+            else:
+                job.waits("scheduled" if delay else "ready")
+        self.let_go(child, claim, jobs)
+
+    def move_complete(self, n: int) -> None:
+        """By the statement for claims of which every job went well."""
+        if (held := self.held(n)) is None:
+            return
+        child, claim = held
+        ids = [job.id for job in claim.jobs]
+        parameters = self.said(child.id, claim.token, ids, "ok", ran=1.0, ago=0.0, keep=7)
+        if len(ids) > 1:
+            fewer = self.said(child.id, claim.token, ids[1:], "ok", ran=1.0, ago=0.0, keep=7)
+            assert self.send("settle_completed", **fewer) == [], "not the whole claim"
+        assert [tuple(row.values()) for row in self.send("settle_completed", **parameters)] == [(len(ids),)]
+        assert self.send("settle_completed", **parameters) == []
+        for job in list(claim.jobs):
+            job.ends("completed")
+        self.let_go(child, claim, claim.jobs)
+
+    def move_settle_late(self, n: int) -> None:
+        """Under a claim that is over: by its child, and by one that holds those jobs now under another token."""
+        if not self.past:
+            return
+        child, token, ids = self.past[n % len(self.past)]
+        for who in (child, *(other.id for other in self.children)):
+            assert self.send("settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0)) == []
+            assert self.send("settle_completed", **self.said(who, token, ids, "ok", ran=1.0, ago=0.0, keep=7)) == []
+
+    def let_go(self, child: Child, claim: Claim, jobs: list[Job]) -> None:
+        ids = [job.id for job in jobs]
+        claim.jobs = [job for job in claim.jobs if job.id not in ids]
+        if not claim.jobs:
+            child.claims.remove(claim)
+            self.past.append((child.id, claim.token, ids))
+
+    # -- people -----------------------------------------------------------------------------------------------------
+
+    def any_job(self, n: int) -> Job | None:
+        return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
+
+    def move_cancel(self, n: int) -> None:
+        if (job := self.any_job(n)) is None:
+            return
+        answer = self.queue.cancel(job.id)
+        if job.place in ("ready", "scheduled"):
+            job.ends("cancelled")
+            assert answer == "cancelled"
+        elif job.place == "running":
+            job.cancelled = True
+            assert answer == "cancelling"
+        else:
+            assert answer == (None if job.place == "gone" else job.place)
+
+    def move_retry(self, n: int) -> None:
+        if (job := self.any_job(n)) is None:
+            return
+        answer = self.queue.retry(job.id)
+        if job.place in ("gone", "running", "ready"):
+            assert answer == {"gone": None}.get(job.place, job.place)
+            return
+        assert answer == "ready"
+        if job.place == "scheduled":
+            job.place = "ready"
+        else:
+            job.crashes = 0
+            job.waits(attempts=0)
+
+    def move_due(self, n: int) -> None:
+        """Time has passed for one that waits for it."""
+        if found := [job for job in self.jobs.values() if job.place == "scheduled"]:
+            job = found[n % len(found)]
+            self.queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s' WHERE id = %s", job.id)
+            job.place = "ready"
+        self.send("promote_due", most=100)
+
+    def move_gate(self, n: int) -> None:
+        """Somebody pauses, resumes or caps; the keeper lets go of what is parked without a gate."""
+        scope, name = (("queue", QUEUES[n % 2]), ("kind", KINDS[n % 2]), ("queue", QUEUES[n % 2]), ("all", "*"))[n // 2 % 4]
+        gate, given = (scope, name), {"kind": name} if scope == "kind" else {"queue": name}
+        word = next(iter(given))
+        match n // 8 % 5:
+            case 0:
+                self.queue.run(f"SELECT jobherd.pause({word} => %s)", name)
+                self.paused.add(gate)
+            case 1 | 2:
+                self.queue.run(f"SELECT jobherd.resume({word} => %s)", name)
+                self.paused.discard(gate)
+            case 3 if scope != "all":
+                self.caps[gate] = n // 40 % 3 + 1
+                self.queue.run(f"SELECT jobherd.set_cap({word} => %s, max_running => %s)", name, self.caps[gate])
+            case 4 if scope != "all":
+                self.queue.run(f"SELECT jobherd.set_cap({word} => %s)", name)
+                self.caps.pop(gate, None)
+        for _ in KINDS:
+            self.send("release_parked", most=1000)
+
+    # -- deaths -----------------------------------------------------------------------------------------------------
+
+    def is_over(self, child: Child) -> None:
+        for claim in child.claims:
+            self.past.append((child.id, claim.token, [job.id for job in claim.jobs]))
+        child.claims = []
+
+    def replace(self, child: Child) -> None:
+        place = self.supervisors.index(child.supervisor) if child.supervisor in self.supervisors else 0
+        self.children[self.children.index(child)] = self.child(place)
+
+    def give_back(self, jobs: list[Job], *, counted: bool, alone: bool | None) -> None:
+        for job in jobs:
+            attempts = job.attempts if counted else max(job.attempts - 1, 0)
+            if job.cancelled:
+                job.attempts = attempts
+                job.ends("cancelled")
+            else:
+                job.waits(attempts=attempts, alone=job.alone if alone is None else alone)
+
+    def move_release(self, n: int) -> None:
+        """A child is dead, and its parent gives back what it held."""
+        child, counted = self.children[n % len(self.children)], n // 3 % 3 == 0
+        if not child.registered:
+            return
+        jobs = [job for claim in child.claims for job in claim.jobs]
+        rows = self.send("release_child", supervisor=child.supervisor, incarnation=child.incarnation, counted=counted)
+        assert {row["id"] for row in rows} == {job.id for job in jobs}
+        self.give_back(jobs, counted=counted, alone=counted)
+        self.is_over(child)
+        child.registered = False
+        if n // 9 % 3:
+            self.replace(child)  # else a claim of its own may still come, late
+
+    def move_orphans(self, _n: int) -> None:
+        """The keeper finds claims of children that nobody knows."""
+        lost = [child for child in self.children if not child.registered]
+        jobs = [job for child in lost for claim in child.claims for job in claim.jobs]
+        assert set(self.queue.orphans()) == {job.id for job in jobs}
+        for job in jobs:
+            job.is_lost()
+        for child in lost:
+            self.is_over(child)
+            self.replace(child)
+
+    def move_unheard(self, n: int) -> None:
+        """A child has a new session: what it claimed and has not heard of goes back."""
+        child = self.children[n % len(self.children)]
+        if not child.registered or child.supervisor not in self.supervisors:
+            return
+        heard = child.claims[: n // 3 % (len(child.claims) + 1)]
+        unheard = [job for claim in child.claims if claim not in heard for job in claim.jobs]
+        rows = self.send("release_unheard", child=child.id, heard=[claim.token for claim in heard])
+        assert {row["id"] for row in rows} == {job.id for job in unheard}
+        self.give_back(unheard, counted=False, alone=None)
+        for claim in [claim for claim in child.claims if claim not in heard]:
+            self.past.append((child.id, claim.token, [job.id for job in claim.jobs]))
+        child.claims = heard
+
+    def move_relieve(self, n: int) -> None:
+        """The job in front takes long: what is behind it goes to others."""
+        if (held := self.held(n)) is None:
+            return
+        child, claim = held
+        front = claim.jobs[n // 3 % len(claim.jobs)]
+        rows = self.send("release_rest", child=child.id, token=claim.token, job=front.id, called=None)
+        back = [job for job in claim.jobs if job.rank > front.rank and not job.cancelled]
+        assert {row["id"] for row in rows} == {job.id for job in back}
+        self.give_back(back, counted=False, alone=None)
+        claim.jobs = [job for job in claim.jobs if job not in back]
+
+    def move_reclaim(self, n: int) -> None:
+        """A supervisor is dead, and the other one takes over."""
+        if n % 3:
+            return
+        dead, living = self.supervisors if n % 2 else self.supervisors[::-1]
+        theirs = [child for child in self.children if child.supervisor == dead and child.registered]
+        jobs = [job for child in theirs for claim in child.claims for job in claim.jobs]
+        row = self.send("reclaim_supervisors", supervisor=living, dead=[dead], lease=15.0, patient=True)[0]
+        assert (row["supervisors"], row["jobs"]) == (1, len(jobs))
+        for job in jobs:
+            job.is_lost()
+        place = self.supervisors.index(dead)
+        stale = theirs[0] if theirs else None
+        if stale is not None:
+            for child in theirs:
+                self.is_over(child)
+            self.move_claim_of(stale)
+        self.supervisors[place] = self.supervisor()
+        for child in theirs:
+            self.children[self.children.index(child)] = self.child(place)
+        for child in self.children:
+            if child.supervisor == dead:
+                child.supervisor = -1  # one that nobody knows, of a supervisor that nobody knows: orphans are found all the same
+
+    def move_claim_of(self, child: Child) -> None:
+        """One whose supervisor was reclaimed takes nothing."""
+        rows = self.send(
+            "claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, avoided=None, short=None, kinds=None, shares=None
+        )  # fmt: skip
+        assert all(row["id"] is None for row in rows), "it claims under a lease that is lost"
+
+
+Move = tuple[str, int]
+WEIGHTS = {
+    "enqueue": 10, "claim": 14, "settle": 10, "complete": 3, "settle_late": 3, "cancel": 4, "retry": 4, "due": 3, "gate": 4, "release": 3,
+    "orphans": 3, "unheard": 2, "relieve": 3, "reclaim": 3,
+}  # fmt: skip
+NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+
+
+def play(queue: Queue, moves: list[Move]) -> None:
+    """Make these moves, and look after each. Raises AssertionError where the queue and the model part."""
+    model = Model(queue)
+    for name, n in moves:
+        getattr(model, f"move_{name}")(n)
+        model.check()

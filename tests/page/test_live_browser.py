@@ -1,0 +1,117 @@
+"""Live updates in a real browser: without a reload, without taking away what somebody is at, through an outage and a restart."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from jinja2 import ChoiceLoader, DictLoader
+from starlette.routing import Route
+
+import workers.page
+from tests.page.support import W01
+from tests.support.postgres import Cluster
+from tests.workers.web_support import Web
+from workers.page import live
+from workers.page.guard import Done, action
+from workers.page.render import environment, page
+
+TEMPLATES = {
+    "live_test.html": """{% extends "base.html" %}{% block title %}Live{% endblock %}{% block main %}<h1>Live</h1>
+<div data-live="test">{% include "live_test_part.html" %}</div><div id="still">{{ number }}</div>{% endblock %}""",
+    "live_test_part.html": """<p id="number">{{ number }}</p><p id="text">{{ text }}</p><details id="more"><summary>More</summary>{{ number }}</details>
+<label>Tick <input type="checkbox" id="tick"></label><label>Say <input id="say"></label>{{ at|when }}
+{% if may_act %}{{ ui.button(url_for("live-test-action"), "Do it", csrf_token) }}{% endif %}""",
+}
+
+
+@pytest.fixture
+def site(monkeypatch):
+    """The page with one page more, which counts how often it was asked."""
+    from datetime import UTC, datetime
+
+    numbers = itertools.count(1)
+    done = []
+
+    async def ask(database, _argument):
+        await database.rows("tell_time")
+        return {"number": next(numbers), "text": " ".join(W01), "at": datetime.now(UTC)}
+
+    async def show(request):
+        return page(request, "live_test.html", number=0, text="", at=None)
+
+    @action
+    async def act(request, form):
+        done.append(dict(form))
+        return Done("It is done.")
+
+    original = workers.page.application
+
+    def application(*args, **options):
+        app = original(*args, **options)
+        app.router.routes[:0] = [
+            Route("/live-test", show),
+            Route("/live-test/action", act, methods=["POST"], name="live-test-action"),
+        ]
+        app.state.hub._topics["test"] = live.Topic("test", "live_test_part.html", ask, 0.1)
+        return app
+
+    monkeypatch.setattr(workers.page, "application", application)
+    made = environment()
+    monkeypatch.setattr(made, "loader", ChoiceLoader([DictLoader(TEMPLATES), made.loader]))
+    yield done
+    made.cache.clear()
+
+
+def number(tab):
+    return int(tab.locator("#number").inner_text())
+
+
+def wait_beyond(tab, least):
+    tab.wait_for_function("least => Number(document.querySelector('#number').textContent) > least", arg=least)
+
+
+def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, database, site):
+    with Web(database, page=True) as web, browser.new_context(base_url=f"http://127.0.0.1:{web.port}") as context:
+        complaints = []
+        tab = context.new_page()
+        tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+        tab.goto("/live-test")
+        tab.evaluate("window.same = true")
+        wait_beyond(tab, 0)
+        tab.locator("#more summary").click()
+        tab.check("#tick")
+        tab.fill("#say", "half a wo")
+        wait_beyond(tab, number(tab) + 2)
+        assert tab.evaluate("document.querySelector('#more').open && document.querySelector('#tick').checked")
+        assert tab.evaluate("document.activeElement.id") == "say"
+        assert tab.input_value("#say") == "half a wo"
+        assert tab.evaluate("window.same") is True
+        assert tab.locator("#still").inner_text() == "0"
+        assert tab.locator("#text").inner_text().split() == " ".join(W01).split()
+        assert "UTC" not in tab.locator("main time").inner_text()
+        tab.get_by_role("button", name="Do it").click()  # its token comes from the page: the fragment is the same for everybody
+        tab.get_by_text("It is done.").wait_for()
+        assert len(site) == 1
+        assert complaints == []
+
+
+def test_an_outage_is_a_banner_and_a_restart_is_not_even_that(browser, site):
+    with Cluster() as own:
+        first = Web(own.dsn(), page=True)
+        with browser.new_context() as context:
+            with first as web:
+                tab = context.new_page()
+                tab.goto(f"http://127.0.0.1:{web.port}/live-test")
+                wait_beyond(tab, 0)
+                own.stop("immediate")
+                trouble = tab.locator("#trouble")
+                trouble.get_by_text("does not answer since").wait_for()
+                own.start()
+                trouble.wait_for(state="hidden")
+                wait_beyond(tab, number(tab))
+            seen = number(tab)
+            with Web(own.dsn(), page=True, http=("127.0.0.1", web.port)):
+                wait_beyond(tab, seen)
+                trouble.wait_for(state="hidden")

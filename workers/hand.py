@@ -1,0 +1,121 @@
+"""What a worker has in hand: the claim it works on, and what became of its jobs as far as that is not written yet.
+
+A claim that was made is always ended: each of its jobs is noted here with its outcome or as handed back, and what is noted is settled, in
+front of the next claim or by itself. It decides nothing: when to settle and what to run is the worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from workers.board import Now, Phase, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workers.alarm import Alarm
+    from workers.board import Board
+    from workers.claimed import Claimed
+    from workers.connection import Row, Session
+    from workers.execute import Executor
+    from workers.settle import Clerk, Finished
+
+_log = logging.getLogger("jobherd.worker")
+
+
+class Hand:
+    """The claim in hand.
+
+    token: of the claim; 0: there is none.
+    held: the ids of its jobs.
+    unsettled: what became of those that are through, and is not written.
+    first_at: monotonic time of the first of these.
+    """
+
+    def __init__(self, session: Session, clerk: Clerk, board: Board, alarm: Alarm, executor: Executor) -> None:
+        self.token = 0
+        self.held: set[int] = set()
+        self.unsettled: list[Finished] = []
+        self.first_at = 0.0
+        self._session = session
+        self._clerk = clerk
+        self._board = board
+        self._alarm = alarm
+        self._executor = executor
+
+    def take(self, batch: Sequence[Claimed]) -> None:
+        """These jobs were claimed, and begin now."""
+        self.held = {row.id for row in batch}
+        self._alarm.begin(self.token, self.held)
+        self._board.open_ledger(self.token, len(batch) - 1)
+
+    def enter(self, finished: Finished, *, more: bool) -> bool:
+        """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.
+
+        Return whether the claim still stands, as far as that was seen.
+        """
+        self.note(finished)
+        try:
+            entered = self._board.enter(finished.as_entry())
+        except (TypeError, ValueError):
+            entered = False
+        return entered or not more or self.settle(more=True)
+
+    def note(self, finished: Finished) -> None:
+        """Note what became of a job."""
+        if not self.unsettled:
+            self.first_at = finished.ended or time.monotonic()
+        self.unsettled.append(finished)
+
+    def hand_back(self, rows: Sequence[Claimed]) -> None:
+        """Note that these jobs were not started."""
+        told = self._alarm.told
+        for row in rows:
+            self.note(self._executor.unstarted(row, cancelled=told.get(row.id) is Reason.CANCEL))
+
+    def settle(self, *, more: bool = False) -> bool:
+        """Write what is not written; return whether the claim stood. `more`: further jobs of the claim are still to run."""
+        whole = True
+        if self.unsettled:
+            # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
+            self.say(Phase.SETTLING, keep_job=True)
+            whole = self._clerk.settle(self.token, self.unsettled, relieved=self.is_relieved)
+            if more:
+                self.unsettled = []
+                self._board.clear_ledger()
+            else:
+                self.forget()
+        return whole
+
+    def settle_and_claim(self, by: str, claim: Mapping[str, object]) -> list[Row] | None:
+        """Write what is not written and make the next claim, in one round trip; None if there was no claim: then ask again."""
+        self.say(Phase.SETTLING, keep_job=True)
+        rows = self._clerk.settle_and_claim(self.token, self.unsettled, claim, by=by, relieved=self.is_relieved)
+        self.forget()
+        return rows
+
+    def is_relieved(self) -> bool:
+        """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""
+        return self._board.revoked == self.token
+
+    def lose(self, jobs: int) -> None:
+        """The claim is somebody else's: so many of its jobs are dropped, and what is not written with them."""
+        _log.warning("the claim was lost, dropping %d jobs of it", jobs, extra={"token": self.token})
+        self.forget()
+
+    def forget(self) -> None:
+        """The claim is over."""
+        self.unsettled = []
+        self.token = 0
+        self._alarm.end()
+        self._board.close_ledger()
+
+    def say(self, phase: Phase, *, keep_job: bool = False) -> None:
+        """Say on the board what this child is at; `keep_job`: still with the job of the claim that ran last."""
+        if keep_job and (now := self._board.now()) is not None and now.token == self.token:
+            # If the process dies before the outcome is written, the attempt must count as one that ran.
+            self._board.say(now._replace(phase=phase))
+        else:
+            self._board.say(Now(phase, self._session.child))

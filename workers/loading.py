@@ -1,0 +1,56 @@
+"""The handlers and hooks of a child: found, loaded, or explained to the parent. It runs none of them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from handlers._hooks import Hooks
+from handlers._registry import all_hooks, load
+from workers.link import Problem, send
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from handlers._handler import AnyHandler
+    from workers.main import Body
+    from workers.seat import ChildSettings
+
+_log = logging.getLogger("jobherd.worker")
+
+
+def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
+    """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
+    settings = body.seat.settings
+    sys.path.insert(0, str(settings.app_dir.resolve()))
+    found, more = load(settings.handlers), load(settings.hooks)
+    problems = [str(problem) for problem in found.problems + more.problems]
+    if not found.kinds and not problems:
+        problems.append(say_none_found(settings.handlers))
+    for problem in problems:
+        say_problem(body, problem)
+    return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+
+
+def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
+    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    if not settings.webhook_secret:
+        return {}
+    from handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+
+    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
+
+
+def say_problem(body: Body, problem: str) -> None:
+    """Tell the parent what is wrong with somebody's code."""
+    if not send(body.seat.report, Problem(problem)):  # the parent logs it, once for all workers
+        _log.error("%s", problem)
+
+
+def say_none_found(sources: Sequence[str]) -> str:
+    """Return the sentence for sources that hold no job; `jobherd check` says the same."""
+    if not sources:
+        return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
+    return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"

@@ -1,0 +1,86 @@
+"""The notice: what the parent says to every child, in memory that it alone writes. Whether there may be work, whether one may claim, what it knows."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+
+from workers.cell import Cell, barrier
+
+
+class Notice:
+    """The parent writes, every child reads.
+
+    `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
+    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
+    is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
+    """
+
+    _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
+    _FACTS = 64 * 1024
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("jobherd-notice", os.MFD_CLOEXEC)
+        self._size = 4096 + Cell.size(self._FACTS)
+        os.ftruncate(self.fd, self._size)
+        self._view = memoryview(mmap.mmap(self.fd, self._size))
+        self._words = self._view[:256].cast("Q")
+        self._times = self._view[256:512].cast("d")
+        self._facts = Cell(self._view, 4096, self._FACTS)
+
+    def bump(self) -> None:
+        """Called in the parent: there may be work."""
+        self._words[self._EPOCH] += 1
+        barrier()
+
+    @property
+    def epoch(self) -> int:
+        """Grows with everything that may mean work."""
+        return int(self._words[self._EPOCH])
+
+    @property
+    def hearing(self) -> bool:
+        """Whether producers notify the parent."""
+        return bool(self._words[self._HEARING])
+
+    @hearing.setter
+    def hearing(self, value: bool) -> None:
+        self._words[self._HEARING] = value
+
+    @property
+    def lease_deadline(self) -> float:
+        """Monotonic time past which nobody may claim: the lease may have lapsed."""
+        return float(self._times[self._LEASE])
+
+    @lease_deadline.setter
+    def lease_deadline(self, value: float) -> None:
+        self._times[self._LEASE] = value
+
+    @property
+    def loop_at(self) -> float:
+        """Monotonic time at which the parent's loop last turned."""
+        return float(self._times[self._LOOP])
+
+    @loop_at.setter
+    def loop_at(self, value: float) -> None:
+        self._times[self._LOOP] = value
+
+    @property
+    def draining(self) -> bool:
+        """Whether the supervisor is on its way out."""
+        return bool(self._words[self._DRAINING])
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self._words[self._DRAINING] = value
+
+    def publish(self, facts: dict[str, object]) -> None:
+        """Called in the parent: what it knows of the fleet, for the page and the metrics."""
+        self._facts.write(json.dumps(facts).encode())
+
+    def facts(self) -> dict[str, object]:
+        """Return what the parent last published."""
+        record = self._facts.read()
+        found = json.loads(record) if record else {}
+        return found if isinstance(found, dict) else {}

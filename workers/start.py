@@ -1,0 +1,78 @@
+"""How a worker's life begins and how it ends: its handlers, the hooks of its start, then `Worker`, and what its exit code says of the end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from handlers._client import Client
+from handlers._default import configure
+from handlers._hooks import Child, before_claim
+from handlers._sanitize import describe_exception
+from workers.claimer import Claimer
+from workers.connection import Left
+from workers.hooks import Caller
+from workers.link import EXIT_HANDLERS, EXIT_LEFT
+from workers.loading import load_handlers, say_problem
+from workers.settle import UnsettledError
+from workers.worker import Worker
+
+if TYPE_CHECKING:
+    from workers.main import Body
+
+_log = logging.getLogger("jobherd.worker")
+
+_EXIT_UNSETTLED: Final = 70
+_EXIT_HOOKS: Final = 71
+
+
+def run(body: Body) -> int:
+    """Live as a worker and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    settings = body.seat.settings
+    # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
+    configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
+    loaded = load_handlers(body)
+    if loaded is None:
+        return EXIT_HANDLERS
+    handlers, hooks = loaded
+    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
+    if not begin(body, caller):
+        return _EXIT_HOOKS
+    worker = None
+    try:
+        worker = Worker(body, handlers, caller, claimer_of(body, caller))
+        return worker.live()
+    except Left as reason:
+        _log.info("leaving: %s", reason)
+        return EXIT_LEFT
+    except UnsettledError as problem:
+        _log.error("leaving it to the supervisor: %s", problem)
+        return _EXIT_UNSETTLED
+    finally:
+        caller.leave()
+        if worker is not None:
+            worker.pass_on()
+
+
+def begin(body: Body, caller: Caller) -> bool:
+    """Run `on_child_start`, for as long as a child may take until it is ready. False if a hook raised: then the parent has been told."""
+    try:
+        caller.hooks.start(caller.child)
+    except BaseException as problem:  # what a hook needs may be away for a while: the child ends and is tried again
+        message, trace = describe_exception(problem)
+        say_problem(body, f"on_child_start raised {message}\n{trace}")
+        caller.leave()
+        return False
+    if not body.alarm.is_intact():
+        body.alarm.restore()
+        _log.warning("on_child_start has changed signal handlers; they are put back: a job could not be interrupted")
+    return True
+
+
+def claimer_of(body: Body, hooks: Caller) -> type[Claimer]:
+    """Return how this child claims: it asks before it does only if a hook wants to be asked or there is a budget."""
+    if hooks.hooks.at(before_claim) or body.seat.settings.budget:
+        from workers.selective import SelectiveClaimer  # noqa: PLC0415  # only in such a child
+
+        return SelectiveClaimer
+    return Claimer

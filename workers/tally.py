@@ -1,0 +1,186 @@
+"""What a slot has counted, kind by kind, whichever children sat in it, and what the parent must know of the kinds whose jobs it settles.
+
+A region of the board. Counting is a store, without a system call; nothing is ever counted down, so a scrape may read at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+MAX_KINDS: Final = 256
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the duration histograms, in seconds; one more bucket holds the rest."""
+OUTCOMES: Final = ("ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
+OTHER_KINDS: Final = "(other)"
+"""The first entry of the table of kinds: whatever has no entry of its own is counted there, so no flood of kinds can fill it."""
+MAX_ERRORS: Final = 64
+"""Pairs of a kind and an error code that a slot counts by name; the rest are counted together, so that no flood of codes can fill it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the parent must know of a kind to write the outcome of a job whose process is dead."""
+
+    name: str = OTHER_KINDS
+    max_attempts: int = 5
+    max_crashes: int = 3
+    keep_completed: int = 7
+    keep_failed: int = 30
+    backoff: tuple[float, float, float, float] = (30.0, 2.0, 0.2, 3600.0)
+    """Base in seconds, factor, jitter as a fraction, cap in seconds."""
+    exclusive: bool = False
+    table: bool = False
+    """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindCounts:
+    """What a child has counted of one kind, over all children that ever sat in its slot."""
+
+    name: str
+    outcomes: tuple[int, ...]
+    timeouts: int
+    buckets: tuple[int, ...]
+    seconds: float
+
+
+_ERROR: Final = struct.Struct("<H62s")
+_NAME: Final = 104
+_POLICY: Final = 280
+_COUNTS: Final = len(OUTCOMES) + 1 + len(BUCKETS) + 1 + 1  # outcomes, timeouts, buckets, sum of seconds
+_ENTRY: Final = _NAME + _POLICY + 8 * 32
+_WAITS: Final = 16
+_KINDS: Final = _WAITS + 8 * 32
+_ERRORS: Final = _KINDS + MAX_KINDS * _ENTRY
+_CODES: Final = _ERRORS + 8 * MAX_ERRORS
+
+
+class Tally:
+    """The region that begins at `at`. Its writer is the child, its readers are anybody."""
+
+    SIZE: Final = _CODES + MAX_ERRORS * _ERROR.size
+
+    def __init__(self, view: memoryview, at: int) -> None:
+        self._view = view
+        self._at = at
+        self._used = view[at : at + _WAITS].cast("Q")
+        """How many kinds there are, and how many errors."""
+        self._waits = view[at + _WAITS : at + _WAITS + 8 * 31].cast("Q")
+        self._waited = view[at + _WAITS + 8 * 31 : at + _KINDS].cast("d")
+        self._errors = view[at + _ERRORS : at + _CODES].cast("Q")
+        self._error_at: dict[tuple[int, str], int] | None = None
+        self._counts: list[memoryview] = []
+        self._sums: list[memoryview[float]] = []
+
+    def close(self) -> None:
+        """Let go of the region."""
+        for view in (*self._counts, self._used, self._waits, self._errors):
+            view.release()
+        for sums in (*self._sums, self._waited):
+            sums.release()
+
+    def declare(self, policies: list[Policy]) -> dict[str, int]:
+        """Called in the child at boot: enter its kinds, and return each one's number. Numbers outlive the child that gave them."""
+        known = {self.policy(number).name: number for number in range(self._used[0])}
+        for policy in (Policy(), *policies):
+            number = known.get(policy.name, len(known))
+            if number >= MAX_KINDS:
+                continue  # counted under OTHER_KINDS
+            known[policy.name] = number
+            at = self._at + _KINDS + number * _ENTRY
+            body = json.dumps(
+                [
+                    policy.max_attempts,
+                    policy.max_crashes,
+                    policy.keep_completed,
+                    policy.keep_failed,
+                    policy.backoff,
+                    policy.exclusive,
+                    policy.table,
+                ]
+            ).encode()
+            self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
+            self._view[at + _NAME : at + _NAME + _POLICY] = body.ljust(_POLICY)
+        self._used[0] = max(self._used[0], len(known))
+        for number in range(len(self._counts), self._used[0]):
+            at = self._at + _KINDS + number * _ENTRY + _NAME + _POLICY
+            self._counts.append(self._view[at : at + 8 * (_COUNTS - 1)].cast("Q"))
+            self._sums.append(self._view[at + 8 * (_COUNTS - 1) : at + 8 * _COUNTS].cast("d"))
+        return known
+
+    def count(self, kind: int, outcome: int, seconds: float, *, timeout: bool = False) -> None:
+        """Called in the child: a run of `kind` ended with the outcome of that index in `OUTCOMES`."""
+        counts = self._counts[kind]
+        counts[outcome] += 1
+        counts[len(OUTCOMES)] += timeout
+        counts[len(OUTCOMES) + 1 + bisect_left(BUCKETS, seconds)] += 1
+        self._sums[kind][0] += seconds
+
+    def count_unrun(self, kind: int, outcome: int) -> None:
+        """Called in the child: a job of `kind` ended without running, such as by expiry."""
+        self._counts[kind][outcome] += 1
+
+    def count_error(self, kind: int, code: str) -> None:
+        """Called in the child: a job of `kind` ended, or is to be tried again, with this error code."""
+        if self._error_at is None:  # a successor goes on where its predecessor died
+            self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
+            self._error_at.setdefault((0, OTHER_KINDS), 0)
+        at = self._error_at.get((kind, code))
+        if at is None:
+            name = code.encode()
+            at = max(self._used[1], 1)  # the first entry is that of all that have none
+            if at >= MAX_ERRORS or len(name) > _ERROR.size - 2:
+                at = 0
+            else:
+                _ERROR.pack_into(self._view, self._at + _CODES + at * _ERROR.size, kind, name)
+                self._error_at[kind, code] = at
+        self._errors[at] += 1
+        self._used[1] = max(self._used[1], at + 1)
+
+    def count_wait(self, seconds: float) -> None:
+        """Called in the child: a job started so long after it became due."""
+        self._waits[bisect_left(BUCKETS, seconds)] += 1
+        self._waited[0] += seconds
+
+    def policy(self, kind: int) -> Policy:
+        """Return what is known of the kind of that number."""
+        if not 0 <= kind < self._used[0]:
+            return Policy()
+        at = self._at + _KINDS + kind * _ENTRY
+        name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
+        try:
+            attempts, crashes, completed, failed, backoff, exclusive, table = json.loads(
+                bytes(self._view[at + _NAME : at + _NAME + _POLICY])
+            )
+            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table)
+        except ValueError:
+            return Policy(name)
+
+    def kind_counts(self) -> list[KindCounts]:
+        """Return what was counted, kind by kind."""
+        found = []
+        for number in range(self._used[0]):
+            at = self._at + _KINDS + number * _ENTRY + _NAME + _POLICY
+            values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
+            split = len(OUTCOMES)
+            found.append(KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1 : -1], values[-1]))
+        return found
+
+    def error_counts(self) -> list[tuple[str, str, int]]:
+        """Return how often each error code was counted: kind, code, number. The first stands for all that have no place of their own."""
+        return [(self.policy(kind).name, code, number) for kind, code, number in self._read_errors()]
+
+    def _read_errors(self) -> list[tuple[int, str, int]]:
+        found = [(0, OTHER_KINDS, int(self._errors[0]))]
+        for at in range(1, min(int(self._used[1]), MAX_ERRORS)):
+            kind, name = _ERROR.unpack_from(self._view, self._at + _CODES + at * _ERROR.size)
+            found.append((kind, name.rstrip(b"\0").decode(errors="replace"), int(self._errors[at])))
+        return found
+
+    def waits(self) -> tuple[tuple[int, ...], float]:
+        """Return the histogram of how long jobs were due before they started, and the sum of seconds."""
+        return tuple(self._waits[: len(BUCKETS) + 1]), float(self._waited[0])

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema bench bench-peers bench-page faults model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -51,6 +51,11 @@ promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
+
+alerts: $(VENV)/.ready  ## the alert rules and the dashboard, with promtool, which is fetched from Debian if it is not installed
+	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { mkdir -p .bench/prometheus && cd .bench/prometheus \
+		&& apt-get update -qq && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; }
+	$(BIN)/python -m pytest -q tests/docs/test_alerts.py
 
 bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)
 	$(BIN)/python -m tests.bench $(BENCH)

@@ -1,7 +1,9 @@
 # ruff: noqa: INP001  # a script, no package
-"""Records `docs/terminal.svg`: a real supervisor in one terminal, a real shell session in another, drawn as they looked.
+"""Records `docs/terminal.svg` and `docs/top.svg`: what real terminals have shown, drawn as they looked.
 
-    python docs/record.py
+The one is a supervisor in one terminal and a shell session in another, the other one frame of `jobherd top` beside a supervisor at work.
+
+    python docs/record.py [terminal] [top]
 
 Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded PostgreSQL, in a folder that is removed
 afterwards, and the picture is made from the bytes they wrote. It must not start without the extra `embedded`, and it takes some seconds,
@@ -31,7 +33,6 @@ from typing import Final
 from supervisor import embedded
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PICTURE: Final = ROOT / "docs" / "terminal.svg"
 COLUMNS: Final = 104
 PATIENCE: Final = 60.0
 """Seconds after which something has gone wrong."""
@@ -45,6 +46,25 @@ def build(job: Job, year: int) -> str:
         time.sleep(0.25)
         job.progress(month / 12, f"month {month}")
     return f"the report of {year}"
+"""
+TOP_HANDLERS: Final = """\
+import time
+from handlers import Job, handler
+
+@handler("report:build", timeout="5m")
+def build(job: Job, year: int) -> str:
+    for month in range(1, 13):
+        time.sleep(year - 2029)
+        job.progress(month / 12, f"month {month} of {year}")
+    return f"the report of {year}"
+
+@handler("image:resize", queue="media", max_attempts=1)
+def resize(path: str) -> None:
+    raise FileNotFoundError(f"{path} is not there any more")
+
+@handler("mail:receipt", queue="mail")
+def receipt(order_id: int) -> None:
+    time.sleep(0.02)
 """
 
 # -- the terminal ----------------------------------------------------------------------------------------------------
@@ -62,8 +82,8 @@ class Screen:
         """Show what a program wrote."""
         for part in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r\n|\n|\r)", text):
             if part.startswith("\x1b["):
-                if part.endswith("m"):
-                    self._style = "" if part in {"\x1b[m", "\x1b[0m"} else f"{self._style} c{part[2:-1].lstrip('0')}".strip()
+                for code in part[2:-1].split(";") if part.endswith("m") else ():
+                    self._style = "" if code in {"", "0"} else f"{self._style} c{code.lstrip('0')}".strip()
             elif part in {"\r\n", "\n"}:
                 self.lines.append([])
             elif part != "\r":
@@ -137,10 +157,10 @@ def read_until(fd: int, screen: Screen, *words: str) -> str:
 # -- the scene -------------------------------------------------------------------------------------------------------
 
 
-def play(folder: Path) -> tuple[Screen, Screen]:
-    """Run everything and return the two screens: the supervisor's, and the shell's."""
+def furnish(folder: Path, handlers: str) -> dict[str, str]:
+    """Put handlers and a `jobherd` into a folder; return the environment to use them in."""
     (folder / "my_handlers").mkdir()
-    (folder / "my_handlers" / "report.py").write_text(HANDLER)
+    (folder / "my_handlers" / "report.py").write_text(handlers)
     tools = folder / ".bin"
     tools.mkdir()
     (tools / "jobherd").write_text(
@@ -150,7 +170,12 @@ def play(folder: Path) -> tuple[Screen, Screen]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") and name not in {"DATABASE_URL", "NO_COLOR"}
     }
-    environment = kept | {"PATH": f"{tools}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    return kept | {"PATH": f"{tools}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+
+
+def play(folder: Path) -> list[tuple[str, Screen]]:
+    """Run everything and return the two screens: the supervisor's, and the shell's."""
+    environment = furnish(folder, HANDLER)
     top = Terminal(folder, environment)
     supervisor, fd = top.start("jobherd run --handlers ./my_handlers --workers 2")
     try:
@@ -168,7 +193,38 @@ def play(folder: Path) -> tuple[Screen, Screen]:
         supervisor.terminate()
         supervisor.wait(PATIENCE)
         os.close(fd)
-    return top.screen, shell.screen
+    return [("jobherd run", top.screen), ("another terminal", shell.screen)]
+
+
+def play_top(folder: Path) -> list[tuple[str, Screen]]:
+    """Give a supervisor things to do, and return what `jobherd top` shows of it."""
+    environment = furnish(folder, TOP_HANDLERS)
+    aside = Terminal(folder, environment)
+    supervisor, fd = aside.start("jobherd run --handlers ./my_handlers --workers 4 --http off")
+    try:
+        read_until(fd, aside.screen, "worker 3 is ready")
+        server = embedded.find(folder)
+        assert server is not None, "the supervisor has started it"
+        with server:
+            shell = Terminal(folder, environment | {"JOBHERD_DSN": server.dsn, "LINES": "26"})
+            for path in ("cat.png", "dog.png"):
+                shell.run(f"""jobherd enqueue image:resize '{{"path": "{path}"}}'""")
+            shell.run("jobherd wait 1 2")
+            shell.run("jobherd pause media --by ann --reason 'the disk is full'")
+            shell.run("""seq 1204 | jq -c '{path: "\\(.).png"}' | jobherd enqueue image:resize - | tail -n 1""")
+            for year in (2030, 2031, 2032):
+                shell.run(f"""jobherd enqueue report:build '{{"year": {year}}}'""")
+            shell.run("jobherd cap mail 1")
+            shell.run("""seq 900 | jq -c '{order_id: .}' | jobherd enqueue mail:receipt - | tail -n 1""")
+            time.sleep(3.5)  # so that it has something to show
+            shell.screen = Screen()
+            shell.run("jobherd top --once")
+        supervisor.send_signal(signal.SIGQUIT)
+    finally:
+        supervisor.kill()
+        supervisor.wait(PATIENCE)
+        os.close(fd)
+    return [("jobherd top", shell.screen)]
 
 
 def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
@@ -241,12 +297,17 @@ def trimmed(lines: list[list[tuple[str, str]]]) -> list[list[tuple[str, str]]]:
     return lines[: last + 1]
 
 
+SCENES: Final = {"terminal": play, "top": play_top}
+
+
 def main() -> None:
-    """Play the scene and write the picture."""
-    with tempfile.TemporaryDirectory(prefix="jobs-", dir="/tmp") as folder:  # a short name: it is in the picture
-        top, shell = play(Path(folder))
-    PICTURE.write_text(draw([("jobherd run", top), ("another terminal", shell)]))
-    print(f"wrote {PICTURE.relative_to(ROOT)}")
+    """Play the scenes and write the pictures."""
+    for name in sys.argv[1:] or SCENES:
+        with tempfile.TemporaryDirectory(prefix="jobs-", dir="/tmp") as folder:  # a short name: it is in the picture
+            screens = SCENES[name](Path(folder))
+        picture = ROOT / "docs" / f"{name}.svg"
+        picture.write_text(draw(screens))
+        print(f"wrote {picture.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

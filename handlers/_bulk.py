@@ -11,7 +11,7 @@ binary form was 6 % faster, but would leave the encoding of the caller's connect
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from handlers._enqueue import Options, Statement, check_options, copy_jobs, enqueue_jobs, note_demands, reserve_jobs
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from handlers._enqueue import Reserved
+    from handlers._origin import Origin
 
 CHUNK: Final = 10_000
 """Jobs of a chunk."""
@@ -45,6 +46,20 @@ class Chunk:
     def is_large(self) -> bool:
         """Whether it is worth a COPY."""
         return len(self.texts) >= COPY_FROM and not self.options.has_extras
+
+    def set_off(self, origin: Origin | None) -> Chunk:
+        """Return the chunk with the job that it comes from, and its trace, unless it names others; itself if there is none."""
+        if origin is None:
+            return self
+        options = self.options
+        return replace(
+            self,
+            options=replace(
+                options,
+                set_off_by=origin.job if options.set_off_by is None else options.set_off_by,
+                traceparent=options.traceparent or origin.traceparent,
+            ),
+        )
 
     def statement(self) -> Statement[list[int]]:
         """Enqueue it by one statement; the answer is the ids in order."""

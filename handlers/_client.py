@@ -73,8 +73,8 @@ class Client:
         """Put one job into the queue and return its id.
 
         kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
-        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, as in `Handler.options`; payload_bytes:
-            bytes that reach the handler untouched, beside the payload.
+        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, set_off_by, traceparent, as in
+            `Handler.options`; payload_bytes: bytes that reach the handler untouched, beside the payload.
         Raises PayloadError, ValueError or TypeError for what is wrong with them.
 
         >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP

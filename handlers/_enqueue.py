@@ -15,7 +15,7 @@ import orjson
 from handlers._demands import check_amounts
 from handlers._durations import Duration, at_least_zero, positive
 from handlers._payload import PayloadError, check_bytes, decode_payload
-from handlers._policy import check_queue, check_tenant, check_webhook, check_whole
+from handlers._policy import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,11 +58,13 @@ class Options:
     tenant: str | None = None
     webhook: str | None = None
     payload_bytes: bytes | None = None
+    set_off_by: int | None = None
+    traceparent: str | None = None
 
     @property
     def has_extras(self) -> bool:
         """Whether there is anything that few jobs have: a COPY has no place for it."""
-        return self.tenant is not None or self.webhook is not None or self.payload_bytes is not None
+        return any(value is not None for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent))
 
     def parameters(self) -> dict[str, Any]:
         """Return them by name, as the statements take them."""
@@ -82,6 +84,8 @@ def check_options(  # one parameter for each option
     tenant: str | None = None,
     webhook: str | None = None,
     payload_bytes: bytes | None = None,
+    set_off_by: int | None = None,
+    traceparent: str | None = None,
 ) -> Options:
     """Return the options checked, spans of time in seconds. Raises ValueError or TypeError that name the field and the remedy."""
     if delay is not None and run_at is not None:
@@ -99,6 +103,8 @@ def check_options(  # one parameter for each option
         tenant=None if tenant is None else check_tenant(tenant),
         webhook=None if webhook is None else check_webhook(webhook),
         payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
+        set_off_by=None if set_off_by is None else check_id(set_off_by),
+        traceparent=None if traceparent is None else check_traceparent(traceparent),
     )
 
 

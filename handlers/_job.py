@@ -107,6 +107,10 @@ class Job:
     """Whose job it is, or None."""
     webhook: str | None = None
     """The URL that is told of the job's end, or None."""
+    set_off_by: int | None = None
+    """The id of the job whose handler enqueued this one, or None."""
+    traceparent: str | None = None
+    """The trace it belongs to, as W3C Trace Context writes it, or None."""
     token: int = 0
     """The number of the claim: it grows each time the job is claimed, so an outside system can tell a late run from a new one."""
     created: float = 0.0

@@ -23,6 +23,7 @@ QUEUE: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,99}")
 WEBHOOK: Final = re.compile(r"(?i:https?)://[^/?#@\s\x00-\x1f]+([/?][^\s\x00-\x1f]*)?")
+TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 Errors: TypeAlias = tuple[type[BaseException] | str, ...]
@@ -87,6 +88,21 @@ def check_webhook(value: object) -> str:
     """
     if not isinstance(value, str) or not WEBHOOK.fullmatch(value) or len(value) > 2000:
         message = f"webhook must be a URL like 'https://example.com/done', without a user, at most 2000 characters, not {_shown(value)}"
+        raise ValueError(message)
+    return value
+
+
+def check_traceparent(value: object) -> str:
+    """Return `value` if it is a traceparent as W3C Trace Context writes it, or raise ValueError with the rule.
+
+    >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
+    '4bf9'
+    """
+    if not isinstance(value, str) or not TRACEPARENT.fullmatch(value):
+        message = (
+            f"traceparent {_shown(value)} is not like '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01': "
+            "version, trace, parent and flags in lower-case hexadecimal digits, trace and parent not all zeros"
+        )
         raise ValueError(message)
     return value
 

@@ -74,6 +74,8 @@ class Producer(Generic[P]):
         cost: Mapping[str, float] | None = None,
         tenant: str | None = None,
         webhook: str | None = None,
+        set_off_by: int | None = None,
+        traceparent: str | None = None,
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
     ) -> Producer[P]:
@@ -85,6 +87,8 @@ class Producer(Generic[P]):
         good_until: a datetime with a zone after which they are not started any more.
         cost: what each takes of its host while it runs, amounts by name.
         tenant: whose jobs they are. webhook: a URL that is told of each one's end.
+        set_off_by: the id of the job that they come from, default the one whose handler this runs in.
+        traceparent: the trace that they belong to, as W3C Trace Context writes it, default that of the job whose handler this runs in.
         connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
         Raises ValueError or TypeError that name the field, the value and the remedy.
 
@@ -105,6 +109,8 @@ class Producer(Generic[P]):
             cost=cost,
             tenant=tenant,
             webhook=webhook,
+            set_off_by=set_off_by,
+            traceparent=traceparent,
         )
         return Producer(
             self.kind,

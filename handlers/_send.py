@@ -13,6 +13,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 import sql
+from handlers._origin import origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +92,7 @@ async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schem
 
 
 def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
+    chunk = chunk.set_off(origin(connection.pgconn.db, schema))
     if not chunk.is_large or _is_pipeline(connection):
         ids = run_on(connection, chunk.statement(), schema=schema)
     else:
@@ -103,6 +105,7 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
 
 
 async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
+    chunk = chunk.set_off(origin(connection.pgconn.db, schema))
     if not chunk.is_large or _is_pipeline(connection):
         ids = await arun_on(connection, chunk.statement(), schema=schema)
     else:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import psycopg
 
 import sql
+from handlers import _origin
 from handlers._batch import BatchSignature, endings_of
 from handlers._binding import WHOLE
 from handlers._call import call
@@ -255,7 +256,7 @@ class Inline:
                 ran = Ran(unknown_kind(job.kind, age=0))
             else:
                 limit = job.options["max_attempts"] or handler.policy.max_attempts
-                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes")}
+                own = {name: job.options[name] for name in ("tenant", "webhook", "payload_bytes", "set_off_by", "traceparent")}
                 ran = self._attempt(handler, job.payload, id=job.id, attempt=job.attempts + 1, max_attempts=limit, **own)
             job.attempts += ran.outcome.counted
             job.over = ran.outcome.state not in {"ready", "scheduled"}
@@ -268,7 +269,7 @@ class Inline:
         ran = Ran(EXPIRED)
         before = len(self.jobs)
         doors = _InlineDoors(self.connection, declared=handler.policy.transactional)
-        with contextlib.suppress(_Undo), self.connection.transaction():
+        with contextlib.suppress(_Undo), self.connection.transaction(), self._known(fields):
             ran = run_payload(handler, payload, doors=doors, **fields)
             if doors.completed is not None:
                 ran = Ran(doors.completed, ran.progress)
@@ -276,6 +277,17 @@ class Inline:
                 del self.jobs[before:]
                 raise undo
         return ran
+
+    @contextlib.contextmanager
+    def _known(self, fields: dict[str, Any]) -> Iterator[None]:
+        """What is enqueued meanwhile was set off by the job of these fields, if they are of one that was enqueued."""
+        job = fields.get("id")
+        here = None if job is None else _origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
+        before = _origin.ask(lambda: here)
+        try:
+            yield
+        finally:
+            _origin.forget(before)
 
 
 class _InlineDoors:

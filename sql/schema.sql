@@ -5,7 +5,9 @@ CREATE SCHEMA jobherd;
 CREATE TYPE jobherd.extras AS (
 	tenant text,
 	webhook text,
-	payload_bytes bytea
+	payload_bytes bytea,
+	set_off_by bigint,
+	traceparent text
 );
 
 CREATE FUNCTION jobherd.call_webhook() RETURNS trigger
@@ -21,7 +23,7 @@ BEGIN
                     'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at,
                     'result', CASE WHEN octet_length(NEW.result::text) <= 10000 THEN NEW.result END,
                     'result_omitted', coalesce(octet_length(NEW.result::text) > 10000, false))),
-            CASE WHEN (NEW.extras).tenant IS NOT NULL THEN ((NEW.extras).tenant, NULL, NULL)::jobherd.extras END);
+            jobherd.extras_of((NEW.extras).tenant, NULL, NULL, NEW.id, (NEW.extras).traceparent));
     RETURN NULL;
 END $$;
 
@@ -97,6 +99,16 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Letters, digits and _ . : @ - , at most 100 characters.';
     END IF;
     RETURN tenant;
+END $_$;
+
+CREATE FUNCTION jobherd.check_traceparent(traceparent text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT
+    AS $_$
+BEGIN
+    IF traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' OR traceparent ~ '^ff|^..-0{32}|-0{16}-..$' THEN
+        RAISE EXCEPTION 'must be like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN traceparent;
 END $_$;
 
 CREATE FUNCTION jobherd.check_webhook(url text) RETURNS text
@@ -440,7 +452,7 @@ CREATE FUNCTION jobherd.enqueue_with(kind text, payload jsonb, options jsonb, by
     LANGUAGE plpgsql
     AS $_$
 DECLARE
-    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until,tenant,webhook}';
+    known  CONSTANT text[] := '{queue,priority,delay,run_at,max_attempts,timeout,good_until,tenant,webhook,set_off_by,traceparent}';
     name   text;
     wanted jsonb := coalesce(options, '{}');
     body   text := coalesce(payload, '{}')::text;
@@ -523,9 +535,13 @@ BEGIN
         job.extras.tenant := coalesce(jobherd.check_tenant(wanted ->> 'tenant'), jobherd.default_tenant());
         name := 'webhook';
         job.extras.webhook := jobherd.check_webhook(wanted ->> 'webhook');
+        name := 'set_off_by';
+        job.extras.set_off_by := (wanted ->> 'set_off_by')::bigint;
+        name := 'traceparent';
+        job.extras.traceparent := jobherd.check_traceparent(wanted ->> 'traceparent');
         job.extras.payload_bytes := bytes;
         IF job.extras IS NULL THEN
-            job.extras := NULL;  -- none of the three: the column is null, and not a row of nulls
+            job.extras := NULL;  -- none of them: the column is null, and not a row of nulls
         END IF;
     EXCEPTION WHEN data_exception OR raise_exception THEN
         RAISE EXCEPTION 'jobherd.enqueue: option "%" has a bad value %: %', name, left((wanted -> name)::text, 120), SQLERRM
@@ -542,6 +558,16 @@ BEGIN
     END IF;
     RETURN job.id;
 END $_$;
+
+CREATE FUNCTION jobherd.extras_of(tenant text, webhook text, payload_bytes bytea, set_off_by bigint DEFAULT NULL::bigint, traceparent text DEFAULT NULL::text) RETURNS jobherd.extras
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+BEGIN
+    IF num_nonnulls(tenant, webhook, payload_bytes, set_off_by, traceparent) = 0 THEN
+        RETURN NULL;
+    END IF;
+    RETURN ROW(tenant, webhook, payload_bytes, set_off_by, traceparent)::jobherd.extras;
+END $$;
 
 CREATE FUNCTION jobherd.gate_as_target(scope text, name text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -871,6 +897,25 @@ BEGIN
         PERFORM jobherd.note_unless_noted(actor, 'retry', jsonb_build_object('job', job_id), reason);
     END IF;
     RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.retry_edited(job_id bigint, payload jsonb, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    old    jobherd.history;
+    number bigint;
+BEGIN
+    SELECT * INTO old FROM jobherd.history h WHERE h.id = job_id ORDER BY h.finished_at DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    number := jobherd.enqueue_with(old.kind, retry_edited.payload, jsonb_strip_nulls(jsonb_build_object(
+        'queue', old.queue, 'priority', old.priority, 'max_attempts', old.max_attempts, 'tenant', (old.extras).tenant,
+        'webhook', (old.extras).webhook, 'set_off_by', old.id, 'traceparent', (old.extras).traceparent)), (old.extras).payload_bytes);
+    INSERT INTO jobherd.demands (job, cost) SELECT number, d.cost FROM jobherd.demands d WHERE d.job = old.id;
+    PERFORM jobherd.note_unless_noted(actor, 'edit', jsonb_build_object('job', old.id, 'new', number), reason);
+    RETURN number;
 END $$;
 
 CREATE FUNCTION jobherd.retry_own(job_id bigint) RETURNS text
@@ -1278,7 +1323,9 @@ CREATE VIEW jobherd.jobs AS
         CASE
             WHEN (octet_length((extras).payload_bytes) > 16) THEN '...'::text
             ELSE ''::text
-        END) AS payload_bytes
+        END) AS payload_bytes,
+    (extras).set_off_by AS set_off_by,
+    (extras).traceparent AS traceparent
    FROM ( SELECT ready.id,
             ready.kind,
             ready.queue,
@@ -1510,7 +1557,9 @@ CREATE VIEW jobherd.tenant_jobs WITH (security_barrier='true') AS
     ran_on,
     tenant,
     webhook,
-    payload_bytes
+    payload_bytes,
+    set_off_by,
+    traceparent
    FROM jobherd.jobs
   WHERE (tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[]));
 
@@ -1613,6 +1662,10 @@ CREATE INDEX history_troubled ON ONLY jobherd.history USING btree (id) WHERE (st
 
 CREATE INDEX history_default_id_idx1 ON jobherd.history_default USING btree (id) WHERE (state <> 'completed'::text);
 
+CREATE INDEX history_set_off ON ONLY jobherd.history USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+
+CREATE INDEX history_default_set_off_by_id_idx ON jobherd.history_default USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+
 CREATE INDEX logs_by_day ON jobherd.logs USING btree (drop_on);
 
 CREATE INDEX orders_of_supervisor ON jobherd.orders USING btree (supervisor, id);
@@ -1623,15 +1676,21 @@ CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked USING btree (kind, queue, p
 
 CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, priority, id);
 
+CREATE INDEX parked_set_off ON jobherd.parked USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
+
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
 CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, priority, id);
+
+CREATE INDEX ready_set_off ON jobherd.ready USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
 
 CREATE INDEX running_alone_by_queue ON jobherd.running USING btree (queue) WHERE (kind IS NOT NULL);
 
 CREATE INDEX running_by_kind ON jobherd.running USING btree (kind) WHERE (kind IS NOT NULL);
 
 CREATE INDEX scheduled_by_time ON jobherd.scheduled USING btree (run_at, id);
+
+CREATE INDEX scheduled_set_off ON jobherd.scheduled USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
 
 ALTER INDEX jobherd.attempts_by_job ATTACH PARTITION jobherd.attempts_default_job_token_idx;
 
@@ -1640,6 +1699,8 @@ ALTER INDEX jobherd.history_by_end ATTACH PARTITION jobherd.history_default_fini
 ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_idx;
 
 ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id_idx1;
+
+ALTER INDEX jobherd.history_set_off ATTACH PARTITION jobherd.history_default_set_off_by_id_idx;
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import orjson
+
 
 class Claimed(NamedTuple):
     """A row of claim_jobs.sql."""
@@ -24,4 +26,9 @@ class Claimed(NamedTuple):
     waited: float
     more: bool
     extras: str | None = None
-    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64."""
+    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64, set_off_by, traceparent."""
+
+    def traceparent(self) -> str | None:
+        """Return the trace that it belongs to, or None."""
+        found: str | None = None if self.extras is None else orjson.loads(self.extras)["traceparent"]
+        return found

@@ -62,6 +62,7 @@ class Session:
 
     seat: whose it is. wake: where it waits while the database is away; a nudge or a dismissal ends the wait.
     holding: asked after a break for the tokens of the claims that the child knows of.
+    database: its name on the server, once it is connected.
     child, backend: its number in `children` and its backend's pid, once it is connected.
     sessions: how many there have been. With each new one all claims are given back but those that are held.
     """
@@ -69,6 +70,7 @@ class Session:
     def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple) -> None:
         self.child = 0
         self.backend = 0
+        self.database = b""
         self.sessions = 0
         self._seat = seat
         self._wake = wake
@@ -171,6 +173,7 @@ class Session:
         try:
             self._connection = connection
             self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare)
+            self.database = connection.pgconn.db
             self._register()
         except BaseException:
             connection.close()

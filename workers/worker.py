@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from handlers._origin import Origin, ask
 from workers.board import Phase, Reason
 from workers.claimed import Claimed
 from workers.claimer import Claimer
@@ -51,6 +52,7 @@ class Worker:
         self._wake = body.wake
         self._alarm = body.alarm
         self._batch: list[Claimed] = []
+        self._told: Origin | None = None
         self._session = Session(self._seat, self._wake, self._holding)
         ran_on = f"{settings.host}/{os.getpid()}"
         self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
@@ -123,6 +125,7 @@ class Worker:
         if self._tables is not None and not self._tables.fit():
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
+        ask(self._origin)
         self._hand.say(Phase.IDLE)
         if self._tables is not None:
             # First: who is READY and idle must not be taken for all there is.
@@ -275,3 +278,12 @@ class Worker:
     def _ids(self) -> dict[str, object]:
         running = self._executor.running
         return {} if running is None else {"job": running.id, "kind": running.kind, "attempt": running.attempts}
+
+    def _origin(self) -> Origin | None:
+        """Return the job that runs, of which what it enqueues comes. A record of an application's own table is no job."""
+        running = self._executor.running
+        if running is None or running.kind not in self._claimer.handlers:
+            return None
+        if self._told is None or self._told.job != running.id:  # read once, however much the job enqueues
+            self._told = Origin(running.id, running.traceparent(), self._session.database, self._seat.settings.schema)
+        return self._told

@@ -33,6 +33,7 @@ SELECT c.token, j.id, j.kind, c.queue, j.payload::text AS payload, j.attempts, j
        c.more,
        CASE WHEN NOT j.extras IS NULL
             THEN json_build_object('tenant', (j.extras).tenant, 'webhook', (j.extras).webhook, 'payload_bytes',
-                                   encode((j.extras).payload_bytes, 'base64'))::text END AS extras
+                                   encode((j.extras).payload_bytes, 'base64'), 'set_off_by', (j.extras).set_off_by,
+                                   'traceparent', (j.extras).traceparent)::text END AS extras
   FROM claimed c LEFT JOIN LATERAL unnest(c.jobs) AS j ON true LEFT JOIN relaxed ON true
  ORDER BY j.priority, j.id

@@ -52,5 +52,6 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
        EXISTS (SELECT FROM ONLY jobherd.ready r WHERE r.queue = t.queue AND (r.priority, r.id) > (t.priority, t.id)) AS more,
        CASE WHEN NOT t.extras IS NULL
             THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
+                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
+                                   'traceparent', (t.extras).traceparent)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true

@@ -82,6 +82,7 @@ SELECT b.token, t.id, t.kind, c.queue, t.payload::text AS payload, t.attempts + 
           FROM (SELECT priority, id FROM taken ORDER BY priority DESC, id DESC LIMIT 1) AS x) AS more,
        CASE WHEN NOT t.extras IS NULL
             THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
+                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
+                                   'traceparent', (t.extras).traceparent)::text END AS extras
   FROM chosen c LEFT JOIN (taken t CROSS JOIN batch b) ON true LEFT JOIN relaxed ON true
  ORDER BY t.priority, t.id

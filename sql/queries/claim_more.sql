@@ -41,6 +41,7 @@ SELECT h.token, t.id, t.kind, t.queue, t.payload::text AS payload, t.attempts + 
        false AS more,
        CASE WHEN NOT t.extras IS NULL
             THEN json_build_object('tenant', (t.extras).tenant, 'webhook', (t.extras).webhook, 'payload_bytes',
-                                   encode((t.extras).payload_bytes, 'base64'))::text END AS extras
+                                   encode((t.extras).payload_bytes, 'base64'), 'set_off_by', (t.extras).set_off_by,
+                                   'traceparent', (t.extras).traceparent)::text END AS extras
   FROM held h CROSS JOIN taken t
  ORDER BY t.priority, t.id

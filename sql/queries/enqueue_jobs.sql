@@ -9,10 +9,10 @@ WITH asked AS MATERIALIZED (
     SELECT coalesce(%(run_at)s::timestamptz, now() + make_interval(secs => %(delay)s::double precision), now()) AS run_at,
            coalesce(%(queue)s::text, k.queue, 'default') AS queue,
            coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority,
-           CASE WHEN num_nonnulls(e.tenant, e.webhook, e.payload_bytes) > 0 THEN (e.tenant, e.webhook, e.payload_bytes)::jobherd.extras END AS extras
-      FROM (SELECT coalesce(%(tenant)s::text, jobherd.default_tenant()) AS tenant, jobherd.check_webhook(%(webhook)s::text) AS webhook,
-                   %(payload_bytes)b::bytea AS payload_bytes) AS e
-           LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
+           jobherd.extras_of(tenant => coalesce(%(tenant)s::text, jobherd.default_tenant()), webhook => jobherd.check_webhook(%(webhook)s::text),
+                             payload_bytes => %(payload_bytes)b::bytea, set_off_by => %(set_off_by)s::bigint,
+                             traceparent => jobherd.check_traceparent(%(traceparent)s::text)) AS extras
+      FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
 ), at_once AS (
     INSERT INTO jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
     SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,

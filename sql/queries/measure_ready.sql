@@ -1,20 +1,24 @@
 -- Depth of each queue that holds ready jobs, and the age of its oldest. Run by a web child for the metrics, on its own session.
 --
 -- A backlog of a million rows must cost no more than one of a thousand: each queue is counted in its index up to a share of
--- %(most)s rows (then `capped`: at least so many). Queues are walked by index, one probe each, at most %(queues)s.
+-- %(most)s rows (then `capped`: at least so many). Those named in %(names)s are always looked at; the others are walked by index, one probe
+-- each, at most %(queues)s of them; where the walk had to stop, all that it found are `capped`: there are more queues.
 -- The oldest is looked for among the first 100 in claim order of each of the 20 least urgent priorities: where jobs wait longest.
 WITH RECURSIVE walk (queue, step) AS (
     (SELECT r.queue, 1 FROM jobherd.ready r ORDER BY r.queue LIMIT 1)
     UNION ALL
     SELECT (SELECT r.queue FROM jobherd.ready r WHERE r.queue > w.queue ORDER BY r.queue LIMIT 1), w.step + 1
       FROM walk w
-     WHERE w.queue IS NOT NULL AND w.step < %(queues)s::integer
+     WHERE w.queue IS NOT NULL AND w.step < %(queues)s::integer + cardinality(%(names)s::text[])
 ), names AS MATERIALIZED (
-    SELECT queue FROM walk WHERE queue IS NOT NULL
+    SELECT queue, cut.short FROM walk CROSS JOIN (SELECT count(queue) >= %(queues)s::integer + cardinality(%(names)s::text[]) AS short FROM walk) AS cut
+     WHERE queue IS NOT NULL AND queue <> ALL (%(names)s::text[])
+    UNION ALL
+    SELECT n.queue COLLATE "C", false FROM unnest(%(names)s::text[]) AS n (queue)
 ), share AS MATERIALIZED (
     SELECT greatest(1000, %(most)s::bigint * 2 / greatest(count(*), 2)) AS most FROM names
 )
-SELECT n.queue, depth.jobs, depth.jobs >= (SELECT most FROM share) AS capped, coalesce(age.oldest, 0) AS oldest
+SELECT n.queue, depth.jobs, n.short OR depth.jobs >= (SELECT most FROM share) AS capped, coalesce(age.oldest, 0) AS oldest
   FROM names n
  CROSS JOIN LATERAL (
     SELECT count(*) AS jobs

@@ -1,11 +1,16 @@
 -- Running jobs by queue, those claimed and not yet started included, and the age of the oldest claim. Run by a web child for the
--- metrics. The table holds one row for each batch in hand; only a fleet gone wild meets the limit of %(most)s batches.
+-- metrics. The table holds one row for each batch in hand; only a fleet gone wild meets the limit of %(most)s batches. Of more than
+-- %(queues)s queues beside those in %(names)s, the last ones are together under a null name.
 WITH held AS MATERIALIZED (
     SELECT r.queue, cardinality(r.jobs) AS jobs, r.claimed_at FROM jobherd.running r ORDER BY r.child, r.token LIMIT %(most)s::bigint
+), found AS (
+    SELECT h.queue, sum(h.jobs) AS jobs, min(h.claimed_at) AS first,
+           row_number() OVER (ORDER BY h.queue = ANY (%(names)s::text[]) DESC, h.queue) AS place
+      FROM held h
+     GROUP BY h.queue
 )
-SELECT h.queue, sum(h.jobs)::bigint AS jobs, (SELECT count(*) FROM held) >= %(most)s::bigint AS capped,
-       greatest(0, extract(epoch FROM clock_timestamp() - min(h.claimed_at)))::double precision AS oldest
-  FROM held h
- GROUP BY h.queue
- ORDER BY h.queue
- LIMIT %(queues)s::integer
+SELECT CASE WHEN f.place <= %(queues)s::integer + cardinality(%(names)s::text[]) THEN f.queue END AS queue, sum(f.jobs)::bigint AS jobs,
+       (SELECT count(*) FROM held) >= %(most)s::bigint AS capped,
+       greatest(0, extract(epoch FROM clock_timestamp() - min(f.first)))::double precision AS oldest
+  FROM found f
+ GROUP BY 1

@@ -23,22 +23,7 @@ if TYPE_CHECKING:
 
     from supervisor.cli.command import Command
 
-FAMILIES = (
-    "run",
-    "enqueue",
-    "jobs",
-    "control",
-    "purge",
-    "queues",
-    "fleet",
-    "status",
-    "migrate",
-    "why",
-    "inside",
-    "check",
-    "doctor",
-    "bench",
-)
+FAMILIES = ("run", "enqueue", "jobs", "control", "purge", "queues", "fleet", "status", "top", "migrate", "why", "inside", "check", "doctor", "bench")
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out; a module that exists is loaded."""
 

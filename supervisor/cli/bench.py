@@ -58,7 +58,20 @@ PATIENCE: Final = 60.0
 """Seconds without any progress, after which a drain has failed."""
 LEAVE: Final = 30.0
 NOTHING: Final = dict.fromkeys(
-    ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook", "payload_bytes")
+    (
+        "queue",
+        "priority",
+        "delay",
+        "run_at",
+        "max_attempts",
+        "timeout",
+        "good_until",
+        "tenant",
+        "webhook",
+        "payload_bytes",
+        "set_off_by",
+        "traceparent",
+    )
 )
 
 

@@ -133,7 +133,7 @@ def session(arguments: argparse.Namespace, *, may_create: bool = False) -> Itera
     settings = load_settings(given_flags(arguments), only=CONNECTION)
     with chosen(settings) as dsn, explained(), connect(dsn, name=arguments.command) as connection:
         at = Session(connection, settings.schema)
-        _look_at_schema(at, may_create=may_create)
+        look_at_schema(at, may_create=may_create)
         yield at
 
 
@@ -172,7 +172,8 @@ def why_away(problem: psycopg.Error) -> str:
     return _said(problem)
 
 
-def _look_at_schema(at: Session, *, may_create: bool) -> None:
+def look_at_schema(at: Session, *, may_create: bool = False) -> None:
+    """See to it that the database has the schema of this version. may_create: make it if there is none. Raises CommandError."""
     schema = at.schema
     missing = pending(at.connection, schema=schema)
     if not missing:

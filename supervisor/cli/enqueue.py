@@ -23,7 +23,7 @@ from handlers._enqueue import check_options
 from handlers._payload import decode_payload, max_payload
 from handlers._policy import check_kind
 from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command
+from supervisor.cli.command import Command, job_id
 from supervisor.cli.console import complain
 from supervisor.cli.database import session
 from supervisor.cli.progress import Progress
@@ -38,7 +38,20 @@ NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
 )
-OPTIONS: Final = ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook", "cost")
+OPTIONS: Final = (
+    "queue",
+    "priority",
+    "delay",
+    "run_at",
+    "max_attempts",
+    "timeout",
+    "good_until",
+    "tenant",
+    "webhook",
+    "set_off_by",
+    "traceparent",
+    "cost",
+)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +75,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--tenant", metavar="NAME", help="whose job it is")
     options.add_argument("--webhook", metavar="URL", help="who is told of its end")
+    options.add_argument("--set-off-by", type=job_id, metavar="ID", help="the job that it comes from")
+    options.add_argument("--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it")
     options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
 
 

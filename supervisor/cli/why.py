@@ -1,4 +1,4 @@
-"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `supervisor.reasons`."""
+"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `workers.reasons`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from supervisor import reasons
 from supervisor.cli import console
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command, job_id
 from supervisor.cli.console import paint, plain, show_moment
 from supervisor.cli.database import session
+from workers import reasons
 
 if TYPE_CHECKING:
     import argparse

@@ -134,6 +134,14 @@ def test_what_handlers_enqueue_can_be_looked_at_and_run(jobherd_inline):  # noqa
     assert jobherd_inline.connection.execute("SELECT count(*), min(queue) FROM jobherd.jobs").fetchone() == (3, "other")
 
 
+def test_what_a_job_enqueues_here_remembers_it_too(jobherd_inline):  # noqa: F811
+    second.enqueue(number=0)
+    job = jobherd_inline.client.enqueue("demo:first", {"count": 1})
+    jobherd_inline.drain([first, second])
+    rows = jobherd_inline.connection.execute("SELECT set_off_by FROM jobherd.jobs WHERE kind = 'demo:second' ORDER BY id").fetchall()
+    assert rows == [(None,), (job,)]
+
+
 def test_retries_are_run_as_often_as_asked(jobherd_inline):  # noqa: F811
     say.enqueue("exit")
     (job,) = jobherd_inline.drain([say], attempts=10)

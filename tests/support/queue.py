@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOTHING = dict.fromkeys(
-    ("queue", "priority", "delay", "run_at", "max_attempts", "timeout", "good_until", "tenant", "webhook", "payload_bytes")
+    (
+        "queue",
+        "priority",
+        "delay",
+        "run_at",
+        "max_attempts",
+        "timeout",
+        "good_until",
+        "tenant",
+        "webhook",
+        "payload_bytes",
+        "set_off_by",
+        "traceparent",
+    )
 )
 PER_JOB = {
     "delays": "delay",

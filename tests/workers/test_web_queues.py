@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ import sql
 from sql.migrate import migrate
 from tests.support.postgres import Cluster
 from tests.workers.web_support import Web
+from workers.tally import Policy
 from workers.web import measure
 
 JOBS = "jobherd_queue_jobs"
@@ -135,6 +137,48 @@ def test_very_many_queues_make_no_flood_of_series(database, conn, always):
         assert len(child.scrape().all(JOBS, state="ready")) == measure.QUEUES
 
 
+def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, monkeypatch):
+    """10,000 queues, tenants, gates and codes that come and go: over all scrapes together the series stay few, and nothing is lost."""
+    names = 2_000
+    monkeypatch.setattr(measure, "TENANTS", 2)
+    seen: set[tuple[str, frozenset]] = set()
+    put(conn, "ready", "zz-first", number=7)
+    with Web(database, metrics_tenants=3) as child:
+        child.scrape()
+        number = child.boards[0].tally.declare([Policy("k")])["k"]
+        for wave in range(5):
+            conn.execute("DELETE FROM jobherd.ready WHERE queue <> 'zz-first'")
+            conn.execute("DELETE FROM jobherd.gates")
+            conn.execute("TRUNCATE jobherd.scheduled")
+            conn.execute(
+                """INSERT INTO jobherd.ready (kind, queue, extras)
+                   SELECT 'made-up-' || n, 'w%(wave)s-' || n, CASE WHEN n %% 10 = 0 THEN jsonb_populate_record(NULL::jobherd.extras, jsonb_build_object('tenant', 'w%(wave)s-' || n %% 70)) END
+                     FROM generate_series(1, %(names)s) AS n""".replace("%(wave)s", str(wave)),
+                {"names": names},
+            )
+            conn.execute("INSERT INTO jobherd.scheduled (kind, queue, run_at) SELECT 'k', queue, now() + interval '1 h' FROM jobherd.ready")
+            conn.execute(
+                "INSERT INTO jobherd.gates (scope, name, paused_at, max_running, capped_at) SELECT 'queue', queue, now(), 2, now() FROM jobherd.ready"
+                " WHERE queue <> 'zz-first' LIMIT 300"
+            )
+            for code in range(40):
+                child.boards[0].tally.count_error(number, f"WAVE_{wave}_{code}")
+            scrape = child.scrape()
+            seen |= scrape.samples.keys()
+            assert scrape.of(JOBS, queue="zz-first", state="ready") == 7, "who has a label keeps it"
+            assert sum(scrape.all(JOBS, state="scheduled").values()) == names + 7, "the others are counted together"
+            assert scrape.of(JOBS, queue="(other)", state="ready") > 0
+            if wave:
+                assert scrape.of(CAPPED, queue="(other)", state="ready") == 1, "there are more than it has walked"
+                assert scrape.of("jobherd_queue_paused", queue="(other)") == 1
+                assert scrape.all("jobherd_cap_limit", scope="queue")["(other)",] > 2
+    by_name = Counter(name for name, _ in seen)
+    assert by_name["jobherd_tenant_jobs"] <= 3 * (3 * measure.TENANTS + 1)
+    assert by_name[JOBS] <= 3 * measure.QUEUES
+    assert max(by_name.values()) <= 3 * measure.QUEUES
+    assert len(seen) < 6_000
+
+
 def test_a_measurement_is_kept_for_some_seconds(database, conn):
     with Web(database) as child:
         first = child.scrape()
@@ -164,7 +208,9 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
         conn.execute(f"VACUUM ANALYZE jobherd.{state}")
     conn.execute(sql.load("steer_planner"))
     with psycopg.ClientCursor(conn) as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"), {"most": 2000, "queues": 200})
+        cursor.execute(
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"), {"most": 2000, "queues": 200, "names": ["default"]}
+        )
         (answer,) = cursor.fetchone()
     plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
     assert "Seq Scan" not in scans(plan)

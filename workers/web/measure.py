@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 import sql
+from workers.web.labels import OTHERS, Labels, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,10 +26,10 @@ log = logging.getLogger("jobherd")
 STATES: Final = ("ready", "scheduled", "running")
 MOST: Final = 100_000
 """Rows that are counted of one queue and state; of very many queues, less."""
-OTHERS: Final = "(other)"
-"""The tenants that are not shown by name; no tenant can be called so."""
 QUEUES: Final = 200
-"""Queues that are shown: each is a few time series in somebody's store."""
+"""Queues that are shown, all those that have no label of their own as one: each is a few time series in somebody's store."""
+TENANTS: Final = 10
+"""How many times as many tenants as are shown at a time may be shown by name in the life of this process."""
 PERIOD: Final = 5.0
 """Seconds for which a measurement is kept."""
 EASE: Final = 20.0
@@ -63,6 +64,13 @@ class Depth:
     oldest: float = 0.0
     """Seconds: since the oldest became due (ready, scheduled) or was claimed (running)."""
 
+    def and_also(self, other: Depth) -> Depth:
+        """Return both as one."""
+        return Depth(self.jobs + other.jobs, self.capped or other.capped, max(self.oldest, other.oldest))
+
+
+_NOTHING: Final = Depth(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -84,6 +92,15 @@ class Gate(NamedTuple):
     most: int | None
     """How many of its jobs may run at a time, over all hosts."""
     running: int | None
+
+    def and_also(self, other: Gate | None) -> Gate:
+        """Return both as one, which has no name."""
+        if other is None:
+            return self._replace(name=OTHERS)
+        capped = [gate for gate in (self, other) if gate.most is not None]
+        most = sum(gate.most or 0 for gate in capped) if capped else None
+        running = sum(gate.running or 0 for gate in capped) if capped else None
+        return Gate(self.scope, OTHERS, self.paused or other.paused, most, running)
 
 
 class Measurer:
@@ -112,6 +129,9 @@ class Measurer:
         self._away = False
         self._failing: set[str] = set()
         self._found: dict[str, Measured] = {}
+        self._labels = Labels[str](QUEUES - 1)
+        self._gate_labels = Labels[tuple[str, str]](QUEUES - 1)
+        self._tenant_labels = Labels[str](TENANTS * tenants)
         self._paused: dict[str, bool] = {}
         self._gates: list[Gate] = []
 
@@ -184,17 +204,17 @@ class Measurer:
         return self._connection
 
     async def _ask(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
-        wanted = {"most": MOST, "queues": QUEUES}
-        names = await connection.execute(sql.load("name_queues", self._schema), wanted)
-        known = {str(queue): bool(paused) for queue, paused in await names.fetchall()}
-        for queue in self._paused:  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
-            if len(known) < QUEUES:
-                known.setdefault(queue, False)
-        gates = await connection.execute(sql.load("list_gates", self._schema), {"most": QUEUES})
-        self._gates = [
-            Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in await gates.fetchall()
-        ]
+        names = await connection.execute(sql.load("name_queues", self._schema), {"queues": 2 * QUEUES, "names": self._labels.all()})
+        known = dict.fromkeys(self._paused, False)  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
+        for queue, paused in await names.fetchall():
+            called = label(self._labels, str(queue))
+            known[called] = known.get(called, False) or bool(paused)
+        gates = await connection.execute(sql.load("list_gates", self._schema), {"most": 2 * QUEUES})
+        self._gates = self._gathered(
+            [Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in await gates.fetchall()]
+        )
         for state in STATES:
+            wanted = {"most": MOST, "queues": QUEUES, "names": self._labels.all()}
             try:
                 cursor = await connection.execute(sql.load(f"measure_{state}", self._schema), wanted)
                 rows = await cursor.fetchall()
@@ -204,17 +224,31 @@ class Measurer:
                     log.warning("metrics: the depth of %s jobs took longer than %g s to measure", state, STATEMENT)
                 continue
             self._failing.discard(state)
-            depths = {str(queue): Depth(int(jobs), bool(capped), float(oldest)) for queue, jobs, capped, oldest in rows}
+            depths: dict[str, Depth] = {}
+            for queue, jobs, capped, oldest in rows:
+                called = OTHERS if queue is None else label(self._labels, str(queue))
+                depths[called] = depths.get(called, _NOTHING).and_also(Depth(int(jobs), bool(capped), float(oldest)))
             self._found[state] = Measured(time.time(), self._clock(), depths)
-            for queue in depths:
-                if len(known) < QUEUES:
-                    known.setdefault(queue, False)
+            for called in depths:
+                known.setdefault(called, False)
         self._paused = known
         if self._tenants:
             cursor = await connection.execute(sql.load("measure_tenants", self._schema), {"most": MOST, "tenants": self._tenants})
-            found = {(OTHERS if tenant is None else str(tenant), str(state)): int(jobs) for tenant, state, jobs in await cursor.fetchall()}
             # Whom nothing waits for any more has none: a gauge that vanishes looks like one that stands still.
-            self._owned = dict.fromkeys(list(self._owned)[: len(STATES) * (self._tenants + 1)], 0) | found
+            owned = dict.fromkeys(self._owned, 0)
+            for tenant, state, jobs in await cursor.fetchall():
+                key = (OTHERS if tenant is None else label(self._tenant_labels, str(tenant)), str(state))
+                owned[key] = owned.get(key, 0) + int(jobs)
+            self._owned = owned
+
+    def _gathered(self, gates: list[Gate]) -> list[Gate]:
+        """Return the gates that have labels of their own, and for the others of each scope one together."""
+        shown = [gate for gate in gates if self._gate_labels.has((gate.scope, gate.name))]
+        rest: dict[str, Gate] = {}
+        for gate in gates:
+            if not self._gate_labels.has((gate.scope, gate.name)):
+                rest[gate.scope] = gate.and_also(rest.get(gate.scope))
+        return shown + list(rest.values())
 
     async def _hang_up(self) -> None:
         if self._connection is not None:

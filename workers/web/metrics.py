@@ -1,7 +1,7 @@
 """The metrics: what children counted on their boards, what the parent says, and how deep the queues are, as Prometheus wants it.
 
 A scrape reads memory and stores nothing, so it slows no child. Labels are kinds, outcomes, states, causes and queues, each of a bounded
-number; never a pid, a job or a slot. A counter never goes down: boards outlive the children that write them, and a number that was
+number over the life of this process (`labels.py`); never a pid, a job or a slot. A counter never goes down: boards outlive the children that write them, and a number that was
 read torn, lower than before, is not believed. `docs/metrics.md` lists them all, and a test compares.
 """
 
@@ -18,7 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from workers.board import Phase
-from workers.tally import BUCKETS, MAX_KINDS, OTHER_KINDS, OUTCOMES
+from workers.tally import BUCKETS, MAX_KINDS, OUTCOMES
+from workers.web.labels import OTHERS, Labels, label
 from workers.web.measure import STATES
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ CAUSES: Final = 64
 """Causes of death that are shown by name; more of them count as "(other)"."""
 
 ERRORS: Final = 1000
-"""Pairs of a kind and a code that are shown."""
+"""Pairs of a kind and a code that are shown by name; more of them count as "(other)"."""
 
 _CODE: Final = re.compile(r"[\w.:-]{1,62}", re.ASCII)
 _STATE: Final = re.compile(r"[a-z_]{1,20}")
@@ -79,7 +80,9 @@ class JobherdCollector(Collector):
         self._reader = reader
         self._measurer = measurer
         self._highest = Highest()
-        self._kinds: dict[str, str] = {}
+        self._kinds = Labels[str](MAX_KINDS)
+        self._codes = Labels[tuple[str, str]](ERRORS)
+        self._causes = Labels[str](CAUSES)
         self._last: dict[int, list[KindCounts]] = {}
         self._born: tuple[float, float] = (0.0, 0.0)
 
@@ -99,12 +102,7 @@ class JobherdCollector(Collector):
 
     def _label(self, name: str) -> str:
         """Return what a kind is called in a label: its name, while there are not too many."""
-        label = self._kinds.get(name)
-        if label is None:
-            label = name if len(self._kinds) < MAX_KINDS else OTHER_KINDS
-            if label == name:
-                self._kinds[name] = label
-        return label
+        return label(self._kinds, name)
 
     def _counted(self, slot: int, board: Board) -> list[KindCounts]:
         """Return what a board has counted; what it said last if a child has scribbled over it: the others are still to be shown."""
@@ -131,9 +129,9 @@ class JobherdCollector(Collector):
                     tally.outcomes[OUTCOMES.index(outcome)] += number
         for kind, number in facts.timeouts.items():
             tallies.setdefault(self._label(kind), Tally()).timeouts += number
-        other = tallies.get(OTHER_KINDS)
+        other = tallies.get(OTHERS)
         if other is not None and not any(other.outcomes) and not other.timeouts:
-            del tallies[OTHER_KINDS]  # every board has the entry; nearly nobody needs it
+            del tallies[OTHERS]  # every board has the entry; nearly nobody needs it
         return tallies
 
     def _jobs(self, facts: Facts) -> Iterator[Metric]:
@@ -155,17 +153,22 @@ class JobherdCollector(Collector):
 
     def _errors(self, facts: Facts) -> Metric:
         counted: dict[tuple[str, str], int] = {}
+
+        def count(kind: str, code: str, number: int) -> None:
+            key = (self._label(kind), code if _CODE.fullmatch(code) else OTHERS)
+            key = key if self._codes.has(key) else (OTHERS, OTHERS)
+            counted[key] = counted.get(key, 0) + number
+
         for slot, board in enumerate(self._boards):
             for at, (kind, code, number) in enumerate(board.tally.error_counts()):
                 (highest,) = self._highest.of("error", slot, at, numbers=(number,))
                 if highest:
-                    key = (self._label(kind), code if _CODE.fullmatch(code) else OTHER_KINDS)
-                    counted[key] = counted.get(key, 0) + int(highest)
+                    count(kind, code, int(highest))
         for kind, codes in facts.errors.items():
             for code, number in codes.items():
-                counted[self._label(kind), code] = counted.get((self._label(kind), code), 0) + number
+                count(kind, code, number)
         family = CounterMetricFamily("jobherd_worker_errors", "Error codes that attempts ended with.", labels=["kind", "code"])
-        for labels, number in sorted(counted.items())[:ERRORS]:
+        for labels, number in sorted(counted.items()):
             family.add_metric(labels, number)
         return family
 
@@ -245,9 +248,10 @@ class JobherdCollector(Collector):
 
     def _parent(self, facts: Facts) -> Iterator[Metric]:
         deaths = CounterMetricFamily("jobherd_child_deaths", "Children that ended, by cause; `left` was asked to.", labels=["cause"])
-        shown = dict(sorted(facts.deaths.items())[:CAUSES])
-        if len(facts.deaths) > CAUSES:
-            shown[OTHER_KINDS] = sum(facts.deaths.values()) - sum(shown.values())
+        shown: dict[str, int] = {}
+        for cause, number in sorted(facts.deaths.items()):
+            called = label(self._causes, cause)
+            shown[called] = shown.get(called, 0) + number
         for cause, number in shown.items():
             deaths.add_metric([cause], number)
         yield deaths

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor import reasons
+from workers import reasons
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 JOB = {

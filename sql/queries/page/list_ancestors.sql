@@ -1,0 +1,13 @@
+-- What led to a job: the job that set it off, the one that set off that, and so on, nearest first, %(most)s at the most. One that is not
+-- kept any more ends it: its row has no kind.
+WITH RECURSIVE up AS (
+    SELECT 1 AS step, j.set_off_by AS id FROM jobherd.jobs j WHERE j.id = %(id)s::bigint AND j.set_off_by IS NOT NULL
+    UNION ALL
+    SELECT up.step + 1, next.set_off_by
+      FROM up CROSS JOIN LATERAL (SELECT j.set_off_by FROM jobherd.jobs j WHERE j.id = up.id LIMIT 1) AS next
+     WHERE next.set_off_by IS NOT NULL AND up.step < %(most)s::integer
+)
+SELECT up.id, found.kind, found.queue, found.state, found.created_at, found.finished_at
+  FROM up LEFT JOIN LATERAL (
+       SELECT j.kind, j.queue, j.state, j.created_at, j.finished_at FROM jobherd.jobs j WHERE j.id = up.id LIMIT 1) AS found ON true
+ ORDER BY up.step

@@ -1,0 +1,17 @@
+-- The claims in hand, longest first, each with the job that last said how far it is, else its first one. Run by `jobherd top`, twice a second.
+--
+-- The table holds one row for each batch in hand. Which job of a batch runs right now only the board of its child knows; those that are
+-- claimed in batches are over before anybody could read it.
+SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS held, coalesce(j.id = ANY (r.cancelled), false) AS cancelled,
+       extract(epoch FROM clock_timestamp() - r.claimed_at)::double precision AS held_for,
+       (p.progress ->> 'fraction')::double precision AS fraction, left(p.progress ->> 'note', 200) AS note
+  FROM (SELECT * FROM jobherd.running ORDER BY claimed_at LIMIT %(most)s::integer) AS r
+  LEFT JOIN jobherd.children c ON c.id = r.child
+  LEFT JOIN jobherd.supervisors s ON s.id = c.supervisor
+  LEFT JOIN LATERAL (
+    SELECT p.job, p.progress FROM jobherd.progress p
+     WHERE p.token = r.token AND p.job = ANY (ARRAY(SELECT h.id FROM unnest(r.jobs) AS h))
+     ORDER BY p.at DESC LIMIT 1
+ ) AS p ON true
+ CROSS JOIN LATERAL (SELECT h.id, h.kind, h.attempts FROM unnest(r.jobs) AS h WHERE h.id = coalesce(p.job, r.jobs[1].id) LIMIT 1) AS j
+ ORDER BY r.claimed_at

@@ -1,0 +1,91 @@
+"""A command on a pseudo-terminal of its own, seen as a person sees it: what stands on the screen, not which bytes were written."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import termios
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import pyte
+
+from tests.cli.shell import COMMAND, LIMIT, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Terminal:
+    """A terminal of so many columns and lines, and the command that has it."""
+
+    def __init__(self, *words: object, dsn: str, columns: int = 80, lines: int = 24, **more: str) -> None:
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self.code: int | None = None
+        self.raw = b""
+        self._pid, self._fd = pty.fork()  # unlike openpty, the terminal controls the command: it is told of a new size by the kernel
+        if self._pid == 0:
+            try:
+                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+                os.execve(COMMAND[0], [*COMMAND, *map(str, words)], environment(dsn, TERM="xterm-256color", **more))
+            finally:
+                os._exit(127)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.code is None:
+            os.kill(self._pid, 9)
+            os.waitpid(self._pid, 0)
+        os.close(self._fd)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.screen.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def line(self, start: str) -> str:
+        """Return the line of the screen that begins so."""
+        return next((line for line in self.lines if line.startswith(start)), "")
+
+    def press(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.screen.resize(lines, columns)
+        self.screen.reset()
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def wait(self, *wanted: str | Callable[[], object]) -> None:
+        """Wait until all these texts stand on the screen, or functions are true of it."""
+        until = time.monotonic() + LIMIT
+        while not all(each in self.text if isinstance(each, str) else each() for each in wanted):
+            assert select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0], f"waited in vain for {wanted}:\n{self.text}"
+            assert self._take(), f"it has ended before {wanted}:\n{self.text}"
+
+    def wait_exit(self) -> int:
+        """Wait for the command's end and return its exit code."""
+        until = time.monotonic() + LIMIT
+        while select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0] and self._take():
+            pass
+        assert time.monotonic() < until, f"it does not end:\n{self.text}"
+        _, status = os.waitpid(self._pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def _take(self) -> bool:
+        data = b""
+        with suppress(OSError):  # how a terminal says that nobody is on the other side any more
+            data = os.read(self._fd, 65536)
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)

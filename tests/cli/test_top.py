@@ -1,0 +1,274 @@
+"""`top` on a terminal of its own: what stands on the screen, what its keys do, and what it does when the terminal or the database changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime
+
+import psycopg
+import pytest
+from rich.cells import cell_len
+
+import sql
+from sql.migrate import migrate
+from supervisor.cli import main
+from supervisor.top.frame import Status, draw, share
+from supervisor.top.panels import PANELS, RUNNING
+from supervisor.top.screen import keys_of
+from supervisor.top.view import View
+from supervisor.top.watch import Look
+from tests.cli.rows import child, claim, past, send, supervisor
+from tests.cli.shell import jobherd, on_terminal
+from tests.cli.terminal import Terminal
+from tests.support.postgres import Cluster
+
+
+def populate(dsn: str) -> dict[str, int]:
+    """A fleet at work: two jobs run, some wait, one has failed."""
+    worker, other = (child(dsn, at := supervisor(dsn), slot=0), child(dsn, at, slot=1))
+    jobs = {}
+    for place, kind in ((worker, "report:build"), (other, "mail:receipt")):
+        send(dsn, "INSERT INTO jobherd.ready (kind, queue) VALUES (%s, 'default')", kind)
+        jobs[kind] = claim(dsn, place)
+    send(
+        dsn,
+        'INSERT INTO jobherd.progress (job, token, progress) SELECT jobs[1].id, token, \'{"fraction": 0.25, "note": "month 3"}\''
+        " FROM jobherd.running WHERE jobs[1].id = %s",
+        jobs["report:build"],
+    )
+    send(dsn, "INSERT INTO jobherd.ready (kind, queue) SELECT 'image:resize', 'media' FROM generate_series(1, 1204)")
+    send(
+        dsn,
+        "UPDATE jobherd.supervisors SET facts = jsonb_build_object('children', %s::jsonb), facts_at = clock_timestamp() WHERE id = %s",
+        '[{"pid": 78, "cpu": 0.98, "rss": 123e6}, {"pid": 0, "rss": 5e6}, {"pid": 79, "cpu": 0.02, "rss": 100e6}]', at,
+    )  # fmt: skip
+    jobs["failed"] = past(dsn, "failed", kind="image:resize", error="no such \x1b[2J file")
+    past(dsn, "completed", many=3)
+    return jobs
+
+
+def test_it_shows_the_fleet_and_its_keys_act(database):
+    jobs = populate(database)
+    with Terminal("top", dsn=database) as seen:
+        seen.wait("RUNNING", "month 3", "1,204", "no such", lambda: "q leave" in seen.lines[23])
+        assert seen.lines[0].startswith("jobherd top")
+        assert seen.lines[1].startswith("1,204 ready  0 scheduled  2 running  2 of 2 workers busy")
+        assert "100%  223MB" in seen.line("alpha/77")
+        assert "━━━─────────  25%" in seen.line(f"{jobs['report:build']} ")
+        assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
+        # sorted, filtered
+        assert seen.text.index("report:build") < seen.text.index("mail:receipt"), "the longest stands first"
+        seen.press("ss")
+        seen.wait("running by kind", lambda: seen.text.index("mail:receipt") < seen.text.index("report:build"))
+        seen.press("/report")
+        seen.wait("filter: report", lambda: "mail:receipt" not in seen.text)
+        seen.press("\r")
+        seen.wait("(escape shows all)")
+        seen.press("\x1b")
+        seen.wait("mail:receipt")
+        # paused with a reason, resumed
+        seen.press("\x1b[Z\x1b[Bjk")
+        seen.press("p")
+        seen.wait("pause the queue")
+        queue = "media" if "pause the queue media" in seen.text else "default"
+        seen.press("moving house\r")
+        seen.wait(f"the queue {queue} is paused", "moving house")
+        assert send(database, "SELECT name, reason FROM jobherd.gates") == [(queue, "moving house")]
+        seen.press("p")
+        seen.wait(f"resume the queue {queue}?")
+        seen.press("y")
+        seen.wait("is resumed")
+        assert send(database, "SELECT name FROM jobherd.gates") == []
+        # cancelled, but only if it was meant
+        seen.press("3gc")
+        seen.wait(f"cancel the job {jobs['mail:receipt']} mail:receipt?")
+        seen.press("n")
+        seen.wait("nothing was done")
+        assert send(database, "SELECT count(*) FROM jobherd.running WHERE cancelled IS NOT NULL") == [(0,)]
+        seen.press("c")
+        seen.wait("cancel the job")
+        seen.press("y")
+        seen.wait("has been told to end", "cancelling")
+        assert send(database, "SELECT cancelled FROM jobherd.running WHERE cancelled IS NOT NULL") == [([jobs["mail:receipt"]],)]
+        # retried
+        seen.press("4r")
+        seen.wait(f"run the job {jobs['failed']} image:resize again?")
+        seen.press("y")
+        seen.wait(f"the job {jobs['failed']} will run again", "1,205 ready")
+        seen.press("c")
+        seen.wait("choose a job that runs")
+        # help, and out
+        seen.press("?")
+        seen.wait("this help", "pause the queue of the chosen row")
+        seen.press("x")
+        seen.wait("FAILURES")
+        told = send(database, "SELECT action, actor FROM jobherd.audit ORDER BY id")
+        assert [action for action, _ in told] == ["pause", "resume", "cancel", "retry"]
+        assert all("@" in actor for _, actor in told)
+        seen.press("q")
+        assert seen.wait_exit() == 0
+        assert b"\x1b[?1049l" in seen.raw
+        assert b"\x1b[?25h" in seen.raw
+
+
+def test_it_survives_another_size_and_an_outage():
+    with Cluster() as own, own.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        jobs = populate(dsn)
+        with Terminal("top", dsn=dsn, COLUMNS="200") as seen:  # as some shells export it; the terminal knows better
+            seen.wait("month 3", lambda: "q leave" in seen.lines[23])
+            seen.resize(160, 48)
+            seen.wait("month 3", lambda: "q leave" in seen.lines[47], lambda: len(seen.lines[0]) > 150)
+            seen.resize(60, 15)
+            seen.wait("25%", lambda: "q leave" in seen.lines[14], lambda: "QUEUE" not in seen.line("RUNNING"))
+            seen.resize(30, 5)
+            seen.wait("too small: 30 by 5")
+            seen.resize(80, 24)
+            seen.wait("month 3", lambda: "q leave" in seen.lines[23])
+            own.stop()
+            seen.wait("the database is away since", "trying again", "month 3")
+            seen.press("3c")
+            seen.wait("cancel the job")
+            seen.press("y")
+            seen.wait("not done:")
+            seen.press("?")
+            seen.wait("this help")
+            seen.press("x")
+            own.start()
+            seen.wait(lambda: "is away" not in seen.text, "month 3")
+            seen.press("c")
+            seen.wait("cancel the job")
+            seen.press("y")
+            seen.wait("has been told to end")
+            assert send(dsn, "SELECT cancelled FROM jobherd.running WHERE cancelled IS NOT NULL") == [([jobs["report:build"]],)]
+            seen.press("\x03")  # Ctrl-C
+            assert seen.wait_exit() == 0
+            assert b"\x1b[?1049l" in seen.raw
+
+
+def test_without_a_terminal_rich_or_database_it_says_so(database, monkeypatch, capsys):
+    answer = jobherd("top", dsn=database)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--once" in answer.err
+    assert jobherd("top", "--once", dsn="host=/nonexistent").code == 69
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["top", "--once", "--dsn", database]) == 78
+    assert "pip install 'jobherd[top]'" in capsys.readouterr().err
+
+
+def test_once_prints_one_frame(database):
+    jobs = populate(database)
+    answer = jobherd("top", "--once", dsn=database)
+    assert answer.code == 0, answer
+    assert max(map(cell_len, answer.lines)) <= 80
+    assert len(answer.lines) <= 24
+    assert "\x1b" not in answer.out
+    assert f"{jobs['failed']}" in answer.out
+    shown = on_terminal("top", "--once", dsn=database, columns=120)
+    assert "month 3" in shown
+    empty = jobherd("top", "--once", dsn=database, PYTHONIOENCODING="ascii")
+    assert empty.code == 0
+    assert "###" in empty.out
+
+
+def look(*, rows: int = 30) -> Look:
+    names = ["a:b", "kind:with-quite-a-long-name-that-goes-on-and-on", "日本:語", "x" * 100]
+    queue = {"oldest": 5.0, "paused": True, "paused_by": "ann", "reason": "r" * 90, "most": 3, "running": 2} | {
+        f"{state}{more}": bool(more) or 123456 for state in ("ready", "scheduled", "running") for more in ("", "_capped")
+    }
+    return Look(
+        supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "lapsed": n == 2, "facts_age": 5.0,
+                      "facts": {"children": [{"pid": 7, "cpu": 0.5, "rss": 2e9}] * n} if n < 3 else None} for n in (1, 2, 3)],
+        children=[{"supervisor": 1, "kind": "worker", "job": n, "running": 1} for n in range(rows)],
+        queues=[queue | {"queue": names[n % 4] + str(n)} for n in range(rows)],
+        gates=[{"scope": "all", "name": "*", "paused": True}],
+        running=[
+            {"id": 10**n, "kind": names[n % 4], "queue": "default", "host": "alpha", "slot": n, "held": 1 + n % 3, "held_for": 3.0 * n,
+             "cancelled": n == 4, "fraction": None if n % 5 == 0 else n / 10, "note": names[(n + 1) % 4], "attempts": 1}
+            for n in range(rows)
+        ],
+        failures=[
+            {"id": n, "kind": names[n % 4], "queue": "q" * n, "ago": n * 1000.0, "error_code": "BOOM", "error": "日" * n, "attempts": 1}
+            for n in range(rows)
+        ],
+        rate=12.3,
+    )  # fmt: skip
+
+
+def test_every_size_is_filled_exactly():
+    status = Status("jobs on db", "12:00:00")
+    away = Status("jobs on db", "12:00:00", "11:59:00", 60.0, "connection refused " * 9)
+    for found in (Look(), look(rows=3), look()):
+        for width in (40, 57, 80, 81, 132, 240):
+            for height in (10, 15, 24, 31, 32, 60):
+                for panel in range(len(PANELS)):
+                    for view in (View(panel=panel), View(panel=panel, wanted="a"), View(helps=True)):
+                        for told in (status, away):
+                            lines = draw(found, view, told, width=width, height=height)
+                            assert len(lines) == height
+                            assert max(line.cell_len for line in lines) <= width, (width, height, panel)
+                            assert not any("\n" in line.plain for line in lines)
+    assert "too small" in draw(Look(), View(), status, width=39, height=24)[0].plain
+    shown = "\n".join(line.plain for line in draw(look(), View(), status, width=80, height=24))
+    assert "RUNNING 8/30" in shown or "RUNNING 7/30" in shown, shown
+    assert "everything is paused" in "\n".join(line.plain for line in draw(look(rows=1), View(), status, width=132, height=24))
+
+
+def test_the_rows_are_shared_fairly():
+    assert share([1, 1, 1, 1], 17, first=0) == [1, 1, 1, 1]
+    assert sum(share([50, 50, 50, 50], 17, first=2)) == 17
+    assert share([50, 50, 50, 50], 17, first=2)[2] == max(share([50, 50, 50, 50], 17, first=2))
+    assert min(share([50, 50, 50, 50], 8, first=0)) >= 1
+
+
+def test_the_chosen_row_is_followed_and_stays_in_sight():
+    view, found = View(), look()
+    for _ in range(25):
+        view.press("j", found)
+    rows = view.rows(RUNNING, found)
+    chosen = rows[view.place(RUNNING, rows)]["id"]
+    shown = "\n".join(line.plain for line in draw(found, view, Status("", ""), width=80, height=24))
+    assert f"\n{chosen}" in shown
+    view.press("S", found)
+    rows = view.rows(RUNNING, found)
+    assert rows[view.place(RUNNING, rows)]["id"] == chosen
+    gone = Look(running=[row for row in found.running if row["id"] != chosen][:5])
+    rows = view.rows(RUNNING, gone)
+    assert 0 <= view.place(RUNNING, rows) < 5
+
+
+def test_keys_are_read_as_terminals_send_them():
+    assert list(keys_of("j\x1b[A\x1bOBq\x1b")) == ["j", "up", "down", "q", "escape"]
+    assert list(keys_of("\x1b[15~\x1b[1;5Cx\t\x7fé")) == ["x", "tab", "backspace", "é"]
+
+
+def nodes(plan: dict) -> list[dict]:
+    return [plan, *(node for below in plan.get("Plans", ()) for node in nodes(below))]
+
+
+@pytest.mark.parametrize("name", ["top/list_running", "top/list_failures", "top/count_ended"])
+def test_its_statements_read_no_backlog_and_no_past_through(database, name):
+    past(database, "completed", many=5000)
+    past(database, "failed", many=1000)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("ANALYZE")
+        connection.execute(sql.load("steer_planner").encode())
+        with psycopg.ClientCursor(connection) as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(name), {"most": 200})
+            plan = cursor.fetchone()[0][0]["Plan"]
+    for node in nodes(plan):
+        relation = node.get("Relation Name", "")
+        assert relation not in {"ready", "scheduled"}
+        if relation.startswith("history"):
+            assert node["Node Type"] != "Seq Scan" or not node["Actual Rows"], node
+            assert node["Actual Rows"] <= 500
+
+
+def test_a_signal_gives_the_terminal_back(database):
+    with Terminal("top", dsn=database) as seen:
+        seen.wait("nothing runs", datetime.now().astimezone().strftime("%H:"))
+        os.kill(seen._pid, signal.SIGTERM)
+        assert seen.wait_exit() == 0
+        assert b"\x1b[?1049l" in seen.raw

@@ -1,0 +1,205 @@
+"""The dashboard and the alert rules: every expression is PromQL, and asks only for what a real scrape has.
+
+The expressions are read by a PromQL parser. `promtool`, where it is there (`make alerts` fetches it), checks the rules and runs their unit
+tests, and a scrape of a real supervisor goes through all of them without an alarm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import promql_parser as promql
+import psycopg
+import pytest
+import yaml
+
+from tests.docs.pages import ROOT, anchors, prose
+from tests.workers.web_support import Scrape, Web
+from workers.board import Now, Phase
+from workers.tally import Policy
+
+RULES = ROOT / "deploy" / "prometheus" / "jobherd.rules.yml"
+TESTS = ROOT / "deploy" / "prometheus" / "jobherd.test.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "jobherd.json"
+PROMTOOL = shutil.which("promtool") or next(
+    (str(path) for path in (ROOT / ".bench" / "prometheus" / "usr" / "bin" / "promtool",) if path.exists()), None
+)
+GRAFANA = {"$__rate_interval": "5m", "$instance": ".*", "$queue": ".*", "$kind": ".*"}
+"""What Grafana puts in the place of its variables."""
+ADDED = {"instance", "job"}
+"""Labels that Prometheus adds to what it has scraped."""
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def panels():
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+@pytest.fixture
+def scrape(database, monkeypatch) -> Scrape:
+    """A scrape in which every metric has a series, of a fleet that is well."""
+    monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
+        connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
+        connection.execute("SELECT jobherd.set_cap('default', 5)")
+    with Web(database, metrics_tenants=1) as child:
+        board = child.boards[0]
+        board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)
+        board.tally.count_error(1, "NO_PAPER")
+        board.say(Now(Phase.IDLE))
+        board.set_database(connected=True)
+        now = time.monotonic()
+        child.notice.loop_at = now
+        child.notice.lease_deadline = now + 12
+        children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
+        child.notice.publish(
+            {"started": now, "deaths": {"left": 1}, "children": children, "version": "1", "listening": True, "database": True}
+        )
+        return child.scrape()
+
+
+def selectors(expression: str) -> list[promql.VectorSelector]:
+    """Every metric that an expression asks for. Raises ValueError for what is no PromQL."""
+    found, todo = [], [promql.parse(expression)]
+    while todo:
+        node = todo.pop()
+        match node:
+            case promql.VectorSelector():
+                found.append(node)
+            case promql.MatrixSelector():
+                todo.append(node.vector_selector)
+            case promql.AggregateExpr():
+                todo += [node.expr] + ([node.param] if node.param else [])
+            case promql.BinaryExpr():
+                todo += [node.lhs, node.rhs]
+            case promql.Call():
+                todo += node.args
+            case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr():
+                todo.append(node.expr)
+    return found
+
+
+def unanswered(expression: str, scrape: Scrape) -> list[str]:
+    """What an expression asks for that the scrape has not: metrics, and labels that those do not have."""
+    labels: dict[str, set[str]] = {"up": set()}
+    for name, have in scrape.samples:
+        labels.setdefault(name, set()).update(label for label, _ in have)
+    missing = []
+    asked = selectors(expression)
+    assert asked, expression
+    for selector in asked:
+        if selector.name not in labels:
+            missing.append(selector.name)
+            continue
+        missing += [f"{selector.name}{{{one.name}}}" for one in selector.matchers.matchers if one.name not in labels[selector.name] | ADDED]
+    known = set().union(*(labels.get(selector.name, set()) for selector in asked)) | ADDED
+    grouped = {
+        label for group in re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", expression) for label in re.findall(r"\w+", group)
+    }
+    return missing + sorted(grouped - known)
+
+
+def test_every_alert_asks_for_what_a_scrape_has(rules, scrape):
+    assert len(rules) > 10
+    for rule in rules:
+        assert unanswered(rule["expr"], scrape) == [], rule["alert"]
+
+
+def test_every_panel_asks_for_what_a_scrape_has(panels, scrape):
+    shown = set()
+    for panel in panels:
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        for target in panel["targets"]:
+            expression = target["expr"]
+            for variable, value in GRAFANA.items():
+                expression = expression.replace(variable, value)
+            assert "$" not in expression
+            assert unanswered(expression, scrape) == [], panel["title"]
+            shown |= {re.sub(r"_(bucket|sum|count)$", "", selector.name) for selector in selectors(expression)}
+            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                assert re.search(rf"\bby \([^)]*\b{label}\b|^jobherd_\w+\{{|^time\(\)", expression), (panel["title"], label)
+    places = [tuple(panel["gridPos"].values()) for panel in panels]
+    assert len(set(places)) == len(places)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    unshown = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in scrape.samples} - shown
+    assert unshown <= {
+        "jobherd_build_info", "jobherd_lease_renewals_total", "jobherd_draining", "jobherd_queue_jobs_capped", "jobherd_queue_paused",
+        "jobherd_queues_measured_timestamp_seconds",
+    }  # fmt: skip
+
+
+def test_what_is_not_there_is_noticed(scrape):
+    assert unanswered("sum(jobherd_no_such_thing)", scrape) == ["jobherd_no_such_thing"]
+    assert unanswered('jobherd_queue_jobs{colour="red"}', scrape) == ["jobherd_queue_jobs{colour}"]
+    assert unanswered("sum by (colour) (jobherd_queue_jobs)", scrape) == ["colour"]
+    with pytest.raises(ValueError):
+        selectors("sum by (")
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is(rules):
+    runbook = ROOT / "docs" / "runbook.md"
+    names = [rule["alert"] for rule in rules]
+    assert len(set(names)) == len(names)
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["alert"].lower() in anchors(runbook), rule["alert"]
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert {"summary", "description"} <= rule["annotations"].keys()
+    assert set(re.findall(r"^### (Jobherd\w+)$", prose(runbook), re.MULTILINE)) == set(names)
+
+
+def test_every_alert_has_a_unit_test(rules):
+    told = TESTS.read_text()
+    for rule in rules:
+        assert len(re.findall(rf"\b{rule['alert']}\b", told)) >= 2, f"{rule['alert']}: once silent, once firing"
+
+
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: `make alerts` fetches it")
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_their_unit_tests():
+    for words in (["check", "rules", RULES.name], ["test", "rules", TESTS.name]):
+        done = subprocess.run([PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, rules, tmp_path: Path):
+    """Every rule is evaluated over the series of a scrape as they are, standing still for two hours."""
+
+    def written(name: str, labels: frozenset) -> str:
+        pairs = {**dict(labels), "instance": "a", "job": "jobherd"}
+        return f"{name}{{{','.join(f'{label}={json.dumps(value)}' for label, value in pairs.items())}}}"
+
+    series = [{"series": 'up{instance="a",job="jobherd"}', "values": "1x120"}]
+    for (name, labels), value in scrape.samples.items():
+        moves = "timestamp" in name or name == "jobherd_start_time_seconds"
+        series.append({"series": written(name, labels), "values": "0+60x120" if moves else f"{value}x120"})
+    silent = [{"eval_time": "119m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules]
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": silent}],
+    }
+    (tmp_path / "scrape.yml").write_text(json.dumps(test))  # which is YAML
+    done = subprocess.run([PROMTOOL, "test", "rules", "scrape.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

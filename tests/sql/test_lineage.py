@@ -1,0 +1,127 @@
+"""Where a job comes from goes with it wherever it goes, is found by index, and came to a database that was full already."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+
+import sql
+from sql.migrate import CORE, migrate, migrations
+from tests.support.queue import Queue
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+WITH_BOTH = f'{{"set_off_by": 7, "traceparent": "{TRACE}"}}'
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def origin(queue, job):
+    rows = queue.run("SELECT set_off_by, traceparent FROM jobherd.jobs WHERE id = %s", job)
+    assert len(rows) == 1
+    return rows[0]
+
+
+def set_off(queue, job):
+    return [row[0] for row in queue.connection.execute(queue.text("page/list_set_off"), {"id": job, "most": 50}).fetchall()]
+
+
+def test_it_goes_with_the_job_through_all_of_its_states_and_is_found_in_each(queue):
+    job = queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb || '{\"delay\": 3600}')", WITH_BOTH)[0][0]
+    places = []
+
+    def look():
+        places.append(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job)[0][0])
+        assert origin(queue, job) == (7, TRACE)
+        assert set_off(queue, 7) == [job]
+
+    look()
+    queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
+    queue.connection.execute(queue.text("promote_due"), {"most": 10})
+    look()
+    child = queue.child()
+    for outcome in ("retry", "abandoned", "failed"):
+        token = child.claim(10)[0].token
+        look()
+        child.settle(token, [job], outcome, error="why")
+        look()
+        queue.run("SELECT jobherd.retry(%s)", job)
+    queue.run("SELECT jobherd.cancel(%s)", job)
+    look()
+    assert {"scheduled", "ready", "running", "retrying", "failed", "cancelled"} <= set(places)
+
+
+def test_a_claim_tells_it_and_a_job_without_it_is_as_narrow_as_before(queue):
+    queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", WITH_BOTH)
+    queue.enqueue_many("a:b", 2)
+    told = [row["extras"] for row in queue.child().claim_raw(10)]
+    assert told[1:] == [None, None]
+    assert (f'"set_off_by" : 7, "traceparent" : "{TRACE}"') in told[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ('{"set_off_by": "x"}', 'option "set_off_by" has a bad value "x"'),
+        ('{"set_off_by": 99999999999999999999}', 'option "set_off_by"'),
+        ('{"traceparent": "00-4bf9"}', 'option "traceparent" has a bad value "00-4bf9": must be like 00-4bf'),
+        (f'{{"traceparent": "{TRACE.upper()}"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "00-{"0" * 32}-00f067aa0ba902b7-01"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-{"0" * 16}-01"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "ff{TRACE[2:]}"}}', 'option "traceparent"'),
+        (f'{{"traceparent": "{TRACE}\\n"}}', 'option "traceparent"'),
+    ],
+)
+def test_what_is_none_is_refused_with_its_name(queue, options, says):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
+        queue.run("SELECT jobherd.enqueue('a:b', '{}', %s::jsonb)", options)
+
+
+@pytest.mark.parametrize("table", ["ready", "parked", "scheduled", "history"])
+def test_what_a_job_set_off_is_found_by_index(queue, table):
+    statement, names = sql.numbered("page/list_set_off")
+    queue.run("SET enable_seqscan = off")  # the tables are empty; what is asked is whether an index can be used at all
+    given = {"id": "7", "most": "50"}
+    queue.run(f"PREPARE found AS {statement}")
+    plan = "\n".join(row[0] for row in queue.run(f"EXPLAIN EXECUTE found ({', '.join(given[name] for name in names)})"))
+    own = {"history": "history_default_[a-z_]+_id_idx"}.get(table, f"{table}_set_off")  # a partition's is named by the server
+    assert re.search(f"Index Scan (using|on) {own} ", plan), plan
+
+
+def test_a_database_that_is_full_already_gets_it(empty_database, monkeypatch):
+    before = tuple(step for step in migrations() if step.version < 19)
+    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: before)
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        migrate(connection)
+        monkeypatch.undo()
+
+        def put(options):
+            return connection.execute("SELECT jobherd.enqueue('a:b', '{\"n\": 1}', %s::jsonb)", (options,)).fetchone()[0]
+
+        acme = '{"tenant": "acme"}'
+        old = [put(acme), put("{}"), put('{"tenant": "acme", "delay": 3600}'), put(acme)]
+        connection.execute("SELECT jobherd.cancel(%s)", (old[3],))
+        # A claim that is under way: whole rows of `ready` in an array, each with its extras.
+        connection.execute(
+            """INSERT INTO jobherd.running (child, token, queue, jobs)
+               SELECT 1, nextval('jobherd.tokens'), 'default', array_agg(r) FROM ONLY jobherd.ready r WHERE id = %s""",
+            (old[0],),
+        )
+        connection.execute("DELETE FROM jobherd.ready WHERE id = %s", (old[0],))
+        assert migrate(connection) == len(migrations()) - len(before)
+        rows = connection.execute("SELECT id, tenant, set_off_by, traceparent FROM jobherd.jobs ORDER BY id").fetchall()
+        assert rows == [
+            (old[0], "acme", None, None),
+            (old[1], None, None, None),
+            (old[2], "acme", None, None),
+            (old[3], "acme", None, None),
+        ]
+        connection.execute("SELECT jobherd.retry(%s)", (old[3],))
+        new = put(WITH_BOTH)
+        taken = connection.execute("DELETE FROM jobherd.ready WHERE id = ANY (%s) RETURNING id, extras", ([old[3], new],)).fetchall()
+        assert sorted(taken) == [(old[3], "(acme,,,,)"), (new, f"(,,,7,{TRACE})")]

@@ -125,7 +125,9 @@ class Sampler:
             raise Refused(f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later")
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
-                return Question(order.id, job, slot, slot.incarnation, record, board.tally.policy(record.kind).name, now, until=now, due=now)
+                return Question(
+                    order.id, job, slot, slot.incarnation, record, board.tally.policy(record.kind).name, now, until=now, due=now
+                )
         raise Refused(self._not_running(job, order.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, Board, Now]]:

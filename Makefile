@@ -42,7 +42,7 @@ chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
 
 screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
-	$(BIN)/python docs/screenshots.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)
 
 promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep it, and whether they pass (some minutes)
 	@mkdir -p .bench && rm -f .bench/promises

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001  # a script, no package
 """Takes the pictures in `docs/pages/`: every page of a real supervisor with an hour of work behind it, in light, in dark and on a phone.
 
-    python docs/screenshots.py [PAGE ...]
+    make screenshots [PAGES="overview jobs"]
 
 The work is made up (`DEMO`), what is shown of it is not: a supervisor runs the jobs, some crash, some fail. Then their times are spread over the
 last hour, for nobody wants to wait that long for a chart. Needs the extras `embedded`, `web` and `dev`, and Chromium.

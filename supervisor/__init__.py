@@ -19,5 +19,5 @@ settings ask), `plan.py`, then `loop.py` with its hands:
   explains a death, with `oom.py` and `revision.py`; `sampler.py`, with `tasks.py`, asks living children where they are.
 
 The way in from outside is `cli/` with `settings.py` (`settings_*.py`: how they are read, where they come from, who is told); `reasons.py` and `checkup.py`
-find the words for `why` and `doctor`. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.
+find the words for `why` and `doctor`, `top/` draws what `top` shows. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.
 """

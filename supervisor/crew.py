@@ -26,6 +26,7 @@ from supervisor.undertaker import Case
 from workers.board import Board, Now, Phase
 from workers.link import Inbox, nudge
 from workers.output import digest
+from workers.points import reach
 from workers.settle import Finished, settlement
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class Crew:
             pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
             strangers += slot is None
             if slot is not None and pid:
+                reach("parent:reaped")
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                 signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 ours = slot.ladder is not None and slot.ladder.rung is Rung.KILLED

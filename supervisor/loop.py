@@ -36,6 +36,7 @@ from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.until_empty import UntilEmpty
 from supervisor.version import VERSION
 from workers.notice import Notice
+from workers.points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -349,6 +350,7 @@ class Supervisor:
 
     def _begin_course(self) -> None:
         self.notice.draining = True
+        reach("parent:draining")
         self.bulletin.hurry()
         self.manager.tell("STOPPING=1")
         self.crew.look_now()

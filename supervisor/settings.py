@@ -408,6 +408,8 @@ class Settings:
         >>> Settings(queues=("high:2", "batch*")).serves("batch-eu")
         True
         """
+        if not self.queues:
+            return True  # asked for each job that wakes somebody
         served = self.served
         return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
 

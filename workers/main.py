@@ -23,6 +23,7 @@ from workers import logs
 from workers.alarm import Alarm
 from workers.connection import process_started
 from workers.link import EXIT_LEFT
+from workers.points import reach
 from workers.seat import MARKER
 from workers.wake import Wake
 
@@ -62,12 +63,14 @@ def main(seat: Seat) -> NoReturn:
     except BaseException:  # what nobody expected must be seen, in the log and by the parent
         _show_last_words(seat)
     finally:
+        reach("child.leaving")
         _flush()
         os._exit(code)
 
 
 def _live(seat: Seat) -> int:
     body = start_clean(seat)
+    reach("child.clean")
     try:
         return KINDS[seat.kind](body)
     except Exception:

@@ -1,21 +1,229 @@
-"""Every supervisor of the cluster with its children, and the buttons that steer them."""
+"""Every supervisor of the cluster with its children, as they say it themselves, and the buttons that steer them, on whatever host.
+
+While somebody looks on, each supervisor is asked now and then to say it every second; nobody looking, nobody is asked. What is in the facts
+was written by other processes, perhaps of another version: each value is looked at before it is shown.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from starlette.routing import Route
 
-from workers.page.render import page
+from workers.page.database import database
+from workers.page.guard import Done, action, viewer_of
+from workers.page.live import Topic
+from workers.page.render import duration, page
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from workers.page.database import Database, Row
+    from workers.page.guard import Form
+
+MOST: Final = 200
+"""Supervisors on one page."""
+WATCH: Final = 10.0
+"""Seconds for which supervisors are asked to say what they are at."""
+RENEW: Final = 3.0
+"""They are asked again when less than this is left of it."""
+OLD: Final = 30.0
+"""Seconds after which what a supervisor has said is old: it says something every 15 s, unasked."""
+PATIENCE: Final = 3.0
+"""Seconds that an order's answer is waited for."""
+GLANCE: Final = 0.1
+LONGEST: Final = 300
+"""Letters of a reason."""
+ORDERS: Final = {
+    "drain": "drains: it claims nothing more, and leaves when what runs has ended",
+    "add": "starts a worker more",
+    "remove": "lets a worker go",
+    "reload": "reloads: its workers are replaced one by one",
+}
+"""What can be ordered here, and what it then does."""
+COURSES: Final = frozenset({"serving", "draining", "hurrying", "quitting"})
+STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "resting"})
+QUIET: Final = frozenset({"left", "worn"})
+"""Ends that were asked for."""
+
+
+async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
+    """Return what the page shows."""
+    rows = await db.rows("list_fleet", {"most": MOST})
+    await _have_it_said(db, rows)
+    supervisors = [supervisor(row) for row in rows]
+    children = [child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]]
+    busy = sum(child["state"] in {"computing", "waiting", "leaving"} and bool(child["job_kind"]) for child in children)
+    return {
+        "supervisors": supervisors,
+        "there": sum(not one["lapsed"] for one in supervisors),
+        "hosts": len({one["host"] for one in supervisors if not one["lapsed"]}),
+        "workers": len(children),
+        "busy": busy,
+        "rss": sum(child["rss"] or 0 for one in supervisors for child in one["children"]) or None,
+        "cpu": sum(child["cpu"] or 0.0 for one in supervisors for child in one["children"]),
+    }
 
 
 async def show(request: Request) -> Response:
     """The page."""
-    return page(request, "fleet.html")
+    return page(request, "fleet.html", **await ask(database(request)))
 
 
-routes = (Route("/fleet", show, name="fleet"),)
+@action
+async def order(request: Request, form: Form) -> Done:
+    """Tell a supervisor what to do, and wait a moment for its answer."""
+    name, number = form.get("order", ""), form.get("supervisor", "")
+    if name not in ORDERS or not (number.isascii() and number.isdigit()) or len(number) > 18:
+        return Done("That is no order to a supervisor of this page.", to=None, well=False)
+    db = database(request)
+    wanted = {"supervisor": int(number), "name": name, "arguments": "{}", "actor": viewer_of(request).actor,
+              "reason": form.get("reason", "").replace("\0", "")[:LONGEST] or None}  # fmt: skip
+    [given] = await db.act("give_order", wanted)
+    until = time.monotonic() + PATIENCE
+    row = await db.row("show_order", {"order": given["id"]})
+    while row is not None and row["done_at"] is None and time.monotonic() < until:
+        await asyncio.sleep(GLANCE)
+        row = await db.row("show_order", {"order": given["id"]})
+    if row is None or row["done_at"] is None:
+        [taken_back] = await db.act("withdraw_order", {"order": given["id"]})
+        if taken_back["withdrawn"]:
+            return Done(
+                f"Supervisor {number} did not answer within {duration(PATIENCE)}: the order is withdrawn, and nothing happens.", well=False
+            )
+        return Done(f"Supervisor {number} has taken the order and not answered yet: look again in a moment.", well=False)
+    if row["error"]:
+        return Done(f"Supervisor {number} refuses: {row['error']}.", well=False)
+    answer = document(row["answer"])
+    if problem := text(answer.get("problem")):
+        return Done(f"Supervisor {number} reloads its code, but {problem}", well=False)
+    wants = number_of(answer.get("workers"))
+    more = f"; {wants:.0f} workers are wanted now" if wants is not None and name in {"add", "remove"} else ""
+    return Done(f"Supervisor {number} {ORDERS[name]}{more}.")
+
+
+async def _have_it_said(db: Database, rows: list[Row]) -> None:
+    asked = [row["id"] for row in rows if not row["lapsed"] and _is_ending(document(row["facts"]), row["facts_age"])]
+    if asked:
+        try:
+            await db.act("page/ask_reports", {"supervisors": asked, "seconds": WATCH})
+        except psycopg.Error:
+            pass  # a role that may only look, or a supervisor that has left meanwhile: what is shown is what was said last
+
+
+def _is_ending(facts: Mapping[str, Any], age: float | None) -> bool:
+    return age is None or (number_of(facts.get("watched")) or 0.0) - age < RENEW
+
+
+# -- what was said, made fit to be shown --------------------------------------------------------------------------------------
+
+
+def supervisor(row: Row) -> dict[str, Any]:
+    """Return one supervisor as the template knows it."""
+    facts = document(row["facts"])
+    age = row["facts_age"]
+    children = [child(one) for one in listed(facts.get("children"))]
+    course = known(facts.get("course"), COURSES) or "serving"
+    return {
+        "id": row["id"],
+        "host": row["host"],
+        "pid": row["pid"],
+        "version": row["version"],
+        "up": row["up_for"],
+        "lapsed": row["lapsed"],
+        "lease_left": row["lease_left"],
+        "beat_age": row["beat_age"],
+        "state": "dead" if row["lapsed"] else course,
+        "leaving": course != "serving",
+        "reloading": facts.get("reloading") is True,
+        "known": bool(facts),
+        "age": age,
+        "old": age is not None and age > OLD,
+        "wanted": number_of(facts.get("wanted")),
+        "most": number_of(facts.get("most")),
+        "queues": [name for name in facts.get("queues") or () if isinstance(name, str)] if isinstance(facts.get("queues"), list) else [],
+        "rss": number_of(facts.get("rss")),
+        "cpu": number_of(facts.get("cpu")),
+        "children": children,
+        "ends": [
+            {"name": text(end.get("name")), "pid": number_of(end.get("pid")), "sentence": text(end.get("sentence")),
+             "ago": (number_of(end.get("ago")) or 0.0) + (age or 0.0), "job": number_of(end.get("job")), "job_kind": text(end.get("job_kind"))}
+            for end in reversed(listed(facts.get("ends")))
+        ],
+    }  # fmt: skip
+
+
+def child(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one child as the template knows it."""
+    progress = said.get("progress") if isinstance(said.get("progress"), dict) else {}
+    end = said.get("last_end") if isinstance(said.get("last_end"), dict) else {}
+    assert isinstance(progress, dict)
+    assert isinstance(end, dict)
+    return {
+        "name": text(said.get("name")) or "?",
+        "kind": text(said.get("kind")),
+        "state": known(said.get("state"), STATES) or "unknown",
+        "waits_on": text(said.get("waits_on")),
+        "queue": text(said.get("queue")),
+        "pid": number_of(said.get("pid")),
+        "up": number_of(said.get("up")),
+        "cpu": number_of(said.get("cpu")),
+        "cpu_seconds": number_of(said.get("cpu_seconds")),
+        "rss": number_of(said.get("rss")),
+        "jobs": number_of(said.get("jobs")),
+        "restarts": number_of(said.get("restarts")) or 0,
+        "why": text(end.get("sentence")) if text(end.get("cause")) not in QUIET else "",
+        "job": number_of(said.get("job")),
+        "record": number_of(said.get("record")),
+        "job_kind": text(said.get("job_kind")),
+        "together": number_of(said.get("together")),
+        "attempt": number_of(said.get("attempt")),
+        "most_attempts": number_of(said.get("most_attempts")),
+        "elapsed": number_of(said.get("elapsed")),
+        "left": number_of(said.get("left")),
+        "fraction": number_of(progress.get("fraction")),
+        "note": text(progress.get("note")),
+    }
+
+
+def document(found: str | None) -> Mapping[str, Any]:
+    """Return a JSON object of the database; anything else is an empty one."""
+    try:
+        value = json.loads(found) if found else {}
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[dict[str, Any]]:
+    """Return a list of objects; what is none is left out."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text(value: object) -> str:
+    """Return a text; anything else is empty."""
+    return value if isinstance(value, str) else ""
+
+
+def known(value: object, words: frozenset[str]) -> str:
+    """Return one of these words; anything else is empty."""
+    return value if isinstance(value, str) and value in words else ""
+
+
+def number_of(value: object) -> float | int | None:
+    """Return a number; anything else is none."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0 else None
+
+
+topics = (Topic("fleet", "fleet/_live.html", ask),)
+routes = (
+    Route("/fleet", show, name="fleet"),
+    Route("/fleet/action", order, methods=["POST"], name="fleet_action"),
+)

@@ -1,21 +1,126 @@
-"""The queues: how deep, how old, paused or capped, and by whom."""
+"""The queues: how deep, how old, what runs, what is paused or capped, by whom, when and why; and the form that changes it.
+
+Depths are counted up to a bound, by index: a backlog of a million costs no more than one of a few ten thousand, and is shown as "at least".
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
 
+from handlers._durations import seconds
+from workers.page.database import database
+from workers.page.guard import Done, action, viewer_of
+from workers.page.live import Topic
 from workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from workers.page.database import Database
+    from workers.page.guard import Form
+
+QUEUES: Final = 200
+"""Queues on one page."""
+MOST: Final = 20_000
+"""Jobs that are counted of one queue in one state."""
+GATES: Final = 1000
+TENANTS: Final = 20
+SAMPLE: Final = 5000
+"""Waiting jobs that are looked at for their tenants."""
+LONGEST: Final = 300
+"""Letters of a field."""
+SCOPES: Final = ("queue", "kind", "all")
+
+
+async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
+    """Return what the page shows."""
+    bounds: dict[str, Any] = {"most": MOST, "queues": QUEUES, "names": []}
+    queues: dict[str, dict[str, Any]] = {}
+    for row in await db.rows("name_queues", bounds):
+        _of(queues, row["queue"])
+    for name in ("ready", "scheduled", "running"):
+        for row in await db.rows(f"measure_{name}", bounds):
+            one = _of(queues, row["queue"])
+            one[name], one[f"{name}_capped"], one[f"{name}_oldest"] = row["jobs"], row["capped"], row["oldest"]
+    gates = await db.rows("list_gates", {"most": GATES})
+    others = []
+    for gate in gates:
+        if gate["scope"] == "queue" and len(queues) <= 2 * QUEUES:
+            _of(queues, gate["name"])["gate"] = gate
+        else:
+            others.append(gate)
+    tenants: dict[str, dict[str, Any]] = {}
+    for row in await db.rows("measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
+        one = tenants.setdefault(row["tenant"] or "(all others)", dict.fromkeys(("ready", "scheduled", "running"), 0))
+        one[row["state"]] += row["jobs"]
+    return {
+        "queues": [queues[name] for name in sorted(queues)],
+        "others": others,
+        "everything": next((gate for gate in others if gate["scope"] == "all" and gate["paused_at"]), None),
+        "tenants": sorted(tenants.items(), key=lambda item: -sum(item[1].values())),
+        "sample": SAMPLE,
+    }
+
 
 async def show(request: Request) -> Response:
-    """The page."""
-    return page(request, "queues.html")
+    """The page. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
+    given = {scope: request.query_params.get(scope, "")[:100] for scope in ("queue", "kind")}
+    scope = "kind" if given["kind"] else "queue"
+    return page(request, "queues.html", **await ask(database(request)), scope=scope, name=given[scope], chosen=bool(given[scope]))
 
 
-routes = (Route("/queues", show, name="queues"),)
+@action
+async def change(request: Request, form: Form) -> Done:
+    """Pause, resume or cap a queue, a kind or everything."""
+    scope, name, what = (_field(form, field) for field in ("scope", "name", "do"))
+    reason = _field(form, "reason") or None
+    if scope not in SCOPES:
+        return Done("Say what is meant: a queue, a kind or everything.", well=False)
+    if scope != "all" and not name:
+        return Done(f"Say which {scope}.", well=False)
+    gate = {"queue": "*" if scope == "all" else name if scope == "queue" else None, "kind": name if scope == "kind" else None}
+    called = "Everything" if scope == "all" else f"{scope.capitalize()} {name}"
+    who = {"actor": viewer_of(request).actor}
+    db = database(request)
+    match what:
+        case "pause":
+            try:
+                delay = seconds(span, field="the time") if (span := _field(form, "for")) else None
+            except (TypeError, ValueError) as problem:
+                return Done(f"{problem}.", well=False)
+            [row] = await db.act("pause_gate", {**gate, **who, "reason": reason, "resume_at": None, "delay": delay})
+            return Done(f"{called} is paused{'' if row['changed'] else ', as it was before; the reason and the time are the new ones'}.")
+        case "resume":
+            [row] = await db.act("resume_gate", {**gate, **who, "reason": reason})
+            return Done(f"{called} is resumed." if row["changed"] else f"{called} was not paused.")
+        case "cap" | "uncap":
+            limit = _field(form, "max_running")
+            if what == "cap" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
+                return Done("A cap is a number from 1; to let nothing run, pause it.", well=False)
+            most = int(limit) if what == "cap" else None
+            [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
+            was = "there was no cap before" if row["before"] is None else f"it was {row['before']}"
+            return Done(f"{called} has no cap any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}.")
+    return Done("Say what to do: pause, resume, or set a cap.", well=False)
+
+
+def _field(form: Form, name: str) -> str:
+    return form.get(name, "").replace("\0", "").strip()[:LONGEST]
+
+
+def _of(queues: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    if name not in queues:
+        queues[name] = {"name": name, "gate": None}
+        for state in ("ready", "scheduled", "running"):
+            queues[name] |= {state: 0, f"{state}_capped": False, f"{state}_oldest": None}
+    return queues[name]
+
+
+topics = (Topic("queues", "queues/_live.html", ask, every=2.0),)
+routes = (
+    Route("/queues", show, name="queues"),
+    Route("/queues/action", change, methods=["POST"], name="queues_action"),
+)

@@ -1,0 +1,145 @@
+"""The pages of the queues and of the audit: what is shown, what is done from there, and what is noted of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.rows import child, claim, send, supervisor
+from tests.page.support import W01, Page
+from workers.page import application, audit, queues
+
+
+def row_of(text, name):
+    """The row of a table that begins with a queue's name."""
+    return text.partition(f">{name}</a></th>")[2].partition("</tr>")[0]
+
+
+def test_without_a_queue_it_says_how_to_get_one(page):
+    assert "jobherd enqueue" in page.get("/queues").text
+
+
+def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeypatch):
+    monkeypatch.setattr(queues, "MOST", 1000)
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\"}') FROM generate_series(1, 3)")
+    claim(database, child(database, supervisor(database)))
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"mail\", \"delay\": 600}')")
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"queue\": \"deep\"}') FROM generate_series(1, 1200)")
+    send(database, "SELECT jobherd.set_cap('media', 9), jobherd.pause('mail', 'provider <b>down</b>', actor => 'anna'), "
+                   "jobherd.pause(kind => 'k:slow', actor => 'bert')")  # fmt: skip
+    send(database, 'SELECT jobherd.enqueue(\'a:b\', \'{}\', \'{"queue": "mail", "tenant": "acme"}\')')
+    text = page.get("/queues").text
+    mail = row_of(text, "mail")
+    assert [part.partition("<")[0] for part in mail.split('<td class="num">')[1:]][0] == "3"
+    assert "by anna" in mail
+    assert "provider &lt;b&gt;down" in mail
+    assert "1,000+" in row_of(text, "deep"), "counting stops somewhere"
+    assert "0 of 9" in row_of(text, "media")
+    assert "kind k:slow" in text
+    assert "acme" in text
+
+
+def noted(dsn):
+    return send(dsn, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "note"),
+    [
+        ({"scope": "queue", "name": "mail", "do": "pause", "reason": "down", "for": "30m"}, "Queue mail is paused.", ("pause", {"queue": "mail"}, "down")),
+        ({"scope": "kind", "name": "a:b", "do": "pause"}, "Kind a:b is paused.", ("pause", {"kind": "a:b"}, None)),
+        ({"scope": "all", "do": "pause", "name": "mail"}, "Everything is paused.", ("pause", {"all": "everything"}, None)),
+        ({"scope": "queue", "name": "mail", "do": "resume"}, "Queue mail was not paused.", None),
+        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "7"}, "runs at most 7 at a time; there was no cap before.",
+         ("cap", {"queue": "mail", "max_running": 7, "before": None}, None)),
+        ({"scope": "queue", "name": "mail", "do": "uncap"}, "has no cap any more", None),
+        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "0"}, "A cap is a number from 1", None),
+        ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
+        ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
+        ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),
+        ({"scope": "planet", "name": "mars", "do": "pause"}, "Say what is meant", None),
+        ({"scope": "queue", "name": "mail", "do": "dance"}, "Say what to do", None),
+    ],
+)  # fmt: skip
+def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, said, note):
+    shown = page.act("/queues/action", follow=True, **fields)
+    assert said in shown.text
+    found = [(actor, action, {name: value for name, value in target.items() if name != "resume_at"}, reason)
+             for actor, action, target, reason in noted(database)]  # fmt: skip
+    assert found == ([("page", *note)] if note else [])
+
+
+def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page, database):
+    send(database, "SELECT jobherd.pause('mail'), jobherd.pause('*', 'moving')")
+    text = page.get("/queues").text
+    assert "Everything is paused" in text
+    assert 'value="resume"' in row_of(text, "mail")
+    assert "is resumed" in page.act("/queues/action", follow=True, scope="all", name="", do="resume").text
+    assert "Everything is paused" not in page.get("/queues").text
+
+
+def test_who_may_only_look_sees_no_form(database):
+    with Page(application(database, read_only=True)) as page:
+        assert "/queues/action" not in page.get("/queues").text
+        assert page.act("/queues/action", scope="queue", name="mail", do="pause").status_code == 403
+
+
+def test_the_form_is_filled_in_from_the_address(page):
+    text = page.get("/queues?kind=mail:receipt").text
+    assert 'value="mail:receipt"' in text
+    assert '<option value="kind" selected>' in text
+
+
+@pytest.mark.parametrize("text", W01)
+def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
+    send(database, "SELECT jobherd.pause('mail', %s, actor => %s)", text, text)
+    send(
+        database,
+        "SELECT jobherd.note_audit(%s, %s, jsonb_build_object(%s::text, %s::text, 'job', %s::text, 'supervisor', %s::text), %s)",
+        *[text] * 7,
+    )
+    for path in ("/queues", "/audit"):
+        answer = page.get(path)
+        assert answer.status_code == 200
+        for breach in ("<script>alert", "<img src=x", "<svg/onload", "<b>bold"):
+            assert breach not in answer.text
+
+
+# -- the audit -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_audit_says_what_would_be_there(page):
+    assert "Nobody has acted yet" in page.get("/audit").text
+    assert "Nothing fits" in page.get("/audit?actor=nobody").text
+    assert "Nothing is older" in page.get("/audit?before=1").text
+
+
+def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monkeypatch):
+    monkeypatch.setattr(audit, "MOST", 3)
+    for actor in ("anna", "bert"):
+        for number in range(4):
+            send(
+                database,
+                "SELECT jobherd.note_audit(%s, %s, %s::jsonb)",
+                actor,
+                "cancel" if number % 2 else "retry",
+                f'{{"job": {number + 100}}}',
+            )
+    first = page.get("/audit").text
+    assert [f"job {number}" in first for number in (103, 102, 101, 100)] == [True, True, True, False]
+    seen, address, pages = [], "/audit", 0
+    while address:
+        text = page.get(address).text
+        seen += [part.partition("<")[0] for part in text.split('">job ')[1:]]
+        older = text.partition('">Older</a>')[0].rpartition('href="')[2] if '">Older</a>' in text else ""
+        address, pages = older.replace("&amp;", "&"), pages + 1
+    assert (seen, pages) == (["103", "102", "101", "100"] * 2, 3), "each once, in order"
+    narrowed = page.get("/audit?actor=anna&action=cancel").text
+    assert [part.partition("<")[0] for part in narrowed.split('">job ')[1:]] == ["103", "101"]
+    assert '<option value="cancel" selected>' in narrowed
+
+
+@pytest.mark.parametrize(
+    "query", ["before=x", "before=-1", "before=99999999999999999999", "actor=" + "x" * 5000, "before=%00", "action=%F0%28"]
+)
+def test_odd_addresses_break_nothing(page, query):
+    assert page.get(f"/audit?{query}").status_code == 200

@@ -366,6 +366,26 @@ CREATE FUNCTION jobherd.default_tenant() RETURNS text
     SELECT CASE WHEN row_security_active('jobherd.ready'::regclass) AND cardinality(jobherd.own_tenants()) = 1 THEN (jobherd.own_tenants())[1] END
 $$;
 
+CREATE FUNCTION jobherd.delete(job_id bigint, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    answer text;
+BEGIN
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.history WHERE id = job_id;
+        IF FOUND THEN
+            DELETE FROM jobherd.attempts WHERE job = job_id;
+            DELETE FROM jobherd.logs WHERE job = job_id;
+            PERFORM jobherd.note_unless_noted(actor, 'delete', jsonb_build_object('job', job_id), reason);
+            RETURN 'deleted';
+        END IF;
+        SELECT state INTO answer FROM jobherd.jobs WHERE id = job_id;
+        EXIT WHEN FOUND AND answer NOT IN ('completed', 'failed', 'cancelled', 'expired');  -- else it has just ended, or moves: look again
+    END LOOP;
+    RETURN answer;
+END $$;
+
 CREATE FUNCTION jobherd.delete_job() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -373,8 +393,7 @@ BEGIN
     IF OLD.finished_at IS NULL THEN
         PERFORM jobherd.cancel(OLD.id);
     ELSE
-        DELETE FROM jobherd.history WHERE id = OLD.id;
-        DELETE FROM jobherd.attempts WHERE job = OLD.id;
+        PERFORM jobherd.delete(OLD.id);
     END IF;
     RETURN OLD;
 END $$;
@@ -687,6 +706,7 @@ BEGIN
                 EXECUTE format('WITH moved AS (DELETE FROM jobherd.%I WHERE drop_on = %L RETURNING *) INSERT INTO jobherd.%I SELECT * FROM moved',
                                parent || '_default', day, part);
                 EXECUTE format('ALTER TABLE jobherd.%I ATTACH PARTITION jobherd.%I FOR VALUES FROM (%L) TO (%L)', parent, part, day, day + 1);
+                PERFORM jobherd.leave_first_range(('jobherd.' || part)::regclass);
                 made := made + 1;
             END IF;
         END LOOP;
@@ -701,6 +721,14 @@ BEGIN
         EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= current_date', parent || '_default');
     END LOOP;
 END $_$;
+
+CREATE FUNCTION jobherd.leave_first_range(part regclass) RETURNS void
+    LANGUAGE sql
+    AS $$
+    SELECT brin_desummarize_range(i.indexrelid, 0)
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+     WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
+$$;
 
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
@@ -824,6 +852,84 @@ CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
                  (SELECT min(i) FROM generate_subscripts(served, 1) AS i
                    WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
 $$;
+
+CREATE FUNCTION jobherd.reprioritize(job_id bigint, priority integer, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    wanted CONSTANT integer := priority;
+    why    CONSTANT text := reason;
+    answer text;
+    before smallint;
+BEGIN
+    IF wanted IS NULL OR wanted NOT BETWEEN -32768 AND 32767 THEN
+        RAISE EXCEPTION 'jobherd.reprioritize: priority % is not a whole number from -32768 to 32767', coalesce(wanted::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The lower, the sooner; 0 is the default.';
+    END IF;
+    FOR look IN 1..3 LOOP
+        SELECT r.priority INTO before FROM jobherd.ready r WHERE r.id = job_id FOR UPDATE;
+        IF FOUND THEN
+            UPDATE jobherd.ready r SET priority = wanted WHERE r.id = job_id RETURNING CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END INTO answer;
+        ELSE
+            SELECT s.priority INTO before FROM jobherd.scheduled s WHERE s.id = job_id FOR UPDATE;
+            IF FOUND THEN
+                UPDATE jobherd.scheduled s SET priority = wanted WHERE s.id = job_id
+                RETURNING CASE WHEN s.attempts > 0 THEN 'retrying' ELSE 'scheduled' END INTO answer;
+            END IF;
+        END IF;
+        IF answer IS NOT NULL THEN
+            PERFORM jobherd.note_unless_noted(actor, 'reprioritize', jsonb_build_object('job', job_id, 'priority', wanted, 'before', before), why);
+            RETURN answer;
+        END IF;
+        SELECT j.state INTO answer FROM jobherd.jobs j WHERE j.id = job_id;
+        EXIT WHEN answer IN ('running', 'completed', 'failed', 'cancelled', 'expired');
+        answer := NULL;  -- it has moved from one table to the other meanwhile
+    END LOOP;
+    RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.reschedule(job_id bigint, run_at timestamp with time zone, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    due    CONSTANT timestamptz := run_at;
+    why    CONSTANT text := reason;
+    job    jobherd.ready;
+    answer text;
+BEGIN
+    IF due IS NULL OR NOT isfinite(due) OR due > '9000-01-01' OR due < '1900-01-01' THEN
+        RAISE EXCEPTION 'jobherd.reschedule: run_at % is not a time from 1900 to 9000', coalesce(due::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example now() + interval ''10 minutes''.';
+    END IF;
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.ready r WHERE r.id = job_id RETURNING r.* INTO job;
+        IF NOT FOUND THEN
+            DELETE FROM jobherd.scheduled s WHERE s.id = job_id
+            RETURNING s.id, s.created_at, s.run_at, s.good_until, s.timeout, s.last_error, s.priority, s.attempts, s.max_attempts, s.crashes, s.alone,
+                      s.queue, s.kind, s.payload, s.extras INTO job;
+        END IF;
+        IF job.id IS NOT NULL THEN
+            job.run_at := due;
+            -- It is put in anew and not updated: who sleeps until the first one is due hears of rows that arrive.
+            IF due > clock_timestamp() THEN
+                INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+                                               queue, kind, payload, extras) SELECT job.*;
+                answer := 'scheduled';
+            ELSE
+                INSERT INTO jobherd.ready SELECT job.*;
+                answer := 'ready';
+            END IF;
+            PERFORM jobherd.note_unless_noted(actor, 'reschedule', jsonb_build_object('job', job_id, 'run_at', due), why);
+            RETURN CASE WHEN job.attempts > 0 THEN 'retrying' ELSE answer END;
+        END IF;
+        SELECT j.state INTO answer FROM jobherd.jobs j WHERE j.id = job_id;
+        EXIT WHEN answer IN ('running', 'completed', 'failed', 'cancelled', 'expired');
+        answer := NULL;
+    END LOOP;
+    RETURN answer;
+END $$;
 
 CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
@@ -1092,6 +1198,36 @@ CREATE TABLE jobherd.audit (
 
 ALTER TABLE jobherd.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE jobherd.bulks (
+    id bigint NOT NULL,
+    action text NOT NULL COLLATE pg_catalog."C",
+    value text,
+    wanted jsonb NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expected integer NOT NULL,
+    at_least boolean NOT NULL,
+    reached bigint NOT NULL,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    done integer DEFAULT 0 NOT NULL,
+    refused jsonb DEFAULT '{}'::jsonb NOT NULL,
+    stopped_by text,
+    ended_at timestamp with time zone,
+    error text,
+    CONSTRAINT bulks_action_is_known CHECK ((action = ANY (ARRAY['retry'::text, 'cancel'::text, 'delete'::text, 'reprioritize'::text, 'reschedule'::text]))),
+    CONSTRAINT bulks_value_is_given CHECK (((value IS NOT NULL) = (action = ANY (ARRAY['reprioritize'::text, 'reschedule'::text]))))
+);
+
+ALTER TABLE jobherd.bulks ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.bulks_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -1600,6 +1736,9 @@ ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
 ALTER TABLE ONLY jobherd.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY jobherd.bulks
+    ADD CONSTRAINT bulks_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);
 
@@ -1650,11 +1789,13 @@ CREATE INDEX audit_by_action ON jobherd.audit USING btree (action, id);
 
 CREATE INDEX audit_by_actor ON jobherd.audit USING btree (actor, id);
 
-CREATE INDEX history_by_end ON ONLY jobherd.history USING brin (finished_at) WITH (autosummarize='on');
+CREATE INDEX bulks_going_on ON jobherd.bulks USING btree (id) WHERE (ended_at IS NULL);
 
 CREATE INDEX history_by_id ON ONLY jobherd.history USING btree (id);
 
-CREATE INDEX history_default_finished_at_idx ON jobherd.history_default USING brin (finished_at) WITH (autosummarize='on');
+CREATE INDEX history_in_brief ON ONLY jobherd.history USING brin (finished_at, ((id >> 12)) int8_minmax_multi_ops, state text_bloom_ops (n_distinct_per_range='16', false_positive_rate='0.001'), kind text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), queue text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), ((extras).tenant) text_bloom_ops (n_distinct_per_range='128', false_positive_rate='0.001'), error_code text_bloom_ops (n_distinct_per_range='32', false_positive_rate='0.001')) WITH (autosummarize='on');
+
+CREATE INDEX history_default_finished_at_expr_state_kind_queue_tenant_er_idx ON jobherd.history_default USING brin (finished_at, ((id >> 12)) int8_minmax_multi_ops, state text_bloom_ops (n_distinct_per_range='16', false_positive_rate='0.001'), kind text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), queue text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), ((extras).tenant) text_bloom_ops (n_distinct_per_range='128', false_positive_rate='0.001'), error_code text_bloom_ops (n_distinct_per_range='32', false_positive_rate='0.001')) WITH (autosummarize='on');
 
 CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 
@@ -1694,7 +1835,7 @@ CREATE INDEX scheduled_set_off ON jobherd.scheduled USING btree (((extras).set_o
 
 ALTER INDEX jobherd.attempts_by_job ATTACH PARTITION jobherd.attempts_default_job_token_idx;
 
-ALTER INDEX jobherd.history_by_end ATTACH PARTITION jobherd.history_default_finished_at_idx;
+ALTER INDEX jobherd.history_in_brief ATTACH PARTITION jobherd.history_default_finished_at_expr_state_kind_queue_tenant_er_idx;
 
 ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_idx;
 

@@ -150,7 +150,8 @@ class Keeper:
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
         moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
-        pause = 0.0 if moved >= MOST else self._seat.settings.sweep
+        # While nothing is parked and nothing is to be resumed, news comes as a call: the poll is for a call that was lost.
+        pause = 0.0 if moved >= MOST else self._seat.settings.sweep if parked or next_in is not None else self._seat.settings.poll
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
     def _sweep(self) -> None:

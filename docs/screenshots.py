@@ -152,9 +152,9 @@ def fill(dsn: str) -> dict[str, str]:
         wait("NOT behind AND EXISTS (SELECT FROM jobherd.rollup) FROM jobherd.count_past('8 days', '30 seconds')")
         for number in range(120):
             enqueue("image:thumbnail", {"path": f"uploads/2026/next-{number:04}.png"}, delay=f"{60 * (number + 1)}s")
+        connection.execute("SELECT jobherd.pause('newsletter', 'the template has a wrong link', actor => 'alice')")
         for number in range(30):
             enqueue("mail:receipt", {"order_id": 9000 + number, "to": f"customer{number}@example.com"}, queue="newsletter")
-        connection.execute("SELECT jobherd.pause('newsletter', 'the template has a wrong link', actor => 'alice')")
         running = [enqueue("report:build", {"year": 2024 + number}) for number in range(2)]
         wait("EXISTS (SELECT FROM jobherd.jobs WHERE kind = 'report:build' AND state = 'running')")
         time.sleep(6)

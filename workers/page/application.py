@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 import sql
-from workers.page import audit, bulk, fleet, job, jobs, kinds, live, login, overview, queues, search
+from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
 from workers.page.guard import Guard, Refused, Rules
@@ -37,7 +37,7 @@ __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, fleet, queues, kinds, audit, search, login, live)
+PAGES: Final = (overview, jobs, job, inside, fleet, queues, kinds, audit, search, login, live)
 """The modules of pages. Each has `routes`; one that is live has `topics`."""
 
 

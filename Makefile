@@ -85,6 +85,9 @@ machines: $(VENV)/.ready  ## the parent's policies under a million random moves,
 	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.machines --queue --moves 10000 $(if $(SEED),--seed $(SEED))
 
+mutants: $(VENV)/.ready  ## take out each guard, one by one, and see a test turn red (some 15 minutes)
+	$(BIN)/python -m tests.mutants
+
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)
 

@@ -112,3 +112,15 @@ def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
     jobs = child.claim(3)
     claimed = Clerk(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(2))
     assert (len(claimed), line.exchanges) == (2, 1)
+
+
+@pytest.mark.parametrize("keep", [7, 0])
+def test_a_late_settlement_does_not_touch_the_next_claim_of_the_same_child(queue, child, line, keep):
+    """Kept jobs are held apart by their ids as well; those of which nothing is kept by the token alone."""
+    queue.enqueue_many("a:b", 2)
+    first = child.claim(1)
+    late = settlement(child.id, first[0].token, [Finished(first[0].id, OK, ran=0.1, keep=keep)], ran_on="host/1", now=1.0)
+    assert line.run("settle_completed", late)
+    (second,) = child.claim(1)
+    assert line.run("settle_completed", late) == []
+    assert queue.state(second.id) == "running"

@@ -1,0 +1,186 @@
+"""Take out each guard, one by one, and see that a test turns red: `make mutants`, or `python -m tests.mutants [NAME ...]`.
+
+A guard is a line without which everything goes on working until the day it does not. A test suite that stays green without it does not look. Each mutant is a
+change of text in a copy of the tree, and the tests that are to notice it. The exit code is 1 if one survives, or if its text is not where it was: then
+the guard has moved, and this table with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.herd import ROOT
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard taken out. tests: what is to turn red, as pytest takes it."""
+
+    name: str
+    file: str
+    was: str
+    becomes: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "the token does not fence a settlement",
+        "sql/queries/settle_jobs.sql",
+        "WHERE child = %(child)s AND token = %(token)s FOR UPDATE",
+        "WHERE child = %(child)s FOR UPDATE",
+        ("tests/sql/test_settle.py",),
+    ),
+    Mutant(
+        "the token does not fence a settlement of completed jobs",
+        "sql/queries/settle_completed.sql",
+        "token = %(token)s",
+        "token = token",
+        ("tests/sql/test_settle_completed.py", "tests/sql/test_both_settle.py"),
+    ),
+    Mutant(
+        "a lapsed supervisor may claim",
+        "sql/queries/claim_jobs.sql",
+        "WHERE id = %(supervisor)s AND lease_until > clock_timestamp()",
+        "WHERE id = %(supervisor)s",
+        ("tests/sql/test_claim.py",),
+    ),
+    Mutant(
+        "a claim does not count the attempt",
+        "sql/queries/claim_jobs.sql",
+        "t.attempts + 1::smallint",
+        "t.attempts",
+        ("tests/sql/test_claim.py",),
+    ),
+    Mutant(
+        "a claim takes what others hold",
+        "sql/queries/claim_jobs.sql",
+        "LIMIT %(wanted)s\n       FOR UPDATE SKIP LOCKED",
+        "LIMIT %(wanted)s",
+        ("tests/sql/test_claim.py",),
+    ),
+    Mutant(
+        "a claim takes what its plan likes",
+        "sql/queries/claim_jobs.sql",
+        "     LIMIT %(wanted)s\n",
+        "     LIMIT 2 * %(wanted)s\n",
+        ("tests/sql/test_claim.py",),
+    ),
+    Mutant(
+        "the dead child's backend is not ended first",
+        "supervisor/undertaker.py",
+        "    step: Step = Step.BACKEND\n",
+        "    step: Step = Step.SETTLE\n",
+        ("tests/system/test_crash.py", "tests/supervisor"),
+    ),
+    Mutant(
+        "a child keeps its siblings' pipes",
+        "supervisor/spawn.py",
+        "        os.close(ends.wake)\n        os.close(ends.report)\n        if ends.output >= 0:",
+        "        if ends.output >= 0:",
+        ("tests/system/test_hygiene.py", "tests/system/test_parent.py"),
+    ),
+    Mutant(
+        "texts are stored as they come",
+        "handlers/_sanitize.py",
+        '_HOSTILE.sub("\\ufffd", plain)',
+        "plain",
+        ("tests/handlers/test_sanitize.py",),
+    ),
+    Mutant(
+        "nobody sweeps what nobody holds",
+        "workers/keeper.py",
+        "            self._sweep()\n",
+        "",
+        ("tests/workers/test_keeper.py",),
+    ),
+    Mutant(
+        "orphans of living children are swept",
+        "sql/queries/release_orphans.sql",
+        "     WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)\n",
+        "",
+        ("tests/sql/test_settle.py", "tests/workers/test_keeper.py"),
+    ),
+    Mutant(
+        "a child claims beyond its lease",
+        "workers/claimer.py",
+        "time.monotonic() >= self._notice.lease_deadline - self._settings.lease / 5",
+        "False",
+        ("tests/workers/test_worker_life.py", "tests/system/test_database.py", "tests/system/test_parent.py"),
+    ),
+    Mutant(
+        "a revoked job starts",
+        "workers/execute.py",
+        "            if board.revoked == row.token:\n                return self.unstarted(row, cancelled=False)\n",
+        "            pass\n",
+        ("tests/workers/test_execute.py", "tests/workers/test_worker_life.py"),
+    ),
+    Mutant(
+        "what was finished is not on the board",
+        "workers/hand.py",
+        "            entered = self._board.enter(finished.as_entry())\n",
+        "            entered = True\n",
+        ("tests/system/test_crash.py", "tests/system/test_batches.py", "tests/workers/test_worker_life.py"),
+    ),
+    Mutant(
+        "a child outlives its parent",
+        "workers/wake.py",
+        "                self.dismissed = self.ended = True\n",
+        "",
+        ("tests/system/test_parent.py", "tests/workers/test_worker_life.py"),
+    ),
+)
+
+
+def is_noticed(mutant: Mutant, folder: Path) -> str:
+    """Run its tests in a copy of the tree that has the change. Return what became of it: noticed, SURVIVED or MOVED."""
+    tree = folder / "tree"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    tree.mkdir()
+    subprocess.run(["tar", "-c", "--null", "-T", "-", "-f", str(folder / "tree.tar")], cwd=ROOT, input=files, check=True)
+    subprocess.run(["tar", "-x", "-f", str(folder / "tree.tar")], cwd=tree, check=True)
+    file = tree / mutant.file
+    text = file.read_text()
+    if text.count(mutant.was) != 1:
+        return f"MOVED: its text stands {text.count(mutant.was)} times in {mutant.file}"
+    file.write_text(text.replace(mutant.was, mutant.becomes))
+    for test in mutant.tests:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test],
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 1:
+            first = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "?")
+            return "noticed by " + first.split(" - ")[0].removeprefix("FAILED ").removeprefix("ERROR ")
+        if done.returncode:
+            return f"MOVED: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return "SURVIVED"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a part of a mutant's name; default: all")
+    given = parser.parse_args()
+    bad = 0
+    for mutant in MUTANTS:
+        if given.names and not any(name in mutant.name for name in given.names):
+            continue
+        with tempfile.TemporaryDirectory(prefix="jobherd-mutant-") as folder:
+            found = is_noticed(mutant, Path(folder))
+        bad += not found.startswith("noticed")
+        print(f"{mutant.name}: {found}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

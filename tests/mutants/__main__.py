@@ -119,7 +119,7 @@ MUTANTS = (
         "workers/execute.py",
         "            if board.revoked == row.token:\n                return self.unstarted(row, cancelled=False)\n",
         "            pass\n",
-        ("tests/workers/test_execute.py", "tests/workers/test_worker_life.py"),
+        ("tests/workers/test_wire.py",),
     ),
     Mutant(
         "what was finished is not on the board",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import psycopg
@@ -98,6 +99,30 @@ def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Benc
     rows = [bench.wait(job, "completed") for job in jobs]
     assert [row["token"] == token for row in rows] == [True, False, False], "the others ran under another claim"
     assert [row["attempts"] for row in rows] == [1, 1, 1]
+
+
+def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench: Bench, gate, monkeypatch):
+    """The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other."""
+    jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b"), bench.enqueue("act:nothing")]
+
+    def revoke(point: str) -> None:
+        announcing = sys._getframe(1).f_locals  # the child is a fork of this process
+        if (
+            point == "job.announced"
+            and announcing["row"].id == jobs[1]
+            and announcing["row"].attempts == 1
+            and not announcing["self"]._board.revoked
+        ):
+            announcing["self"]._board.revoke(announcing["row"].token)
+
+    monkeypatch.setattr("workers.execute.reach", revoke)
+    bench.start(batch=3)
+    gate.wait_arrival("a").open()
+    arrival = gate.wait_arrival("b")
+    first = bench.wait(jobs[0], "completed")
+    assert bench.ask("SELECT token FROM jobherd.running")[0]["token"] > first["token"], "it was handed back, and runs under another claim"
+    arrival.open()
+    assert [bench.wait(job, "completed")["attempts"] for job in jobs] == [1, 1, 1]
 
 
 def test_every_statement_is_numbered_without_a_gap():

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -76,6 +76,10 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.batches
 	$(BIN)/python -m tests.faults.tables
 	$(BIN)/python -m tests.faults.caps
+	$(BIN)/python -m tests.faults.points --times 3 --parents 1
+
+points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
+	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)
 
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)

@@ -14,6 +14,7 @@ from psycopg.types.string import TextLoader
 
 import sql
 from handlers._origin import origin
+from handlers._tracing import enqueueing, tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,6 +93,16 @@ async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schem
 
 
 def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
+    own = tracer()
+    if own is None:
+        return _send_one(connection, chunk, schema)
+    with enqueueing(own, chunk) as (traced, tell):
+        ids = _send_one(connection, traced, schema)
+        tell(ids)
+    return ids
+
+
+def _send_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
     chunk = chunk.set_off(origin(connection.pgconn.db, schema))
     if not chunk.is_large or _is_pipeline(connection):
         ids = run_on(connection, chunk.statement(), schema=schema)
@@ -105,6 +116,16 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
 
 
 async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
+    own = tracer()
+    if own is None:
+        return await _asend_one(connection, chunk, schema)
+    with enqueueing(own, chunk) as (traced, tell):
+        ids = await _asend_one(connection, traced, schema)
+        tell(ids)
+    return ids
+
+
+async def _asend_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
     chunk = chunk.set_off(origin(connection.pgconn.db, schema))
     if not chunk.is_large or _is_pipeline(connection):
         ids = await arun_on(connection, chunk.statement(), schema=schema)

@@ -346,6 +346,139 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION jobherd.count_ended(from_at timestamp with time zone, to_at timestamp with time zone, seen pg_snapshot, until pg_snapshot, among bigint[], early timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+DECLARE
+    seen_age   CONSTANT integer   := age(pg_snapshot_xmax(seen)::xid);  -- what is as old or younger was not seen
+    seen_open  CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(seen) AS x);
+    until_age  CONSTANT integer   := age(pg_snapshot_xmax(until)::xid);
+    until_open CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(until) AS x);
+    counted    bigint;
+BEGIN
+    WITH ended AS (
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin) AS age
+          FROM jobherd.history h
+         WHERE h.finished_at >= from_at AND h.finished_at < to_at
+         UNION ALL
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin)
+          FROM jobherd.history h
+         WHERE h.id = ANY (among) AND h.finished_at < early
+    ), timed AS (
+        SELECT date_bin('1 minute', e.finished_at, '2000-01-01 00:00:00+00') AS at, e.kind, e.state, e.error_code, e.finished_at, e.id, e.usage,
+               date_part('epoch', e.finished_at - e.started_at) AS ran,
+               CASE WHEN e.started_at > e.run_at THEN date_part('epoch', e.started_at - e.run_at) WHEN e.started_at IS NOT NULL THEN 0 END AS waited
+          FROM ended e
+         WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age AND e.age <> ALL (until_open)
+        OFFSET 0  -- or each duration is reckoned again wherever it is used
+    ), summed AS MATERIALIZED (
+        SELECT t.at, t.kind, t.state, t.error_code, jobherd.rollup_bucket(t.ran) AS ran_bucket, jobherd.rollup_bucket(t.waited) AS waited_bucket,
+               count(*) AS jobs, count(t.ran) AS started, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
+               coalesce(sum(CASE WHEN t.usage IS NOT NULL
+                                 THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0) + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
+                                 WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
+               max(CASE WHEN t.usage IS NOT NULL THEN (t.usage ->> 'max_rss')::bigint END) AS memory,
+               max(t.finished_at) AS last_at, max(t.id) AS last_job
+          FROM timed t
+         GROUP BY t.at, t.kind, t.state, t.error_code, ran_bucket, waited_bucket
+    ), slices AS (
+        INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, memory)
+        SELECT s.at, s.kind, 60,
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
+               sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
+          FROM summed s
+         GROUP BY s.at, s.kind
+         ORDER BY s.at, s.kind
+        ON CONFLICT (at, kind, step) DO UPDATE
+           SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed, cancelled = r.cancelled + excluded.cancelled,
+               expired = r.expired + excluded.expired, started = r.started + excluded.started, ran = r.ran + excluded.ran,
+               waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu, memory = greatest(r.memory, excluded.memory)
+    ), times AS (
+        INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
+        SELECT b.at, b.kind, 60, b.bucket, sum(b.ran), sum(b.waited)
+          FROM (SELECT s.at, s.kind, s.ran_bucket AS bucket, s.jobs AS ran, 0 AS waited FROM summed s
+                UNION ALL
+                SELECT s.at, s.kind, s.waited_bucket, 0, s.jobs FROM summed s) AS b
+         WHERE b.bucket IS NOT NULL
+         GROUP BY b.at, b.kind, b.bucket
+         ORDER BY b.at, b.kind, b.bucket
+        ON CONFLICT (at, kind, step, bucket) DO UPDATE SET ran = r.ran + excluded.ran, waited = r.waited + excluded.waited
+    ), failures AS (
+        INSERT INTO jobherd.rollup_failures AS r (at, kind, step, state, code, jobs, last_at, last_job)
+        SELECT s.at, s.kind, 60, s.state, coalesce(s.error_code, ''), sum(s.jobs), max(s.last_at), max(s.last_job)
+          FROM summed s
+         WHERE s.state <> 'completed'
+         GROUP BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+         ORDER BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+        ON CONFLICT (at, kind, step, state, code) DO UPDATE
+           SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at), last_job = greatest(r.last_job, excluded.last_job)
+    )
+    SELECT coalesce(sum(s.jobs), 0) INTO counted FROM summed s;
+    RETURN counted;
+END $$;
+
+CREATE FUNCTION jobherd.count_past(span interval, lag interval, OUT jobs bigint, OUT behind boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    last  jobherd.rollup_mark;
+    this  jobherd.rollup_mark;
+    gap   jobherd.rollup_gaps;
+    early timestamptz;
+    since timestamptz;
+    moved boolean := false;
+BEGIN
+    jobs := 0;
+    behind := false;
+    IF NOT pg_try_advisory_xact_lock(hashtext('jobherd.count_past')) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO last FROM jobherd.rollup_mark;
+    this.at := clock_timestamp();
+    -- In one statement, or a claim that ends in between would be in neither.
+    SELECT pg_current_snapshot(), coalesce(array_agg(j.id), '{}') INTO this.seen, this.pending
+      FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+     WHERE r.claimed_at < this.at - lag;
+    IF last.at IS NULL OR pg_snapshot_xmax(last.seen) > pg_snapshot_xmax(this.seen) THEN
+        -- The first look of all, or the mark came with a dump from another server, whose transactions have other numbers.
+        UPDATE jobherd.rollup_gaps SET seen = NULL, until = this.seen;
+        INSERT INTO jobherd.rollup_gaps (from_at, to_at, until)
+        SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen WHERE EXISTS (SELECT FROM jobherd.history);
+        moved := true;
+    ELSE
+        early := last.at - lag;
+        since := greatest(early, this.at - span);
+        IF early < since AND EXISTS (SELECT FROM jobherd.history h WHERE h.finished_at >= early AND h.finished_at < since) THEN
+            INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
+            moved := true;
+        END IF;
+        jobs := jobherd.count_ended(since, 'infinity', last.seen, this.seen,
+                                    ARRAY(SELECT unnest(last.pending) EXCEPT SELECT unnest(this.pending)), early);
+    END IF;
+    -- Where nothing has ended nothing is written; only a mark that gets old is moved, or the next look would have to go far back.
+    IF moved OR jobs > 0 OR last.at < this.at - interval '10 minutes' THEN
+        INSERT INTO jobherd.rollup_mark (at, seen, pending) VALUES (this.at, this.seen, this.pending)
+        ON CONFLICT (one) DO UPDATE SET at = excluded.at, seen = excluded.seen, pending = excluded.pending;
+    END IF;
+    SELECT * INTO gap FROM jobherd.rollup_gaps ORDER BY to_at DESC LIMIT 1;
+    IF FOUND THEN
+        since := greatest(gap.from_at, gap.to_at - span);
+        jobs := jobs + jobherd.count_ended(since, gap.to_at, gap.seen, gap.until, '{}', NULL);
+        IF since > gap.from_at THEN
+            UPDATE jobherd.rollup_gaps SET to_at = since WHERE id = gap.id;
+        ELSE
+            DELETE FROM jobherd.rollup_gaps WHERE id = gap.id;
+        END IF;
+        behind := EXISTS (SELECT FROM jobherd.rollup_gaps);
+    END IF;
+END $$;
+
 CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
@@ -366,6 +499,26 @@ CREATE FUNCTION jobherd.default_tenant() RETURNS text
     SELECT CASE WHEN row_security_active('jobherd.ready'::regclass) AND cardinality(jobherd.own_tenants()) = 1 THEN (jobherd.own_tenants())[1] END
 $$;
 
+CREATE FUNCTION jobherd.delete(job_id bigint, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    answer text;
+BEGIN
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.history WHERE id = job_id;
+        IF FOUND THEN
+            DELETE FROM jobherd.attempts WHERE job = job_id;
+            DELETE FROM jobherd.logs WHERE job = job_id;
+            PERFORM jobherd.note_unless_noted(actor, 'delete', jsonb_build_object('job', job_id), reason);
+            RETURN 'deleted';
+        END IF;
+        SELECT state INTO answer FROM jobherd.jobs WHERE id = job_id;
+        EXIT WHEN FOUND AND answer NOT IN ('completed', 'failed', 'cancelled', 'expired');  -- else it has just ended, or moves: look again
+    END LOOP;
+    RETURN answer;
+END $$;
+
 CREATE FUNCTION jobherd.delete_job() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -373,8 +526,7 @@ BEGIN
     IF OLD.finished_at IS NULL THEN
         PERFORM jobherd.cancel(OLD.id);
     ELSE
-        DELETE FROM jobherd.history WHERE id = OLD.id;
-        DELETE FROM jobherd.attempts WHERE job = OLD.id;
+        PERFORM jobherd.delete(OLD.id);
     END IF;
     RETURN OLD;
 END $$;
@@ -687,6 +839,7 @@ BEGIN
                 EXECUTE format('WITH moved AS (DELETE FROM jobherd.%I WHERE drop_on = %L RETURNING *) INSERT INTO jobherd.%I SELECT * FROM moved',
                                parent || '_default', day, part);
                 EXECUTE format('ALTER TABLE jobherd.%I ATTACH PARTITION jobherd.%I FOR VALUES FROM (%L) TO (%L)', parent, part, day, day + 1);
+                PERFORM jobherd.leave_first_range(('jobherd.' || part)::regclass);
                 made := made + 1;
             END IF;
         END LOOP;
@@ -701,6 +854,14 @@ BEGIN
         EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= current_date', parent || '_default');
     END LOOP;
 END $_$;
+
+CREATE FUNCTION jobherd.leave_first_range(part regclass) RETURNS void
+    LANGUAGE sql
+    AS $$
+    SELECT brin_desummarize_range(i.indexrelid, 0)
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+     WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
+$$;
 
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
@@ -825,6 +986,84 @@ CREATE FUNCTION jobherd.rank_queue(queue text, served text[]) RETURNS integer
                    WHERE right(served[i], 1) = '*' AND starts_with(queue, left(served[i], -1)))) END
 $$;
 
+CREATE FUNCTION jobherd.reprioritize(job_id bigint, priority integer, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    wanted CONSTANT integer := priority;
+    why    CONSTANT text := reason;
+    answer text;
+    before smallint;
+BEGIN
+    IF wanted IS NULL OR wanted NOT BETWEEN -32768 AND 32767 THEN
+        RAISE EXCEPTION 'jobherd.reprioritize: priority % is not a whole number from -32768 to 32767', coalesce(wanted::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'The lower, the sooner; 0 is the default.';
+    END IF;
+    FOR look IN 1..3 LOOP
+        SELECT r.priority INTO before FROM jobherd.ready r WHERE r.id = job_id FOR UPDATE;
+        IF FOUND THEN
+            UPDATE jobherd.ready r SET priority = wanted WHERE r.id = job_id RETURNING CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'ready' END INTO answer;
+        ELSE
+            SELECT s.priority INTO before FROM jobherd.scheduled s WHERE s.id = job_id FOR UPDATE;
+            IF FOUND THEN
+                UPDATE jobherd.scheduled s SET priority = wanted WHERE s.id = job_id
+                RETURNING CASE WHEN s.attempts > 0 THEN 'retrying' ELSE 'scheduled' END INTO answer;
+            END IF;
+        END IF;
+        IF answer IS NOT NULL THEN
+            PERFORM jobherd.note_unless_noted(actor, 'reprioritize', jsonb_build_object('job', job_id, 'priority', wanted, 'before', before), why);
+            RETURN answer;
+        END IF;
+        SELECT j.state INTO answer FROM jobherd.jobs j WHERE j.id = job_id;
+        EXIT WHEN answer IN ('running', 'completed', 'failed', 'cancelled', 'expired');
+        answer := NULL;  -- it has moved from one table to the other meanwhile
+    END LOOP;
+    RETURN answer;
+END $$;
+
+CREATE FUNCTION jobherd.reschedule(job_id bigint, run_at timestamp with time zone, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+#variable_conflict use_column
+DECLARE
+    due    CONSTANT timestamptz := run_at;
+    why    CONSTANT text := reason;
+    job    jobherd.ready;
+    answer text;
+BEGIN
+    IF due IS NULL OR NOT isfinite(due) OR due > '9000-01-01' OR due < '1900-01-01' THEN
+        RAISE EXCEPTION 'jobherd.reschedule: run_at % is not a time from 1900 to 9000', coalesce(due::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'For example now() + interval ''10 minutes''.';
+    END IF;
+    FOR look IN 1..3 LOOP
+        DELETE FROM jobherd.ready r WHERE r.id = job_id RETURNING r.* INTO job;
+        IF NOT FOUND THEN
+            DELETE FROM jobherd.scheduled s WHERE s.id = job_id
+            RETURNING s.id, s.created_at, s.run_at, s.good_until, s.timeout, s.last_error, s.priority, s.attempts, s.max_attempts, s.crashes, s.alone,
+                      s.queue, s.kind, s.payload, s.extras INTO job;
+        END IF;
+        IF job.id IS NOT NULL THEN
+            job.run_at := due;
+            -- It is put in anew and not updated: who sleeps until the first one is due hears of rows that arrive.
+            IF due > clock_timestamp() THEN
+                INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
+                                               queue, kind, payload, extras) SELECT job.*;
+                answer := 'scheduled';
+            ELSE
+                INSERT INTO jobherd.ready SELECT job.*;
+                answer := 'ready';
+            END IF;
+            PERFORM jobherd.note_unless_noted(actor, 'reschedule', jsonb_build_object('job', job_id, 'run_at', due), why);
+            RETURN CASE WHEN job.attempts > 0 THEN 'retrying' ELSE answer END;
+        END IF;
+        SELECT j.state INTO answer FROM jobherd.jobs j WHERE j.id = job_id;
+        EXIT WHEN answer IN ('running', 'completed', 'failed', 'cancelled', 'expired');
+        answer := NULL;
+    END LOOP;
+    RETURN answer;
+END $$;
+
 CREATE FUNCTION jobherd.resume(queue text DEFAULT NULL::text, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -945,6 +1184,18 @@ BEGIN
     END IF;
     RETURN found_one;
 END $$;
+
+CREATE FUNCTION jobherd.rollup_bucket(seconds double precision) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT ceil(ln(CASE WHEN seconds > 0.00001 THEN seconds WHEN seconds IS NOT NULL THEN 0.00001 END / 0.00001) * 5.770780163555854)::smallint
+$$;
+
+CREATE FUNCTION jobherd.rollup_quantile(share double precision, bucket smallint, jobs double precision, upto double precision, total double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT CASE WHEN upto >= share * total THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
+$$;
 
 CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql
@@ -1092,6 +1343,36 @@ CREATE TABLE jobherd.audit (
 
 ALTER TABLE jobherd.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE jobherd.bulks (
+    id bigint NOT NULL,
+    action text NOT NULL COLLATE pg_catalog."C",
+    value text,
+    wanted jsonb NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expected integer NOT NULL,
+    at_least boolean NOT NULL,
+    reached bigint NOT NULL,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    done integer DEFAULT 0 NOT NULL,
+    refused jsonb DEFAULT '{}'::jsonb NOT NULL,
+    stopped_by text,
+    ended_at timestamp with time zone,
+    error text,
+    CONSTRAINT bulks_action_is_known CHECK ((action = ANY (ARRAY['retry'::text, 'cancel'::text, 'delete'::text, 'reprioritize'::text, 'reschedule'::text]))),
+    CONSTRAINT bulks_value_is_given CHECK (((value IS NOT NULL) = (action = ANY (ARRAY['reprioritize'::text, 'reschedule'::text]))))
+);
+
+ALTER TABLE jobherd.bulks ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.bulks_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -1500,6 +1781,69 @@ CREATE TABLE jobherd.parked (
 INHERITS (jobherd.ready)
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
+CREATE TABLE jobherd.rollup (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    completed bigint NOT NULL,
+    failed bigint NOT NULL,
+    cancelled bigint NOT NULL,
+    expired bigint NOT NULL,
+    started bigint NOT NULL,
+    ran double precision NOT NULL,
+    waited double precision NOT NULL,
+    cpu double precision NOT NULL,
+    memory bigint
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
+CREATE TABLE jobherd.rollup_failures (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    state text NOT NULL COLLATE pg_catalog."C",
+    code text NOT NULL COLLATE pg_catalog."C",
+    jobs bigint NOT NULL,
+    last_at timestamp with time zone NOT NULL,
+    last_job bigint NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
+CREATE TABLE jobherd.rollup_gaps (
+    id bigint NOT NULL,
+    from_at timestamp with time zone NOT NULL,
+    to_at timestamp with time zone NOT NULL,
+    seen pg_snapshot,
+    until pg_snapshot NOT NULL
+);
+
+ALTER TABLE jobherd.rollup_gaps ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.rollup_gaps_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE jobherd.rollup_mark (
+    one boolean DEFAULT true NOT NULL,
+    at timestamp with time zone NOT NULL,
+    seen pg_snapshot NOT NULL,
+    pending bigint[] NOT NULL,
+    CONSTRAINT rollup_mark_one_check CHECK (one)
+);
+
+CREATE TABLE jobherd.rollup_times (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    bucket smallint NOT NULL,
+    ran bigint NOT NULL,
+    waited bigint NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
 ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.supervisors_id_seq
     START WITH 1
@@ -1600,6 +1944,9 @@ ALTER TABLE ONLY jobherd.parked ALTER COLUMN payload SET DEFAULT '{}'::json;
 ALTER TABLE ONLY jobherd.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY jobherd.bulks
+    ADD CONSTRAINT bulks_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);
 
@@ -1627,6 +1974,21 @@ ALTER TABLE ONLY jobherd.orders
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
 
+ALTER TABLE ONLY jobherd.rollup_failures
+    ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
+
+ALTER TABLE ONLY jobherd.rollup_gaps
+    ADD CONSTRAINT rollup_gaps_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.rollup_mark
+    ADD CONSTRAINT rollup_mark_pkey PRIMARY KEY (one);
+
+ALTER TABLE ONLY jobherd.rollup
+    ADD CONSTRAINT rollup_pkey PRIMARY KEY (at, kind, step);
+
+ALTER TABLE ONLY jobherd.rollup_times
+    ADD CONSTRAINT rollup_times_pkey PRIMARY KEY (at, kind, step, bucket);
+
 ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);
 
@@ -1650,11 +2012,13 @@ CREATE INDEX audit_by_action ON jobherd.audit USING btree (action, id);
 
 CREATE INDEX audit_by_actor ON jobherd.audit USING btree (actor, id);
 
-CREATE INDEX history_by_end ON ONLY jobherd.history USING brin (finished_at) WITH (autosummarize='on');
+CREATE INDEX bulks_going_on ON jobherd.bulks USING btree (id) WHERE (ended_at IS NULL);
 
 CREATE INDEX history_by_id ON ONLY jobherd.history USING btree (id);
 
-CREATE INDEX history_default_finished_at_idx ON jobherd.history_default USING brin (finished_at) WITH (autosummarize='on');
+CREATE INDEX history_in_brief ON ONLY jobherd.history USING brin (finished_at, ((id >> 12)) int8_minmax_multi_ops, state text_bloom_ops (n_distinct_per_range='16', false_positive_rate='0.001'), kind text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), queue text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), ((extras).tenant) text_bloom_ops (n_distinct_per_range='128', false_positive_rate='0.001'), error_code text_bloom_ops (n_distinct_per_range='32', false_positive_rate='0.001')) WITH (autosummarize='on');
+
+CREATE INDEX history_default_finished_at_expr_state_kind_queue_tenant_er_idx ON jobherd.history_default USING brin (finished_at, ((id >> 12)) int8_minmax_multi_ops, state text_bloom_ops (n_distinct_per_range='16', false_positive_rate='0.001'), kind text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), queue text_bloom_ops (n_distinct_per_range='64', false_positive_rate='0.001'), ((extras).tenant) text_bloom_ops (n_distinct_per_range='128', false_positive_rate='0.001'), error_code text_bloom_ops (n_distinct_per_range='32', false_positive_rate='0.001')) WITH (autosummarize='on');
 
 CREATE INDEX history_default_id_idx ON jobherd.history_default USING btree (id);
 
@@ -1694,7 +2058,7 @@ CREATE INDEX scheduled_set_off ON jobherd.scheduled USING btree (((extras).set_o
 
 ALTER INDEX jobherd.attempts_by_job ATTACH PARTITION jobherd.attempts_default_job_token_idx;
 
-ALTER INDEX jobherd.history_by_end ATTACH PARTITION jobherd.history_default_finished_at_idx;
+ALTER INDEX jobherd.history_in_brief ATTACH PARTITION jobherd.history_default_finished_at_expr_state_kind_queue_tenant_er_idx;
 
 ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_idx;
 

@@ -21,6 +21,7 @@ from psycopg import conninfo, pq
 
 import sql
 from sql.parameters import as_text
+from workers import points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -284,6 +285,8 @@ class Courier:
                 letter = self._queue.popleft()
                 letter.give_up_at = now + ANSWER_PATIENCE
                 self._sent, self._rows, self._refused = letter, [], None
+                if points.armed:
+                    points.reach(f"parent:{letter.name}.before")
                 if letter.prepares:
                     conn.send_prepare(letter.name.encode(), letter.text)
                 elif letter.name in self._prepared:
@@ -291,6 +294,8 @@ class Courier:
                 else:
                     conn.send_query_params(letter.text, letter.parameters)
                 self._flushing = bool(conn.flush())
+                if points.armed:
+                    points.reach(f"parent:{letter.name}.sent")
         except Exception as problem:  # psycopg raises its OperationalError for whatever libpq reports
             self._lose(str(problem), now)
             return
@@ -304,6 +309,8 @@ class Courier:
             if result is None:
                 letter, self._sent = self._sent, None
                 if letter is not None:
+                    if points.armed:
+                        points.reach(f"parent:{letter.name}.done")
                     if self._refused is not None:
                         self.notifications.append(f"@refused:{letter.name}: {self._refused}")
                     if self._refused is not None and letter.refused is not None and self._refused_for_good:

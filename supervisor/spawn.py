@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from workers import link, main
+from workers.points import reach
 from workers.seat import Seat
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _fork(life: Callable[[], NoReturn]) -> int:
             try:
                 os.setpgid(0, 0)  # its own group: Ctrl-C reaches only the parent, and a kill reaches its grandchildren
                 _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+                reach("child.forked")
                 if os.getppid() != parent:  # it died between fork and prctl, and nobody will tell us
                     os._exit(link.EXIT_LEFT)
                 life()
@@ -175,6 +177,7 @@ def _fork(life: Callable[[], NoReturn]) -> int:
                 os._exit(70)
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(pid, pid)  # done on both sides: whoever needs it first finds it done
+        reach("parent:forked")
         return pid
     finally:
         gc.unfreeze()

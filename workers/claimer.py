@@ -39,7 +39,7 @@ _LOOK: Final = 0.0002
 _LAPSED: Final = 0.2
 _HELD_BY_OTHERS: Final = 0.25
 """Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
-_OWN_POLL: Final = 12
+_OWN_POLL: Final = 60
 """The parent nudges one child each poll; a child asks by itself, should its parent hang, so many polls after it last heard anything:
 sixty-four idle children must not ask sixty-four times as often as one."""
 
@@ -222,7 +222,7 @@ class Claimer:
         return found
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
-        return self._session.run(by, claim, eager=eager)
+        return self._session.hurry(by, claim) if eager else self._session.run(by, claim)
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""

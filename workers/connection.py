@@ -85,18 +85,31 @@ class Session:
         """Return once there is a session. Raises Left if the child is to leave or its supervisor was reclaimed."""
         self._keep_trying(lambda: None, patient=False)
 
-    def run(
-        self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True, eager: bool = False
-    ) -> list[Row]:
+    def run(self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True) -> list[Row]:
         """Send a statement, in a transaction of its own, and return its rows, however long the database is away.
 
         statement: its name in sql/queries. It may be sent twice: a break hides whether it was committed.
         patient: also wait when the child has been dismissed; for outcomes, which must not be lost.
         stubborn: ask again after a deadlock or a lock that was not to be had; without it that is raised.
-        eager: do not sleep in the first moment of waiting for the answer.
         Raises Left, or psycopg.Error if the statement itself is refused.
         """
-        return self._keep_trying(lambda: self._send(statement, parameters, eager=eager), patient=patient, stubborn=stubborn)
+        return self._keep_trying(lambda: self._send(statement, parameters), patient=patient, stubborn=stubborn)
+
+    def hurry(self, statement: str, parameters: Parameters) -> list[Row]:
+        """Send a statement for which somebody waits. As `run`, with nothing before it that could be left out."""
+        first: list[psycopg.Error] = []
+        if self._connection is not None:
+            try:
+                return self._wire.hurry(statement, parameters)
+            except psycopg.Error as problem:
+                first.append(problem)
+
+        def again() -> list[Row]:
+            if first:
+                raise first.pop()
+            return self._send(statement, parameters)
+
+        return self._keep_trying(again, patient=False)
 
     def run_in_one(self, *letters: tuple[str, Parameters], eager: bool = False) -> list[Row]:
         """Send statements in one round trip and one transaction, however long the database is away; return the rows of the last.
@@ -162,8 +175,8 @@ class Session:
             self._open()
         return self._wire
 
-    def _send(self, statement: str, parameters: Parameters | None = None, *, eager: bool = False) -> list[Row]:
-        return self._ready().exchange((statement, parameters or {}), eager=eager)[0]
+    def _send(self, statement: str, parameters: Parameters | None = None) -> list[Row]:
+        return self._ready().exchange((statement, parameters or {}))[0]
 
     def _open(self) -> None:
         seat = self._seat

@@ -27,6 +27,7 @@ from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from workers.alarm import JobLost
 from workers.cell import barrier
+from workers.points import reach
 from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
 from workers.tally import OUTCOMES
 
@@ -117,7 +118,7 @@ class Executor:
         self._started = 0.0
         self._transactions = transactions
         transactions.executor = self
-        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.hooks.of_kind(kind)) for kind, handler in handlers.items()}
+        self._kinds = {kind: _kind_of(handler, numbers.get(kind, 0), hooks.of_kind(kind)) for kind, handler in handlers.items()}
         self._hooks = hooks
         self._board = board
         self._notice = notice
@@ -187,12 +188,14 @@ class Executor:
             board.tell_progress(b"")  # before the board names this job: it must not be shown its predecessor's
             self._said = False
         board.say_running(self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
+        reach("job.announced")
         if among:
             # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
             barrier()
             if board.revoked == row.token:
                 return self.unstarted(row, cancelled=False)
         board.count_started(row.id)
+        reach("job.started")
         if row.attempts == 1:
             board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = row
@@ -231,6 +234,7 @@ class Executor:
                 0
             )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
         ended = time.monotonic()
+        reach("job.ended")
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
         if transactions.used:
             alarm.leave()  # or a deadline that passes meanwhile rings for nobody, a thousand times a second

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from workers.board import Now, Phase, Reason
+from workers.points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +62,7 @@ class Hand:
             entered = self._board.enter(finished.as_entry())
         except (TypeError, ValueError):
             entered = False
+        reach("job.entered")
         return entered or not more or self.settle(more=True)
 
     def note(self, finished: Finished) -> None:

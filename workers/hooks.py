@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from handlers._job import Job
     from handlers._outcome import Outcome
     from workers.alarm import Alarm
+    from workers.tracing import Spans
 
 _log = logging.getLogger("jobherd.hooks")
 
@@ -36,6 +37,7 @@ class Caller:
 
     child: what the hooks of its life see. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
     pass_on: called after hooks that belong to no job: what they printed is no job's either.
+    spans: where the spans of attempts go, if this process has set up an OpenTelemetry SDK.
     """
 
     def __init__(self, hooks: Hooks, child: Child, alarm: Alarm) -> None:
@@ -43,7 +45,13 @@ class Caller:
         self.child = child
         self.torn = ""
         self.pass_on: Callable[[], object] = _nobody
+        self.spans: Spans | None = None
         self._alarm = alarm
+
+    def of_kind(self, kind: str) -> JobHooks | None:
+        """Return the hooks around jobs of a kind, those of their spans among them; None if there are none."""
+        own = self.hooks.of_kind(kind)
+        return own if self.spans is None else self.spans.around(own)
 
     def call(self, name: object, step: Callable[[], object]) -> object:
         """Call `step` and return what it returns, or `Raised`, which has been logged then. `name`: who it is, for the log."""

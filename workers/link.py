@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+
+from workers.points import reach
 
 NUDGE: Final = b"\1"
 
@@ -80,12 +81,15 @@ def open_pipe() -> tuple[int, int]:
 
 def nudge(fd: int) -> None:
     """Called in the parent. A full pipe means that the child has been nudged already; a broken one, that its death is on its way to us."""
-    with suppress(BlockingIOError, BrokenPipeError):
+    try:
         os.write(fd, NUDGE)
+    except (BlockingIOError, BrokenPipeError):
+        pass
 
 
 def send(fd: int, report: Report) -> bool:
     """Called in the child. Return whether it was taken: a parent that does not read must not hold up a child."""
+    reach("child.reporting")
     match report:
         case Ready(child, backend):
             body = _HEAD.pack(b"R", _READY.size) + _READY.pack(child, backend)

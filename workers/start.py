@@ -15,6 +15,7 @@ from workers.hooks import Caller
 from workers.link import EXIT_HANDLERS, EXIT_LEFT
 from workers.loading import load_handlers, say_problem
 from workers.settle import UnsettledError
+from workers.tracing import spans
 from workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run(body: Body) -> int:
     caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
     if not begin(body, caller):
         return _EXIT_HOOKS
+    caller.spans = spans()  # asked once: whoever wants spans has set up the SDK by now
     worker = None
     try:
         worker = Worker(body, handlers, caller, claimer_of(body, caller))

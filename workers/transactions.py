@@ -30,6 +30,7 @@ from handlers._payload import encode_result
 from handlers._transaction import TransactionEndedError
 from workers.alarm import JobLost
 from workers.connection import session_parameters
+from workers.points import reach
 from workers.settle import settlement
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ class Transactions:
         if not rows:
             self._lose()
         self._xact = rows[0][0]
+        reach("transaction.begun")
         self._began = time.monotonic()
         return holder.pgconn
 
@@ -256,7 +258,9 @@ class Transactions:
             self._undo()
             raise
         try:
+            reach("transaction.settled")
             holder.commit()
+            reach("transaction.committed")
         except psycopg.Error:
             if not (holder.closed or holder.broken) or self._fate() != ("committed", False):
                 self._undo()

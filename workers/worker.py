@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._origin import Origin, ask
+from handlers._tracing import ids_of
 from workers.board import Phase, Reason
 from workers.claimed import Claimed
 from workers.claimer import Claimer
@@ -51,6 +52,7 @@ class Worker:
         self._notice = body.seat.notice
         self._wake = body.wake
         self._alarm = body.alarm
+        self._hooks = hooks
         self._batch: list[Claimed] = []
         self._told: Origin | None = None
         self._session = Session(self._seat, self._wake, self._holding)
@@ -277,7 +279,14 @@ class Worker:
 
     def _ids(self) -> dict[str, object]:
         running = self._executor.running
-        return {} if running is None else {"job": running.id, "kind": running.kind, "attempt": running.attempts}
+        if running is None:
+            return {}
+        ids: dict[str, object] = {"job": running.id, "kind": running.kind, "attempt": running.attempts}
+        spans = self._hooks.spans
+        if spans is not None and (own := spans.ids(running.id)):
+            return ids | own
+        origin = None if running.extras is None else self._origin()
+        return ids if origin is None else ids | ids_of(origin.traceparent)
 
     def _origin(self) -> Origin | None:
         """Return the job that runs, of which what it enqueues comes. A record of an application's own table is no job."""

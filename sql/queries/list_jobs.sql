@@ -51,6 +51,7 @@ WITH seen AS MATERIALIZED (
        AND (%(kind)s::text IS NULL OR s.kind = %(kind)s::text)
        AND (%(queue)s::text IS NULL OR s.queue = %(queue)s::text)
        AND (%(tenant)s::text IS NULL OR s.tenant = %(tenant)s::text)
+       AND (%(code)s::text IS NULL OR s.error_code = %(code)s::text)
      ORDER BY s.id DESC
      LIMIT %(limit)s
 )

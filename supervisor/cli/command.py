@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from handlers import _durations
@@ -108,3 +109,13 @@ def span(text: str) -> float:
     except (ValueError, TypeError):
         message = f'{text[:40]!r} is not a span of time: write "30s", "10m", "1h30m", "7d" or a number of seconds'
         raise argparse.ArgumentTypeError(message) from None
+
+
+def moment(text: str) -> datetime:
+    """Read a moment, for argparse. People who name no zone mean their own."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        message = f"{text[:40]!r} is not a moment: write it like 2030-01-31T08:00:00+01:00"
+        raise argparse.ArgumentTypeError(message) from None
+    return found if found.tzinfo is not None else found.astimezone()

@@ -1,17 +1,22 @@
-"""Telling jobs what to do: `retry` and `cancel`."""
+"""Telling jobs what to do: `retry`, `cancel`, `delete`, `reprioritize`, `reschedule`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from supervisor.cli import console
 from supervisor.cli.actor import actor
 from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import Command, add_job_ids, job_ids
+from supervisor.cli.command import Command, add_job_ids, job_ids, moment, span
 from supervisor.cli.database import session
 
 if TYPE_CHECKING:
     import argparse
+
+_LATE: Final[dict[str | None, str]] = {
+    None: "there is no such job", "running": "too late: it runs", **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
+}  # fmt: skip
+_WAITS: Final = {"ready", "scheduled", "retrying"}
 
 
 def _retry(arguments: argparse.Namespace) -> int:
@@ -28,13 +33,27 @@ def _cancel(arguments: argparse.Namespace) -> int:
     )
 
 
-def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], words: dict[str | None, str]) -> int:
+def _delete(arguments: argparse.Namespace) -> int:
+    waits: dict[str | None, str] = dict.fromkeys(_WAITS, "not deleted: it waits; cancel it first")
+    words = {**waits, "running": "not deleted: it runs; cancel it first", None: "there is no such job"}
+    return _tell(arguments, "delete_job", fine={"deleted"}, words=words)
+
+
+def _reprioritize(arguments: argparse.Namespace) -> int:
+    return _tell(arguments, "reprioritize_job", fine=_WAITS, words=_LATE, priority=arguments.priority)
+
+
+def _reschedule(arguments: argparse.Namespace) -> int:
+    return _tell(arguments, "reschedule_job", fine=_WAITS, words=_LATE, run_at=arguments.at, delay=arguments.delay)
+
+
+def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], words: dict[str | None, str], **more: Any) -> int:
     """Send a statement for each id; print what became of it. Every id is tried, whatever the ones before answered."""
     answers: list[tuple[int, str | None]] = []
     ids = job_ids(arguments.ids)
     with session(arguments) as at:
         for number in ids:
-            answer = at.row(statement, {"id": number, "actor": actor(), "reason": arguments.reason})["answer"]
+            answer = at.row(statement, {"id": number, "actor": actor(), "reason": arguments.reason, **more})["answer"]
             answers.append((number, answer))
             if not arguments.json:
                 said = words.get(answer, str(answer))
@@ -47,6 +66,19 @@ def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], word
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_job_ids(parser)
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+
+
+def _reprioritize_arguments(parser: argparse.ArgumentParser) -> None:
+    _arguments(parser)
+    parser.add_argument("--priority", type=int, required=True, metavar="N", help="from -32768 to 32767: the lower, the sooner")
+
+
+def _reschedule_arguments(parser: argparse.ArgumentParser) -> None:
+    _arguments(parser)
+    due = parser.add_mutually_exclusive_group(required=True)
+    due.add_argument("--delay", type=span, metavar="TIME", help='so long from now, like "10m"')
+    due.add_argument("--at", type=moment, metavar="WHEN", help="at this moment, like 2030-01-31T08:00:00+01:00")
+    due.add_argument("--now", dest="delay", action="store_const", const=0.0, help="at once")
 
 
 COMMANDS: Final = (
@@ -68,6 +100,34 @@ COMMANDS: Final = (
         _cancel,
         about="Cancel jobs. One that waits is over at once; one that runs is told, and `jobherd wait` says when it has ended.\n"
         "The exit code is 1 if one was over already or does not exist.",
+        lists=True,
+    ),
+    Command(
+        "delete",
+        "delete jobs that are over",
+        "  jobherd delete 42 43 --reason 'held a secret'",
+        _arguments,
+        _delete,
+        about="Delete jobs that are over, with their attempts and logs. `jobherd purge` deletes many by their age.\n"
+        "The exit code is 1 if one waits or runs, or does not exist.",
+        lists=True,
+    ),
+    Command(
+        "reprioritize",
+        "give waiting jobs another priority",
+        "  jobherd reprioritize 42 43 --priority -5",
+        _reprioritize_arguments,
+        _reprioritize,
+        about="Give waiting jobs another priority. The exit code is 1 if one waits no longer or does not exist.",
+        lists=True,
+    ),
+    Command(
+        "reschedule",
+        "give waiting jobs another time",
+        "  jobherd reschedule 42 --delay 10m",
+        _reschedule_arguments,
+        _reschedule,
+        about="Give waiting jobs another time. The exit code is 1 if one waits no longer or does not exist.",
         lists=True,
     ),
 )

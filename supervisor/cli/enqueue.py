@@ -14,7 +14,6 @@ import argparse
 import os
 import stat
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from handlers import Client, PayloadError
@@ -23,7 +22,7 @@ from handlers._enqueue import check_options
 from handlers._payload import decode_payload, max_payload
 from handlers._policy import check_kind
 from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, job_id
+from supervisor.cli.command import Command, job_id, moment
 from supervisor.cli.console import complain
 from supervisor.cli.database import session
 from supervisor.cli.progress import Progress
@@ -66,10 +65,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--queue", metavar="NAME", help="where it waits")
     options.add_argument("--priority", type=_whole, metavar="N", help="lower numbers first; may be negative")
     options.add_argument("--delay", metavar="TIME", help='not before so much time has passed, like "10m"')
-    options.add_argument("--run-at", type=_moment, metavar="WHEN", help="not before this moment, like 2030-01-31T08:00:00+01:00")
+    options.add_argument("--run-at", type=moment, metavar="WHEN", help="not before this moment, like 2030-01-31T08:00:00+01:00")
     options.add_argument("--max-attempts", type=_whole, metavar="N", help="fail for good after so many attempts")
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
-    options.add_argument("--good-until", type=_moment, metavar="WHEN", help="do not start it after this moment")
+    options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this moment")
     options.add_argument(
         "--cost", type=_amounts, metavar="NAME=AMOUNT", help="what it takes of its host while it runs, like memory_mb=900,gpus=1"
     )
@@ -94,15 +93,6 @@ def _amounts(text: str) -> dict[str, float]:
     except ValueError:
         message = f"{text[:40]!r} are no amounts: write them like memory_mb=900,gpus=1"
         raise argparse.ArgumentTypeError(message) from None
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        message = f"{text[:40]!r} is not a moment: write it like 2030-01-31T08:00:00+01:00"
-        raise argparse.ArgumentTypeError(message) from None
-    return moment if moment.tzinfo is not None else moment.astimezone()  # people who name no zone mean their own
 
 
 def _enqueue(arguments: argparse.Namespace) -> int:

@@ -47,6 +47,7 @@ def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", metavar="KIND", help="only jobs of this kind")
     parser.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue")
     parser.add_argument("--tenant", metavar="TENANT", help="only jobs of this tenant")
+    parser.add_argument("--code", metavar="CODE", help="only jobs whose last error has this code")
     parser.add_argument("--limit", type=_limit, default=50, metavar="N", help="how many at most, 1 to 10000 (default 50)")
     parser.add_argument("--before", type=job_id, default=LARGEST_ID, metavar="ID", help="the page after the one that ended with ID")
 
@@ -59,7 +60,7 @@ def _limit(text: str) -> int:
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
-    wanted = {"states": arguments.state, "kind": arguments.kind, "queue": arguments.queue, "tenant": arguments.tenant}
+    wanted = {name: getattr(arguments, name) for name in ("kind", "queue", "tenant", "code")} | {"states": arguments.state}
     filtered = any(value is not None for value in wanted.values())
     scan = max(FARTHEST, arguments.limit) if filtered else arguments.limit
     with session(arguments) as at:

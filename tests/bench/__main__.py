@@ -28,11 +28,16 @@ QUICK = {
     "producers": "--rounds 4 --seconds 0.3",
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
+    "rollup": "--jobs 50000 --runs 2",
     "watched": "--jobs 20000 --children 8 --pairs 2",
 }
 """Every measurement, in order, and how to have it quickly."""
-WIDE = {"scale": "--most 16 --rounds 1 --seconds 0.5", "layouts": "--jobs 20000 --rounds 1"}
-"""Those of which docs/scaling.md speaks: many claimers, and other layouts."""
+WIDE = {
+    "scale": "--most 16 --rounds 1 --seconds 0.5",
+    "layouts": "--jobs 20000 --rounds 1",
+    "listing": "--jobs 300000 --rounds 2 --pairs 1 --drained 10000",
+}
+"""Those of which docs/scaling.md speaks: many claimers, other layouts, and a long past."""
 
 
 def main() -> int:

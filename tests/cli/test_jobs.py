@@ -62,6 +62,19 @@ def test_jobs_are_filtered_by_kind_and_queue(database):
     assert jobherd("jobs", "--queue", "none", "--json", dsn=database).json == []
 
 
+def test_jobs_are_filtered_by_the_code_of_their_error(database):
+    past(database, "completed")
+    failed = past(database, "failed")
+    waiting = send(
+        database,
+        "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error) VALUES ('a:b', 1, now() + '1 h', '{\"code\": \"BOOM\"}') RETURNING id",
+    )[0][0]
+    past(database, "failed", error="other")
+    send(database, "UPDATE jobherd.history SET error_code = 'OTHER' WHERE error = 'other'")
+    assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--json", dsn=database).json] == [waiting, failed]
+    assert [job["id"] for job in jobherd("jobs", "--code", "BOOM", "--state", "failed", "--json", dsn=database).json] == [failed]
+
+
 def test_pages_follow_each_other_without_gap_or_repetition(database):
     past(database, "completed", many=7)
     for _ in range(4):
@@ -89,7 +102,16 @@ def test_a_page_of_failed_jobs_does_not_read_the_completed_ones(database):
     past(database, "failed")
     past(database, "completed", many=20_000)
     send(database, "ANALYZE jobherd.history")
-    parameters = {"states": ["failed"], "kind": None, "queue": None, "tenant": None, "limit": 50, "before": 2**63 - 1, "scan": 50_000}
+    parameters = {
+        "states": ["failed"],
+        "kind": None,
+        "queue": None,
+        "tenant": None,
+        "code": None,
+        "limit": 50,
+        "before": 2**63 - 1,
+        "scan": 50_000,
+    }
     with psycopg.connect(database) as conn:
         plan = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql.load("list_jobs"), parameters).fetchone()[0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 60
@@ -319,3 +341,25 @@ def test_purge_takes_no_for_an_answer(database):
     assert done.returncode == 1
     assert b"Delete 1 job (1 failed)? [y/N]" in done.stderr
     assert send(database, "SELECT count(*) FROM jobherd.history") == [(1,)]
+
+
+def test_waiting_jobs_get_another_priority_and_another_time(database):
+    first, second = enqueue(database), enqueue(database)
+    assert jobherd("reprioritize", first, second, "--priority", "-5", "--json", dsn=database).json == [
+        {"id": first, "answer": "ready"}, {"id": second, "answer": "ready"},
+    ]  # fmt: skip
+    assert jobherd("reschedule", second, "--delay", "10m", "--reason", "later", dsn=database).lines == [f"{second} scheduled"]
+    assert jobherd("reschedule", second, "--now", dsn=database).lines == [f"{second} ready"]
+    over = past(database, "failed")
+    late = jobherd("reprioritize", over, first, "--priority", "3", dsn=database)
+    assert (late.code, late.lines) == (1, [f"{over} too late: it is failed", f"{first} ready"])
+    assert jobherd("reprioritize", first, "--priority", "99999", dsn=database).code == 2
+    noted = send(database, "SELECT action, reason FROM jobherd.audit WHERE actor LIKE '%%@%%' ORDER BY id")
+    assert noted == [("reprioritize", None), ("reprioritize", None), ("reschedule", "later"), ("reschedule", None), ("reprioritize", None)]
+
+
+def test_only_what_is_over_is_deleted(database):
+    over, waits = past(database, "failed"), enqueue(database)
+    answer = jobherd("delete", over, waits, dsn=database)
+    assert (answer.code, answer.lines) == (1, [f"{over} deleted", f"{waits} not deleted: it waits; cancel it first"])
+    assert [job["id"] for job in jobherd("jobs", "--json", dsn=database).json] == [waits]

@@ -6,11 +6,7 @@ once. Every second time the new run is started only when all are gone, so that t
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import random
-import select
 import signal
 import sys
 import tempfile
@@ -21,6 +17,7 @@ from tests.support.audit import Audit, read_ids
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 from tests.support.herd import LIMIT, Herd, descendants
+from tests.support.processes import become_reaper, wait_all_gone
 from tests.support.producer import Producer
 
 WORK = Path(__file__).with_name("work.py")
@@ -30,29 +27,6 @@ KINDS = [
     ("fault:sleep", {"seconds": 0.1}, 15),  # short enough to end between two kills
     ("fault:burn", {"seconds": 0.05}, 5),
 ]
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def wait_all_gone(pids: set[int]) -> float:
-    """Wait until none of these processes runs; gives the monotonic time at which the last one ended."""
-    watch, fds = select.poll(), {}
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            fds[os.pidfd_open(pid)] = pid
-    for fd in fds:
-        watch.register(fd, select.POLLIN)
-    until = time.monotonic() + LIMIT
-    while fds:
-        ended = watch.poll(max(0.0, until - time.monotonic()) * 1000)
-        if not ended:
-            raise TimeoutError(f"still running after {LIMIT} s: {sorted(fds.values())}")
-        for fd, _ in ended:
-            watch.unregister(fd)
-            os.close(fd)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(fds[fd], os.WNOHANG)  # its parent is dead and we are the reaper of its orphans
-            del fds[fd]
-    return time.monotonic()
 
 
 def kill_parents(report: Report, given, folder: str) -> None:
@@ -182,7 +156,7 @@ def freeze_parent(report: Report, given) -> None:
 
 def main() -> int:
     given = arguments(__doc__, kills=50, workers=3)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that what is orphaned does not stay behind as zombies
+    become_reaper()
     report = Report(f"parent: kill -9 of the parent, {given.kills} times; a parent frozen beyond its lease", given.seed)
     with tempfile.TemporaryDirectory() as folder:
         kill_parents(report, given, folder)

@@ -31,6 +31,20 @@ def burn(seconds: float) -> int:
     return rounds
 
 
+@handler("fault:effect", transactional=True, max_attempts=1000, max_crashes=1000, backoff="10ms")
+def effect(job: Job) -> None:
+    """Leave a row, in the transaction that completes the job."""
+    job.connection.execute("INSERT INTO audit.effects (job, attempt) VALUES (%s, %s)", [job.id, job.attempt])
+
+
+@handler("fault:flaky", max_attempts=1000, max_crashes=1000, backoff="10ms")
+def flaky(job: Job, times: int = 1) -> None:
+    """Fail so often, then succeed; and print something each time."""
+    print(f"attempt {job.attempt} of {job.id}")
+    if job.attempt <= times:
+        raise ConnectionError("not yet")
+
+
 @handler("fault:line", max_attempts=1000, max_crashes=1000, backoff="10ms")
 def line(job: Job, path: str) -> None:
     """Say that it starts and that it ends, in a file that nobody can tear."""

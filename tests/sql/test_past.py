@@ -70,7 +70,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(part)
 
 
-PAGE = {"before": 2**62, "states": None, "kind": None, "queue": None, "tenant": None, "scan": 50, "limit": 20}
+PAGE = {"before": 2**62, "states": None, "kind": None, "queue": None, "tenant": None, "code": None, "scan": 50, "limit": 20}
 PURGE = {"after": 0, "most": 100, "cutoff": "infinity", "states": ["completed"], "kind": None}
 
 

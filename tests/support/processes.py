@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import select
+import time
+from typing import Final
+
+LIMIT: Final = 60.0
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def wait_for_exit(pid: int, timeout: float = 30.0) -> None:
@@ -37,3 +44,41 @@ def children_of(pid: int) -> list[int]:
             return [child for child in map(int, file.read().split()) if is_running(child)]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def become_reaper() -> None:
+    """What loses its parent becomes our child, so that it does not stay behind as a zombie."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def members(session: int) -> set[int]:
+    """The running processes of a session, whoever their parent is by now."""
+    found = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.getsid(int(entry.name)) == session and is_running(int(entry.name)):
+                    found.add(int(entry.name))
+    return found
+
+
+def wait_all_gone(pids: set[int]) -> float:
+    """Wait until none of these processes runs; gives the monotonic time at which the last one ended."""
+    watch, fds = select.poll(), {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            fds[os.pidfd_open(pid)] = pid
+    for fd in fds:
+        watch.register(fd, select.POLLIN)
+    until = time.monotonic() + LIMIT
+    while fds:
+        ended = watch.poll(max(0.0, until - time.monotonic()) * 1000)
+        if not ended:
+            raise TimeoutError(f"still running after {LIMIT} s: {sorted(fds.values())}")
+        for fd, _ in ended:
+            watch.unregister(fd)
+            os.close(fd)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(fds[fd], os.WNOHANG)  # its parent is dead and we are the reaper of its orphans
+            del fds[fd]
+    return time.monotonic()

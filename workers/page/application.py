@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -15,7 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 import sql
-from workers.page import audit, fleet, job, jobs, kinds, live, login, overview, queues, search
+from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
 from workers.page.guard import Guard, Refused, Rules
@@ -35,7 +36,7 @@ __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, fleet, queues, kinds, audit, search, login, live)
+PAGES: Final = (overview, jobs, job, inside, fleet, queues, kinds, audit, search, login, live)
 """The modules of pages. Each has `routes`; one that is live has `topics`."""
 
 
@@ -83,6 +84,7 @@ def application(
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.redactions = Redactions()
+    app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
     app.state.hub = live.Hub(app, app.state.database, [topic for module in PAGES for topic in getattr(module, "topics", ())])
     return app
 
@@ -99,10 +101,13 @@ class _Static(StaticFiles):
 
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    resuming = asyncio.create_task(app.state.bulks.resume())
     try:
         yield
     finally:
+        resuming.cancel()
         app.state.hub.close()
+        await app.state.bulks.close()
         await app.state.database.close()
 
 

@@ -76,15 +76,18 @@ class Database:
         self._idle: list[Connection] = []
         self._ending: asyncio.TimerHandle | None = None
 
-    async def rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
+    async def rows(
+        self, name: str, parameters: Mapping[str, object] | None = None, *, before: tuple[str, Mapping[str, object]] | None = None
+    ) -> list[Row]:
         """Send a statement that reads, and return its rows by column name. JSON comes as text (`redaction` reads it).
 
-        name: below sql/queries, like "page/list_jobs".
+        name: below sql/queries, like "page/list_jobs". before: a statement with its parameters that goes first in the same transaction, to tie the
+        plan or the time; default none.
         Raises Away, or psycopg.Error if the statement itself is refused: psycopg.errors.QueryCanceled if it took too long.
 
         >>> await database(request).rows("page/list_jobs", {"most": 50})  # doctest: +SKIP
         """
-        return await self._send(name, parameters, read_only=True)
+        return await self._send(name, parameters, read_only=True, before=before)
 
     async def row(self, name: str, parameters: Mapping[str, object] | None = None) -> Row | None:
         """Send a statement that reads, and return its first row, if there is one. Raises as `rows`."""
@@ -107,11 +110,20 @@ class Database:
         for connection in idle:
             await connection.close()
 
-    async def _send(self, name: str, parameters: Mapping[str, object] | None, *, read_only: bool) -> list[Row]:
+    async def _send(
+        self,
+        name: str,
+        parameters: Mapping[str, object] | None,
+        *,
+        read_only: bool,
+        before: tuple[str, Mapping[str, object]] | None = None,
+    ) -> list[Row]:
         statement = sql.load(name, self.schema).encode()
         async with self._session() as connection:
             await connection.set_read_only(read_only)
             async with connection.transaction():
+                if before is not None:
+                    await connection.execute(sql.load(before[0], self.schema).encode(), before[1])
                 cursor = await connection.execute(statement, parameters or {})
                 return await cursor.fetchall() if cursor.description else []
 

@@ -1,21 +1,266 @@
-"""The list of jobs, filtered and paged, and what is done with many of them."""
+"""The list of jobs: filtered and paged by what stands in the address, and the door to doing something to many of them.
+
+What is done to many is asked for twice: first a page says what will happen and to how many, then its form begins it. What happens
+from there on is `bulk`'s; how jobs are found, `looking`'s.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
+from starlette.datastructures import QueryParams
 from starlette.routing import Route
 
+from handlers import _durations
+from workers.page import bulk
+from workers.page.database import database
+from workers.page.guard import Done, Refused, action, root_of, viewer_of
+from workers.page.live import Topic
+from workers.page.looking import LARGEST, look
+from workers.page.redaction import paths_of
 from workers.page.render import page
+from workers.page.wanted import LIVE, OVER, STATES, TEXT_REACHES, Wanted
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from workers.page.database import Database, Row
+    from workers.page.guard import Form
+    from workers.page.looking import Found
+
+SIZES: Final = (50, 200, 1000)
+"""Jobs on a page, to choose from."""
+COUNTED: Final = 10_000
+"""Jobs that are counted before something is done to them; beyond, it says that there are more."""
+REASON_MOST: Final = 500
+FEW: Final = 5
+"""Jobs that are named on the page that asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What can be done to many jobs."""
+
+    word: str
+    """On its button."""
+    states: tuple[str, ...]
+    """The jobs that it is for."""
+    will: str
+    """What will happen to them."""
+    danger: bool = False
+
+
+DEEDS: Final = {
+    "retry": Deed(
+        "Retry",
+        ("retrying", "scheduled", *OVER),
+        "will run again now: at once if they wait for their time, from the start if they are over",
+    ),
+    "cancel": Deed("Cancel", LIVE, "will be cancelled: at once if they wait; those that run are told to stop", danger=True),
+    "delete": Deed("Delete", OVER, "will be deleted for good, with their attempts and logs", danger=True),
+    "reprioritize": Deed("Change priority", ("ready", "retrying", "scheduled"), "will be given the priority that you set"),
+    "reschedule": Deed("Change time", ("ready", "retrying", "scheduled"), "will be given the time that you set"),
+}
+
+
+# -- the list ------------------------------------------------------------------------------------------------------------
+
 
 async def show(request: Request) -> Response:
     """The page."""
-    return page(request, "jobs.html")
+    at = database(request)
+    wanted, problems = Wanted.read(request.query_params)
+    before, size = _number(request, "before", LARGEST), _number(request, "size", SIZES[0])
+    if size not in SIZES:
+        size = SIZES[0]
+    context = await _list(at, wanted, before, size)
+    going_on = [one for one in await at.rows("page/list_bulks", {"most": 20}) if one["ended_at"] is None]
+    bulk.runner_of(request).take_up(going_on)
+    query = wanted.query(size=size if size != SIZES[0] else None)
+    return page(
+        request, "jobs.html", **context, problems=problems, states=STATES, names=await at.rows("page/list_names"),
+        sizes=SIZES, going_on=[bulk.shown(one) for one in going_on], deeds=DEEDS, text_reaches=TEXT_REACHES,
+        is_first=before == LARGEST, topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
+    )  # fmt: skip
 
 
-routes = (Route("/jobs", show, name="jobs"),)
+async def _ask(at: Database, argument: str) -> dict[str, object]:
+    given = QueryParams(argument)
+    wanted, _ = Wanted.read(given)
+    size = int(given["size"]) if given.get("size") in {str(number) for number in SIZES} else SIZES[0]
+    return await _list(at, wanted, LARGEST, size)
+
+
+async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[str, Any]:
+    """Return what the list shows."""
+    hidden = await paths_of(at)
+    found = await look(at, wanted, before=before, limit=size, hidden=hidden)
+    attempts = {row["name"]: row["max_attempts"] for row in await at.rows("page/list_names")} if found.rows else {}
+    reached = await at.row("page/date_stretch", {"id": found.floor}) if found.floor and not found.is_full else None
+    return {
+        "rows": [_shown(row, found.asked_at, attempts) for row in found.rows],
+        "wanted": wanted,
+        "size": size,
+        "found": found,
+        "reached_at": reached["created_at"] if reached else None,
+        "onward": wanted.query(before=found.onward, size=size if size != SIZES[0] else None) if found.onward else "",
+        "unsearched": sorted(hidden) if wanted.text else [],
+    }
+
+
+def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
+    """Return a job as the list shows it."""
+    started, ended = row["started_at"], row["finished_at"]
+    return {
+        **row,
+        "state": "parked" if row["parked"] and row["state"] == "ready" else row["state"],
+        "most": row["max_attempts"] or attempts.get(row["kind"], 5),
+        "when": ended or started or row["run_at"],
+        "took": (ended or now) - started if started else None,
+        "error": next(iter((row["error"] or "").strip().splitlines()), ""),
+    }
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    """Return a whole number from the address; the default for what is none."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:20]) <= LARGEST else default
+
+
+# -- doing something to many -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The jobs that something is to be done to."""
+
+    deed: str
+    document: dict[str, object]
+    """What says which, for the row."""
+    rows: list[Row]
+    """Those that are there now, the first COUNTED of them."""
+    refused: Counter[str]
+    """How many of those that were ticked it cannot be done to, by state."""
+    at_least: bool
+
+    @property
+    def by_state(self) -> list[tuple[str, int]]:
+        """How many of each state."""
+        return Counter(row["state"] for row in self.rows).most_common()
+
+
+async def _choose(at: Database, given: Form) -> Choice:
+    """Return what a form asks for. Raises Refused."""
+    deed = given.get("action", "")
+    if deed not in DEEDS:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
+    states = DEEDS[deed].states
+    if given.get("all"):
+        wanted, problems = Wanted.read(given)
+        if problems:
+            raise Refused(HTTPStatus.BAD_REQUEST, " ".join(problems.values()))
+        among = wanted.among(states)
+        if among is None:
+            raise Refused(
+                HTTPStatus.BAD_REQUEST, f"“{DEEDS[deed].word}” is for jobs that are {' or '.join(states)}: the filter wants none of these."
+            )
+        if among.is_relative:
+            among = among.fixed((await at.rows("tell_time"))[0]["now"])
+        found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
+        return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
+    ids = sorted({int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19}, reverse=True)
+    if not ids:
+        raise Refused(HTTPStatus.BAD_REQUEST, "Tick the jobs first, or “all that match”. Then choose what is to be done.")
+    rows = await at.rows("page/count_chosen", {"ids": ids[:COUNTED]})
+    fit = [row for row in rows if row["state"] in states]
+    refused = Counter(row["state"] for row in rows if row["state"] not in states)
+    if gone := len(ids) - len(rows):
+        refused["no longer there"] = gone
+    return Choice(deed, {"ids": [row["id"] for row in fit]}, fit, refused, at_least=False)
+
+
+@action
+async def confirm(request: Request, given: Form) -> Response:
+    """Say what will happen, and to how many, before it does. Nothing is changed here; a thousand ids do not fit into an address."""
+    choice = await _choose(database(request), given)
+    fields = [
+        (name, value)
+        for name, value in given.multi_items()
+        if name in {"id", "all", "state", "kind", "queue", "tenant", "code", "since", "until", "q"}
+    ]
+    back = f"{root_of(request)}{request.app.url_path_for('jobs')}"
+    query = Wanted.read(given)[0].query()
+    return page(
+        request, "jobs/confirm.html", choice=choice, deed=DEEDS[choice.deed], fields=fields, few=choice.rows[:FEW],
+        back=f"{back}?{query}" if query else back,
+    )  # fmt: skip
+
+
+@action
+async def begin(request: Request, form: Form) -> Done:
+    """Begin it."""
+    at = database(request)
+    choice = await _choose(at, form)
+    if not choice.rows:
+        return Done("Nothing was done: no such job is left.", form.get("next", "") or None, well=False)
+    value = await _value(at, choice.deed, form.get("value", "").strip())
+    [added] = await at.act(
+        "page/add_bulk",
+        {
+            "action": choice.deed, "value": value, "wanted": json.dumps(choice.document), "actor": viewer_of(request).actor,
+            "reason": form.get("reason", "").replace("\0", "")[:REASON_MOST] or None, "expected": len(choice.rows), "at_least": choice.at_least,
+            "reached": choice.rows[0]["id"] + 1,
+        },
+    )  # fmt: skip
+    bulk.runner_of(request).take(added["id"])
+    return Done("It has begun. You may leave this page.", f"{root_of(request)}{request.app.url_path_for('bulk', id=added['id'])}")
+
+
+async def _value(at: Database, deed: str, text: str) -> str | None:
+    """Return the priority or the time that a form gives. Raises Refused."""
+    if deed == "reprioritize":
+        try:
+            if -32768 <= int(text) <= 32767:
+                return str(int(text))
+        except ValueError:
+            pass
+        raise Refused(HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner.")
+    if deed == "reschedule":
+        now: datetime = (await at.rows("tell_time"))[0]["now"]
+        try:
+            return due(text, now).isoformat()
+        except (ValueError, TypeError, OverflowError):
+            raise Refused(
+                HTTPStatus.BAD_REQUEST, "The time is “now”, how long from now (“10m”, “2h”), or a moment (“2026-01-31 08:00”, UTC)."
+            ) from None
+    return None
+
+
+def due(text: str, now: datetime) -> datetime:
+    """Return the moment that somebody means. Raises ValueError, TypeError or OverflowError.
+
+    >>> due("10m", datetime(2026, 1, 31, 8, tzinfo=UTC)).isoformat()
+    '2026-01-31T08:10:00+00:00'
+    """
+    if text == "now":
+        return now
+    try:
+        return now + timedelta(seconds=_durations.seconds(text.removeprefix("+"), field="time"))
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+routes = (
+    Route("/jobs", show, name="jobs"),
+    Route("/jobs/confirm", confirm, methods=["POST"], name="jobs_confirm"),
+    Route("/jobs/action", begin, methods=["POST"], name="jobs_action"),
+    *bulk.routes,
+)
+topics = (Topic("jobs", "jobs/_list.html", _ask, every=3.0), *bulk.topics)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from handlers._redact import Step, steps_of
 
@@ -81,6 +82,14 @@ class Redactions:
             self._paths = {str(row["name"]): tuple(json.loads(row["redact"])) for row in await database.rows("page/list_redactions")}
             self._until = time.monotonic() + KEPT
         return self._paths
+
+
+_KNOWN: WeakKeyDictionary[Database, Redactions] = WeakKeyDictionary()
+
+
+async def paths_of(database: Database) -> dict[str, tuple[str, ...]]:
+    """Return the paths of every kind that has any: for what knows the database, and no application. Raises as `Database.rows`."""
+    return await _KNOWN.setdefault(database, Redactions()).read(database)
 
 
 def _without(value: Any, steps: Sequence[Step]) -> Any:

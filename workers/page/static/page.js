@@ -58,6 +58,7 @@
   }
 
   function swap(place, html) {
+    if ($("tbody input:checked", place)) return;  // whoever has ticked rows means these rows
     Idiomorph.morph(place, html, {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,

@@ -1,0 +1,6 @@
+-- What is being done to many jobs, and what was lately: what goes on comes first.
+SELECT b.*, extract(epoch FROM clock_timestamp() - b.moved_at)::double precision AS still_for,
+       extract(epoch FROM coalesce(b.ended_at, clock_timestamp()) - b.asked_at)::double precision AS took
+  FROM jobherd.bulks b
+ ORDER BY b.ended_at IS NOT NULL, b.id DESC
+ LIMIT %(most)s

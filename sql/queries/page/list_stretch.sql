@@ -1,0 +1,27 @@
+-- Jobs of the past that are wanted, newest first, in the stretches of 4,096 ids from %(low)s to %(high)s, before %(before)s. Run by people, when what is
+-- wanted is rare.
+--
+-- The summaries of the past (history_in_brief) name the pages that can hold such a job, and no others are read. Found are %(most)s at most, of
+-- whatever ids: if found says that it was as many, these are not the newest, and a shorter stretch must be asked for. Needs
+-- page/steer_stretch.sql before it. The id is compared so that no plan can take the b-tree of the ids, and read all of the stretch's.
+WITH found AS MATERIALIZED (
+    SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.crashes, h.error_code,
+           left(h.error, 300) AS error, h.run_at, h.created_at,
+           h.started_at, h.finished_at, (h.extras).tenant AS tenant,
+            CASE WHEN h.kind = ANY (%(hidden)s::text[]) THEN h.payload END AS payload, false AS parked
+      FROM jobherd.history h
+     WHERE h.id >> 12 >= %(low)s::bigint AND h.id >> 12 <= %(high)s::bigint AND h.id - %(before)s::bigint < 0
+       AND (%(states)s::text[] IS NULL OR h.state = ANY (%(states)s::text[]))
+       AND (%(kind)s::text IS NULL OR h.kind = %(kind)s::text)
+       AND (%(queue)s::text IS NULL OR h.queue = %(queue)s::text)
+       AND (%(tenant)s::text IS NULL OR (h.extras).tenant = %(tenant)s::text)
+       AND (%(code)s::text IS NULL OR h.error_code = %(code)s::text)
+       AND (%(since)s::timestamptz IS NULL OR h.finished_at >= %(since)s::timestamptz)
+       AND (%(until)s::timestamptz IS NULL OR h.finished_at < %(until)s::timestamptz)
+       AND (%(text)s::text IS NULL
+            OR h.kind <> ALL (%(hidden)s::text[]) AND (h.error ILIKE %(text)s::text OR h.payload::text ILIKE %(text)s::text))
+     LIMIT %(most)s
+)
+SELECT (SELECT count(*) FROM found) AS found, clock_timestamp() AS asked_at, p.*
+  FROM (SELECT) AS always LEFT JOIN (SELECT * FROM found ORDER BY id DESC LIMIT %(limit)s) AS p ON true
+ ORDER BY p.id DESC

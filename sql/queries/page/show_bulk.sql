@@ -1,0 +1,5 @@
+-- How far it is with what is done to many jobs, and for how long nobody has moved it.
+SELECT b.*, extract(epoch FROM clock_timestamp() - b.moved_at)::double precision AS still_for,
+       extract(epoch FROM coalesce(b.ended_at, clock_timestamp()) - b.asked_at)::double precision AS took
+  FROM jobherd.bulks b
+ WHERE b.id = %(id)s

@@ -1,0 +1,215 @@
+"""A SIGKILL at every named point, in the children and in the parent (`workers/points.py`): nothing is lost, nothing ends twice, everything goes on.
+
+First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches (`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again and
+again, while producers go on. A dead child is replaced by its parent, a dead parent by a new supervisor. A point that is not reached by itself is
+brought about: children are replaced by HUP, the supervisor is told to drain.
+
+Checked at the end: what producers were acknowledged is over, once; a transactional job has left its row exactly once if it was completed and else none; every
+counted attempt stands in the history; no process is left; each point of the core was reached and has killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.audit import Audit
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+from tests.support.herd import LIMIT, Herd
+from tests.support.processes import become_reaper, members, wait_all_gone
+from tests.support.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORK = Path(__file__).with_name("work.py")
+KINDS = [
+    ("fault:quick", {}, 40),
+    ("fault:sleep", {"seconds": 0.005}, 20),
+    ("fault:sleep", {"seconds": 0.15}, 5),
+    ("fault:flaky", {}, 15),
+    ("fault:effect", {}, 20),
+]
+FLAGS = ("--poll", "1s", "--lease", "3s", "--respawn-initial", "10ms", "--respawn-max", "100ms", "--drain-timeout", "5s")
+CORE = frozenset(
+    {
+        "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
+        "claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "settle_completed.before", "settle_completed.sent", "settle_completed.done",
+        "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
+        "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
+        "parent:renew_lease.sent", "parent:end_backend.before", "parent:end_backend.done", "parent:settle_jobs.sent", "parent:release_child.sent",
+        "parent:release_child.done", "parent:leave_supervisor.sent", "parent:draining",
+    }
+)  # fmt: skip
+EFFECTS = "CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL)"
+"""Deliberately without a key."""
+WRONG = """
+SELECT h.id, h.state, count(e.job) FROM jobherd.history h LEFT JOIN audit.effects e ON e.job = h.id WHERE h.kind = 'fault:effect'
+ GROUP BY 1, 2 HAVING count(e.job) <> CASE h.state WHEN 'completed' THEN 1 ELSE 0 END"""
+STIRRED = 0.7
+"""Seconds after which a point is brought about."""
+NEVER = 12.0
+
+
+class Points:
+    """The folder of tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._count = 0
+
+    def arm(self, name: str, what: str) -> Path:
+        """Put a token at a point."""
+        self._count += 1
+        draft = self.folder / "draft"
+        draft.write_text(what)
+        return draft.rename(self.folder / f"{name}@{self._count}")  # whole, or not there at all
+
+    def taken(self, token: Path) -> int:
+        """Who has taken it; 0: nobody yet."""
+        return next((int(path.name.rpartition(":")[2]) for path in self.folder.glob(f"{token.name}:*")), 0)
+
+    def watch(self) -> None:
+        """Have every process note what it reaches."""
+        (self.folder / "seen").touch()
+
+    def seen(self) -> set[str]:
+        """What was reached, by anybody."""
+        return {line for path in self.folder.glob("seen.*") for line in path.read_text().split()}
+
+
+class Ranch:
+    """One supervisor at a time, and a new one when it is dead."""
+
+    def __init__(self, dsn: str, points: Points, workers: int) -> None:
+        self._dsn, self._points, self._workers = dsn, points, workers
+        self.herds = 0
+        self.herd = self._begin()
+
+    def _begin(self) -> Herd:
+        self.herds += 1
+        return Herd(self._dsn, WORK, *FLAGS, workers=self._workers, wait=False, env={"JOBHERD_POINTS": str(self._points.folder)})
+
+    def replace(self) -> None:
+        """Wait for the end of the one that is, and for all its processes; begin another."""
+        self.herd.process.wait(LIMIT)
+        wait_all_gone(members(self.herd.pid))
+        with suppress(Exception):
+            self.herd.__exit__(None)
+        self.herd = self._begin()
+
+    def stir(self, number: int) -> None:
+        """Bring about what does not come by itself: a worker dies, children are replaced, at last the supervisor leaves."""
+        with suppress(ProcessLookupError):
+            match number % 6:
+                case 1 | 3:
+                    self.herd.signal(signal.SIGHUP)
+                case 5:
+                    self.herd.signal(signal.SIGTERM)
+                case _:
+                    for pid in self.herd.worker_pids()[:1]:
+                        os.kill(pid, signal.SIGKILL)
+
+    def tend(self) -> None:
+        """If it has left, begin another."""
+        if self.herd.process.poll() is not None:
+            self.replace()
+
+
+def tour(ranch: Ranch, points: Points, audit: Audit, seconds: float) -> set[str]:
+    """Let the fleet work and be given orders; return every point that was reached."""
+    points.watch()
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        time.sleep(seconds / 8)
+        jobs = audit.run("SELECT id FROM jobherd.ready ORDER BY id DESC LIMIT 1")
+        for (job,) in jobs:
+            audit.run("SELECT jobherd.cancel(%s)", job)
+        ranch.stir(number)
+        number += 1
+        ranch.tend()
+    (points.folder / "seen").unlink()
+    return points.seen()
+
+
+def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
+    """Kill whoever reaches that point next; return whether anybody did."""
+    token = points.arm(name, "kill")
+    begun, stirred = time.monotonic(), 0
+    while not (pid := points.taken(token)):
+        now = time.monotonic()
+        if now - begun > NEVER:
+            token.unlink(missing_ok=True)
+            return points.taken(token) != 0
+        if now - begun > STIRRED * (stirred + 1):
+            ranch.stir(stirred)
+            stirred += 1
+        ranch.tend()
+        time.sleep(0.003)
+    wait_all_gone({pid})
+    if pid == ranch.herd.pid:
+        ranch.replace()
+    return True
+
+
+def turns(names: list[str], times: int, parents: int) -> Iterator[str]:
+    """Round by round, so that what one kill leaves behind meets each of the others."""
+    for number in range(max(times, parents)):
+        for name in names:
+            if number < (parents if name.startswith("parent:") else times):
+                yield name
+
+
+def main() -> int:
+    given = arguments(__doc__, times=100, parents=100, workers=2, rate=120.0, tour=12.0)  # --tour 0: the core alone
+    report = Report(f"points: SIGKILL at every named point, {given.times} times in children, {given.parents} in the parent", given.seed)
+    become_reaper()
+    with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
+        report.on(dsn)
+        with Herd(dsn, WORK, workers=1):
+            pass  # makes the kinds known
+        audit = Audit(dsn)
+        audit.run(EFFECTS)
+        points = Points(Path(folder, "points"))
+        with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=150) as producer:
+            ranch = Ranch(dsn, points, given.workers)
+            names = sorted(CORE | (tour(ranch, points, audit, given.tour) if given.tour else set()))
+            begun = time.monotonic()
+            killed = dict.fromkeys(names, 0)
+            for name in turns(names, given.times, given.parents):
+                killed[name] += kill_at(name, ranch, points)
+            elapsed = time.monotonic() - begun
+            acknowledged = producer.stop()
+        ranch.tend()
+        over = audit.wait_all_over()
+        code = ranch.herd.stop()
+        left = members(ranch.herd.pid)
+        ranch.herd.__exit__(None)
+        report.fact(
+            "points", f"{len(names)}, {sum(killed.values())} kills in {elapsed:.0f} s, {ranch.herds} supervisors, {len(acknowledged)} jobs"
+        )
+        never = sorted(name for name, times in killed.items() if not times)
+        report.fact("not reached again, and so never killed at", ", ".join(set(never) - CORE) or "none")
+        report.holds("each point of the core has killed", not CORE & set(never), sorted(CORE & set(never)) or "")
+        report.holds("all jobs are over", over)
+        report.holds("no process is left", not left, left or "")
+        report.holds("the last supervisor left well", code == 0, code)
+        audit.check(report, acknowledged)
+        wrong = audit.run(WRONG)
+        report.holds(
+            "what a transactional job wrote is there once if it was completed, and else not", not wrong, wrong[:5] if wrong else ""
+        )
+        audit.close()
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Ticking jobs, being asked, and watching how far it is: in a browser, before a real supervisor."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.page.support import finish
+from tests.page.test_looking import _look
+from workers.page.wanted import Wanted
+
+
+def failed(herd, many):
+    """Jobs that have failed; their ids."""
+    made = [herd.enqueue("report:build", {"year": 1900 + number}) for number in range(many)]
+    wanted = Wanted(states=("failed",), kind="report:build")
+    while len(finish(_look(herd.dsn, wanted, before=made[-1] + 1, limit=many)).rows) < many:
+        pass
+    return made
+
+
+def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
+    made = failed(herd, 12)
+    tab.goto("/jobs?state=failed&kind=report%3Abuild&size=200")
+    row = tab.locator(f"#job-{made[-1]}")
+    expect(row).to_contain_text("there are no figures of 1911")
+    expect(row.locator(".state")).to_contain_text("failed")
+    tab.get_by_label("Tick all on this page").check()
+    expect(tab.locator("tbody input:checked")).to_have_count(tab.locator("tbody tr").count())
+    tab.get_by_role("button", name="Retry…").click()
+    expect(tab.locator("h1")).to_contain_text(re.compile(r"Retry: \d+ jobs"))
+    tab.get_by_label("Reason, for the audit").fill("the figures were found")
+    tab.get_by_role("button", name=re.compile(r"Retry \d+ jobs")).click()
+    tab.wait_for_url(re.compile(r"/jobs/bulk/\d+"))
+    # Without a reload: the live fragment says when it has ended.
+    expect(tab.locator(".state-completed")).to_be_visible()
+    assert int(tab.locator("#bulk-done").inner_text()) >= 12
+    expect(tab.locator(".facts")).to_contain_text("the figures were found")
+
+
+def test_all_that_match_and_the_keyboard(tab, herd):
+    failed(herd, 3)
+    tab.goto("/jobs?state=failed&kind=report%3Abuild")
+    tab.keyboard.press("j")
+    tab.keyboard.press("x")
+    expect(tab.locator("tbody input:checked")).to_have_count(1)
+    tab.locator("input[name=all]").check()
+    tab.get_by_role("button", name="Delete…").click()
+    expect(tab.locator("h1")).to_contain_text("Delete:")
+    tab.get_by_role("button", name=re.compile(r"Delete \d+ jobs")).click()
+    expect(tab.locator(".state-completed")).to_be_visible()
+    tab.goto("/jobs?state=failed&kind=report%3Abuild")
+    expect(tab.locator(".empty")).to_contain_text("No job fits this filter")

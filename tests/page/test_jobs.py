@@ -1,0 +1,162 @@
+"""The list of jobs as a viewer sees it, and the way to doing something to many of them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+import pytest
+from starlette.datastructures import QueryParams
+
+from tests.cli.rows import past, send
+from tests.page.support import W01, Page
+from tests.page.test_looking import fill
+from workers.page import application
+from workers.page.wanted import STATES, Wanted
+
+
+def listed(answer):
+    """The ids that a page lists, in order."""
+    return [int(number) for number in re.findall(r'<tr id="job-(\d+)">', answer.text)]
+
+
+def test_the_list_shows_each_state_in_words_and_links_to_each_job(page, database):
+    made = fill(database)
+    answer = page.get("/jobs")
+    assert listed(answer) == sorted(made.values(), reverse=True)
+    for state, number in made.items():
+        row = re.search(rf'<tr id="job-{number}">.*?</tr>', answer.text, re.DOTALL)[0]
+        assert f'class="state state-{state}"' in row
+        assert re.search(rf"</span> {state}</span>", row), state
+        assert f'href="/jobs/{number}"' in row
+    assert "it broke" in answer.text
+
+
+def test_the_filter_stands_in_the_address_and_in_the_form(page, database):
+    made = fill(database)
+    asked = "state=failed&state=expired&kind=mail%3Areceipt&queue=default&code=BOOM&since=24h&until=2100-01-01+08%3A00"
+    answer = page.get(f"/jobs?{asked}")
+    assert listed(answer) == sorted((made["failed"], made["expired"]), reverse=True)
+    form = answer.text[answer.text.index('class="card filter"') :]
+    assert set(re.findall(r'value="(\w+)" checked', form)) == {"failed", "expired"}
+    for value in ("mail:receipt", "default", "BOOM", "24h", "2100-01-01 08:00"):
+        assert f'value="{value}"' in form, value
+    read, problems = Wanted.read(QueryParams(asked))
+    assert problems == {}
+    assert sorted(parse_qsl(read.query())) == sorted(parse_qsl(asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("since=soon", "since is no time"), ("until=99999999999999h", "until is no time"), ("state=angry", "is no state"),
+        ("kind=a%00b", "NUL"), ("q=" + "x" * 300, "200 characters"), ("since=-99999d", None), ("before=x&size=77", None), ("before=" + "9" * 40, None),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_said_beside_its_field_and_left_out(page, database, asked, said):
+    number = past(database, "failed")
+    answer = page.get(f"/jobs?{asked}")
+    assert answer.status_code == 200
+    if said:
+        assert said in answer.text
+        assert 'role="alert"' in answer.text
+    assert listed(answer) == [number] or "since=-" in asked
+
+
+def test_pages_by_key(page, database):
+    first = past(database, "completed", many=120) - 119
+    seen, path = [], "/jobs"
+    while path:
+        answer = page.get(path)
+        seen += listed(answer)
+        onward = re.search(r'rel="next" href="([^"]+)"', answer.text)
+        path = onward[1].replace("&amp;", "&") if onward else None
+    assert seen == list(range(first + 119, first - 1, -1))
+
+
+def test_empty_states_say_what_to_do_next(page, database):
+    assert "jobherd enqueue" in page.get("/jobs").text
+    past(database, "completed")
+    assert "No job fits this filter" in page.get("/jobs?state=failed").text
+
+
+@pytest.mark.parametrize("word", W01)
+def test_what_jobs_say_is_shown_and_not_obeyed(page, database, word):
+    past(database, "failed", error=word)
+    send(
+        database,
+        "UPDATE jobherd.history SET error_code = %s, extras = jsonb_populate_record(NULL::jobherd.extras, jsonb_build_object('tenant', %s::text))",
+        word,
+        word,
+    )
+    for path in ("/jobs", f"/jobs?{Wanted(text=word, kind=word, code=word, since=word).query()}"):
+        text = page.get(path).text
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "<svg/onload" not in text
+
+
+def test_who_may_only_look_is_shown_no_box_and_no_button(database):
+    past(database, "failed")
+    with Page(application(database, read_only=True)) as page:
+        text = page.get("/jobs").text
+        assert 'name="id"' not in text
+        assert 'id="many"' not in text
+        assert page.act("/jobs/confirm", action="retry", all="1").status_code == 403
+        assert page.act("/jobs/action", action="delete", all="1").status_code == 403
+    assert send(database, "SELECT count(*) FROM jobherd.bulks") == [(0,)]
+
+
+# -- before something is done ---------------------------------------------------------------------------------------------
+
+
+def test_a_page_says_what_will_happen_and_to_how_many(page, database):
+    past(database, "failed", many=7)
+    past(database, "completed", many=5)
+    answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
+    assert "<strong>7 jobs</strong> will run again now" in answer.text
+    ticked = [row[0] for row in send(database, "SELECT id FROM jobherd.history ORDER BY id LIMIT 3")]
+    [(waits,)] = send(database, "SELECT jobherd.enqueue('a:b', '{}')")
+    answer = page.act("/jobs/confirm", action="delete", id=[*ticked, waits, 10**9])
+    assert "<strong>3 jobs</strong> will be deleted for good" in answer.text
+    assert "Left alone: 1 ready, 1 no longer there" in answer.text
+    assert send(database, "SELECT count(*) FROM jobherd.history") == [(12,)]
+
+
+def test_counting_stops_and_says_so(page, database, monkeypatch):
+    monkeypatch.setattr("workers.page.jobs.COUNTED", 10)
+    past(database, "failed", many=30)
+    answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
+    assert "<strong>At least 10 jobs</strong>" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"action": "dance", "all": "1"}, "Choose what is to be done"),
+        ({"all": "1"}, "Choose what is to be done"),
+        ({"action": "retry"}, "Tick the jobs first"),
+        ({"action": "cancel", "all": "1", "state": "failed"}, "the filter wants none of these"),
+        ({"action": "cancel", "all": "1", "since": "soon"}, "since is no time"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused_in_a_sentence(page, fields, said):
+    for path in ("/jobs/confirm", "/jobs/action"):
+        answer = page.act(path, **fields)
+        assert answer.status_code == 400
+        assert said in answer.text
+
+
+@pytest.mark.parametrize(
+    ("action", "value"), [("reprioritize", "urgent"), ("reprioritize", "99999"), ("reschedule", "soon"), ("reschedule", "")]
+)
+def test_a_priority_or_a_time_that_cannot_be_is_refused_in_a_sentence(page, database, action, value):
+    send(database, "SELECT jobherd.enqueue('a:b', '{}')")
+    answer = page.act("/jobs/action", action=action, all="1", value=value)
+    assert answer.status_code == 400
+    assert "The priority is" in answer.text or "The time is" in answer.text
+    assert send(database, "SELECT count(*) FROM jobherd.bulks") == [(0,)]
+
+
+def test_states_are_those_of_the_view(database):
+    assert set(STATES) == {"ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired"}

@@ -1,0 +1,175 @@
+"""What operators do to jobs that wait or are over, and the statements that find them, whose cost does not grow with what is not wanted."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+import sql
+from tests.sql.test_past import DAYS, FILL, nodes
+from tests.support.queue import Queue
+
+WANTED = dict.fromkeys(("states", "kind", "queue", "tenant", "code", "since", "until", "text"))
+LOOK = WANTED | {"hidden": [], "limit": 50, "before": 2**62}
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as opened:
+        yield opened
+
+
+# -- deleting ------------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_over_is_deleted_and_nothing_is_left_of_it(queue):
+    waits, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=3600)
+    runs = queue.enqueue("a:b", queue="other")
+    queue.child().claim(1, ["other"])
+    for number, state in ((waits, "ready"), (later, "scheduled"), (runs, "running"), (10**9, None)):
+        assert queue.run("SELECT jobherd.delete(%s)", number) == [(state,)]
+        assert queue.state(number) == state
+    done = over_in(queue, "third")
+    queue.run("INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output) VALUES (%s, 1, 1, now(), current_date + 9, 'x')", done)
+    queue.run(
+        "INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on) VALUES (%s, 1, 1, 'retry', now(), current_date + 9)",
+        done,
+    )
+    assert queue.run("SELECT jobherd.delete(%s)", done) == [("deleted",)]
+    assert queue.state(done) is None
+    assert queue.run("SELECT (SELECT count(*) FROM jobherd.logs), (SELECT count(*) FROM jobherd.attempts)") == [(0, 0)]
+    assert queue.run("SELECT jobherd.delete(%s)", done) == [(None,)]
+
+
+def over_in(queue, name):
+    child = queue.child()
+    number = queue.enqueue("a:b", queue=name)
+    child.settle(child.claim(1, [name])[0].token, [number], "ok")
+    return number
+
+
+# -- another priority, another time ------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_job_is_claimed_by_its_new_priority(queue):
+    first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
+    assert queue.run("SELECT jobherd.reprioritize(%s, -7)", second) == [("ready",)]
+    later = queue.enqueue("a:b", delay=3600)
+    assert queue.run("SELECT jobherd.reprioritize(%s, 9)", later) == [("scheduled",)]
+    assert queue.job(later)["priority"] == 9
+    child = queue.child()
+    assert [job.id for job in child.claim(1)] == [second]
+    assert queue.run("SELECT jobherd.reprioritize(%s, 1)", second) == [("running",)]
+    assert queue.job(second)["priority"] == -7
+    assert [job.id for job in queue.child().claim(1)] == [first]
+    assert queue.run("SELECT jobherd.reprioritize(%s, 1)", 10**9) == [(None,)]
+    assert queue.run("SELECT jobherd.reprioritize(%s, 1)", over_in(queue, "x")) == [("completed",)]
+    for bad in (40_000, -40_000, None):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="priority"):
+            queue.run("SELECT jobherd.reprioritize(%s, %s::integer)", first, bad)
+
+
+def test_a_waiting_job_gets_another_time(queue):
+    now, later = queue.enqueue("a:b"), queue.enqueue("a:b", delay=3600, priority=3)
+    assert queue.run("SELECT jobherd.reschedule(%s, now() + interval '2 h')", now) == [("scheduled",)]
+    assert queue.run("SELECT jobherd.reschedule(%s, now() - interval '1 s')", later) == [("ready",)]
+    assert queue.states([now, later]) == ["scheduled", "ready"]
+    assert queue.job(later)["priority"] == 3
+    assert [job.id for job in queue.child().claim(5)] == [later]
+    assert queue.run("SELECT jobherd.reschedule(%s, now())", later) == [("running",)]
+    assert queue.run("SELECT jobherd.reschedule(%s, now())", 10**9) == [(None,)]
+    for bad in ("infinity", "9999-01-01", None):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="run_at"):
+            queue.run("SELECT jobherd.reschedule(%s, %s::timestamptz)", now, bad)
+
+
+def test_a_job_that_comes_due_sooner_is_heard_of(queue):
+    """Whoever sleeps until the first one is due would sleep past it."""
+    later = queue.enqueue("a:b", delay=3600)
+    with psycopg.connect(queue.dsn, autocommit=True) as ear:
+        ear.execute(f"LISTEN {sql.CHANNEL}")
+        queue.run("SELECT jobherd.reschedule(%s, now() + interval '1 min')", later)
+        assert [note.payload for note in ear.notifies(timeout=10, stop_after=1)] == ["@due"]
+
+
+@pytest.mark.parametrize("call", ["jobherd.reprioritize(%s, 5)", "jobherd.reschedule(%s, now() + interval '1 h')"])
+def test_a_job_that_is_being_claimed_is_not_touched(queue, call):
+    """The claim has its row locked and will commit: who waited for the lock finds the job running."""
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    answers = []
+    with psycopg.connect(queue.dsn, autocommit=True) as other:
+        with child.connection.transaction():
+            child.claim(1)
+            thread = threading.Thread(target=lambda: answers.append(other.execute(f"SELECT {call}", [number]).fetchone()[0]))
+            thread.start()
+            while thread.is_alive() and not queue.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                pass
+        thread.join(30)
+    assert answers == ["running"]
+    assert queue.run("SELECT count(*) FROM jobherd.ready") == queue.run("SELECT count(*) FROM jobherd.scheduled") == [(0,)]
+    assert queue.state(number) == "running"
+
+
+def test_what_is_done_to_a_job_is_noted_with_who_did_it(queue):
+    first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
+    queue.run("SELECT jobherd.reprioritize(%s, 4, 'alice', 'urgent')", first)
+    queue.run("SELECT jobherd.reschedule(%s, '2030-01-01Z', 'bob')", second)
+    done = over_in(queue, "x")
+    queue.run("SELECT jobherd.delete(%s, 'carol', 'not ours')", done)
+    noted = queue.run("SELECT actor, action, target ->> 'job', reason FROM jobherd.audit ORDER BY id")
+    assert noted == [
+        ("alice", "reprioritize", str(first), "urgent"), ("bob", "reschedule", str(second), None), ("carol", "delete", str(done), "not ours"),
+    ]  # fmt: skip
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------------
+
+
+def plan_of(queue, steer, name, parameters):
+    with queue.connection.transaction(force_rollback=True):
+        queue.connection.execute(queue.text(f"page/{steer}"), {"milliseconds": 60_000})
+        (found,) = queue.connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(f"page/{name}"), parameters).fetchone()
+        return found[0]["Plan"]
+
+
+@pytest.fixture(scope="module")
+def long_past(cluster, template):
+    with cluster.database(template=template) as dsn, Queue(dsn) as queue:
+        queue.connection.execute(sql.load("keep_partitions"), {"ahead": DAYS + 1, "most": None})
+        queue.connection.execute(FILL, {"jobs": 200_000, "days": DAYS})
+        queue.run("UPDATE jobherd.history SET kind = 'rare:one', queue = 'rare' WHERE id IN (70000, 150001)")
+        queue.run("VACUUM ANALYZE jobherd.history")
+        yield queue
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"kind": "rare:one"}, {"queue": "rare"}, {"states": ["expired"]}, {"tenant": "acme"}, {"code": "NONE"}, {"kind": "no:such"}]
+)
+def test_the_rare_is_found_without_reading_the_rest(long_past, wanted):
+    parameters = LOOK | {"low": 0, "high": 10**6, "most": 20_000} | wanted
+    plan = plan_of(long_past, "steer_stretch", "list_stretch", parameters)
+    pages = long_past.run("SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass")[
+        0
+    ][0]
+    found = sum(node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0) for node in [plan])
+    names = {node.get("Index Name", "") for node in nodes(plan)}
+    print(wanted, found, "of", pages, names)
+    assert found < pages / 2
+    assert not any(name.endswith("_id_idx") for name in names), "it walks along the ids"
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes(plan) if node.get("Relation Name", "").startswith("history_2")}
+
+
+def test_what_waits_is_never_read_to_its_end(queue):
+    queue.enqueue_many("a:b", 5_000)
+    queue.run("ANALYZE jobherd.ready")
+    for wanted in ({"kind": "no:such"}, {"text": "%no such%"}, {"states": ["retrying"]}):
+        plan = plan_of(queue, "steer_looking", "list_live", LOOK | {"scan": 100} | wanted)
+        for node in nodes(plan):
+            if node.get("Relation Name") == "ready":
+                assert node["Node Type"].startswith("Index"), node
+                assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 101, node
+    rows = queue.connection.execute(queue.text("page/list_live"), LOOK | {"scan": 100, "kind": "no:such"}).fetchall()
+    assert [row[0] for row in rows] == [4_901], "it says how far it looked"

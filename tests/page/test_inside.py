@@ -122,10 +122,12 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
 def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(herd: Shown, tab: Tab, tmp_path):
     job = herd.enqueue("video:wait", {"name": "inside"})
     arrival = herd.gate.wait_arrival("inside")
+    tab.goto(f"/jobs/{job}")
+    tab.get_by_role("button", name="Where is it?").click()
+    tab.get_by_text("at_gate").first.wait_for()
     with Page(application(herd.dsn)) as client:
-        for what, words in (("stack", "at_gate"), ("profile", "Where most of the time went")):
-            tab.goto(ask(client, job, what, seconds=1))
-            tab.get_by_text(words).first.wait_for()
+        tab.goto(ask(client, job, "profile", seconds=1))
+        tab.get_by_text("Where most of the time went").wait_for()
     assert tab.locator("svg.flame g title").first.text_content().startswith("all: 100.0% of all")
     assert "at_gate" in tab.locator("svg.flame").text_content()
     with tab.expect_download() as saving:

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
+from supervisor.oom import OomWatch
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
-from supervisor.postmortem import OomWatch, examine
-from supervisor.slot import End, Exit, Slot, State
+from supervisor.postmortem import examine
+from supervisor.revision import revision
+from supervisor.sampler import ask_stacks
+from supervisor.slot import End, Exit, Rung, Slot, State
 from supervisor.undertaker import Case
 from workers.board import Board, Now, Phase
 from workers.link import Inbox, nudge
@@ -82,6 +85,8 @@ class Crew:
         self.look_for_late_at = NEVER
         """When held jobs must be looked at next."""
         self._heirs_until = 0.0
+        self._told_to_say: set[int] = set()
+        """Slots whose children were asked where they stand before they are ended."""
 
     # -- note -------------------------------------------------------------------------------------------------------
 
@@ -120,7 +125,10 @@ class Crew:
                 reach("parent:reaped")
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
                 signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-                self._lay_out(slot, Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime), now)
+                ours = slot.ladder is not None and slot.ladder.rung is Rung.KILLED
+                oom = signum == signal.SIGKILL and not ours and self._oom.claim(now)
+                exit_ = Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime, oom)
+                self._lay_out(slot, exit_, now)
         if strangers and now < self._heirs_until:
             self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
 
@@ -146,7 +154,18 @@ class Crew:
         slot.now = record
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
-        report = examine(death, board, record, policy.name, oom=self._oom.grown())
+        limits = self._fleet.limits
+        report = examine(
+            death,
+            board,
+            record,
+            policy.name,
+            asked=board.stacks() if slot.number in self._told_to_say else b"",
+            memory=self._oom.evidence() if exit_.signal == signal.SIGKILL and death.cause in ("oom", "signal") else None,
+            lease_age=now - (self._notice.lease_deadline - limits.lease) if self._notice.lease_deadline else None,
+            code_version=slot.code_version,
+        )
+        self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
         self._bury(Case(death, record, policy, report, finished_of(board, record.token), others, digest(said)))
         expected = death.cause in ("left", "worn", "handlers")
@@ -177,11 +196,12 @@ class Crew:
         if now < self._look_at:
             return
         self._look_at = now + LOOK
+        self._oom.look(now)
         workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
         boards = {slot.number: self.boards[slot.number] for slot in workers}
         self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         for drain in self._drains.values():
-            if drain.look():
+            if drain.look(now):
                 self._look_at = now + FLOOD
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():
@@ -264,6 +284,8 @@ class Crew:
                 self._signal(slot, signal.SIGUSR2, group=False)
                 log.info("%s is told to stop job %d: %s", slot.name, order.job, order.reason.name.lower(), extra={"token": order.token})
             case Kill(slot, signum):
+                if signum is not signal.SIGKILL and ask_stacks(slot.pid, self.boards[slot.number]):
+                    self._told_to_say.add(slot.number)  # its post-mortem says what it was at; nobody can ask it then
                 log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
                 self._signal(slot, signum, group=True)
             case Finish():
@@ -273,6 +295,7 @@ class Crew:
         fleet, board = self._fleet, self.boards[slot.number]
         board.clear()
         fleet.incarnations += 1
+        slot.code_version = self.settings.code_version or revision(self.settings.app_dir)
         inherited = spawn.Inherited(self._selector, self._signals, self._courier, list(self._ends.values()), self.boards, self._fds())
         jitter = random.uniform(-1, 1)
         try:

@@ -353,6 +353,8 @@ class Fleet:
             return "worn"
         if exit_.code == EXIT_HANDLERS and slot.ready_at < slot.forked_at:
             return "handlers"
+        if exit_.oom:
+            return "oom"
         return "signal" if exit_.signal else "exit"
 
     def _handlers_broken(self, slot: Slot) -> None:

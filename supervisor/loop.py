@@ -29,6 +29,7 @@ from supervisor.manager import ServiceManager
 from supervisor.orders import MEANT, Asked, Orders, Refused, objection
 from supervisor.plan import Finish, Fork, nudges, plan
 from supervisor.registration import Registration
+from supervisor.sampler import Sampler
 from supervisor.settings_child import child_settings
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
@@ -87,6 +88,7 @@ class Supervisor:
             fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
+        self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
         self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
         self.until_empty = UntilEmpty(
             self.fleet, self.crew.boards, self.courier, served=lambda: self.settings.served, empty=self._nothing_left
@@ -95,7 +97,7 @@ class Supervisor:
             self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
         )
         self.facts = Facts(self.courier, self.fleet, self.registration, self.crew.boards, self.orders, queues=lambda: self.settings.served)
-        self.orders.trades["report"] = self.facts.report
+        self.orders.trades |= {"report": self.facts.report, "stack": self.sampler.stack, "profile": self.sampler.profile}
         self._courier_fd = -1
         self._courier_epoch = 0
         self._courier_events = 0
@@ -119,13 +121,13 @@ class Supervisor:
         """Take one turn of the loop."""
         now = time.monotonic()
         self._others_at = self._others_at or self._wake_at(now)
-        due = min(self._others_at, self.crew.look_for_late_at)
+        due = min(self._others_at, self.crew.look_for_late_at, self.sampler.at)
         ready = self.selector.select(max(due - now, 0.0))
         now = time.monotonic()
         if not ready and now < self._others_at:
             self.notice.loop_at = now
             self.crew.look_for_late(now)
-            if not any(slot.late for slot in self.fleet.alive()):
+            if not self.sampler.step(now) and not any(slot.late for slot in self.fleet.alive()):
                 return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
         self._others_at = 0.0
         self.notice.loop_at = now
@@ -151,6 +153,7 @@ class Supervisor:
         self._poll(now)  # before the look: who is idle is looked at for the sake of a call
         self.crew.look(now)
         self.crew.look_for_late(now)
+        self.sampler.step(now)
         self.undertaker.step(now)
         self.until_empty.step(now)
         self.orders.step(now)  # before the plan: what is ordered is to be done in this turn

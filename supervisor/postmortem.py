@@ -1,105 +1,120 @@
 """Why a child died, in one sentence, with what is known beside it.
 
-It looks: at the exit status, at the board the child left behind, at the kernel's count of processes killed for memory. It decides nothing;
-what follows for the job is `undertaker.py`'s to say.
+It looks: at the exit status, at the board the child left behind, at what the kernel counts of memory. It decides nothing; what follows for the
+job is `undertaker.py`'s to say. What the kernel does not tell is not made up: nobody learns who sent a SIGKILL.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from workers.stacks import Stacks, read
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from supervisor.slot import Death
     from workers.board import Board, Now
+
+_LONGEST: Final = 16384
+"""Characters of stacks that are kept."""
+_HINTS: Final = {
+    "SIGXCPU": "it had used the processor time that it may, RLIMIT_CPU",
+    "SIGXFSZ": "a file of it had grown past RLIMIT_FSIZE",
+    "SIGSYS": "a filter refused a system call",
+    "SIGBUS": "memory that was mapped is not there: a file was cut, or /dev/shm is full",
+    "SIGILL": "code for another processor",
+    "SIGFPE": "a division by zero in C code",
+    "SIGTERM": "from outside",
+    "SIGINT": "from outside",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is kept of a death with the attempt it ended."""
+    """What is kept of a death with the attempt it ended. Times in seconds, sizes in bytes."""
 
     sentence: str
     cause: str
     exit_code: int | None
     signal: str | None
     core_dumped: bool
+    core: str | None
+    """Where the kernel puts cores, if it made one: the C-level stacks are in it."""
     phase: str
     max_rss: int
-    """Bytes."""
     cpu_user: float
     cpu_system: float
     oom: bool
+    memory: Mapping[str, object] | None
+    """What the kernel says of memory (`oom.py`), of a death by SIGKILL."""
     child_age: float
+    job_age: float | None
+    """How long the job had run."""
+    lease_age: float | None
+    """How long ago the supervisor's lease had been renewed."""
+    code_version: str | None
     stack: str
+    """Of all threads: written by the interpreter as it crashed, or when the parent was about to end a job that did not stop."""
     log_tail: str
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as the database keeps it."""
-        return asdict(self)
+        """Return it as the database keeps it: without what is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-class OomWatch:
-    """The kernel's count of processes it killed for memory in our control group; what it grew by tells whose death that was."""
+def examine(
+    death: Death,
+    board: Board,
+    now: Now,
+    kind: str,
+    *,
+    asked: bytes = b"",
+    memory: Mapping[str, object] | None = None,
+    lease_age: float | None = None,
+    code_version: str = "",
+) -> PostMortem:
+    """Return the post-mortem of a death, from what its board still says.
 
-    def __init__(self) -> None:
-        self._path = _oom_file()
-        self._seen = self._count()
-
-    def grown(self) -> bool:
-        """Return whether it has grown since the last call."""
-        count = self._count()
-        grown, self._seen = count > self._seen, count
-        return grown
-
-    def _count(self) -> int:
-        if self._path is None:
-            return 0
-        with suppress(OSError), open(self._path, encoding="ascii") as file:
-            if match := re.search(r"^oom_kill (\d+)", file.read(), re.MULTILINE):
-                return int(match[1])
-        return 0
-
-
-def _oom_file() -> str | None:
-    with suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            for candidate in (
-                [f"/sys/fs/cgroup{path}/memory.events"] if not controllers
-                else [f"/sys/fs/cgroup/memory{path}/memory.oom_control"] if "memory" in controllers.split(",") else []
-            ):  # fmt: skip
-                if os.path.exists(candidate):
-                    return candidate
-    return None
-
-
-def examine(death: Death, board: Board, now: Now, kind: str, *, oom: bool) -> PostMortem:
-    """Return the post-mortem of a death, from what its board still says."""
+    asked: the stacks that it wrote when it was about to be ended. memory: what the kernel says of it. lease_age: seconds.
+    """
     exit_ = death.exit
-    name = None
-    if exit_.signal is not None:
-        name = signal.Signals(exit_.signal).name if exit_.signal in set(signal.Signals) else f"signal {exit_.signal}"
-    killed_for_memory = oom and exit_.signal == signal.SIGKILL and death.ladder is None
-    stack = board.trace()[-16384:]
+    stacks = read(board.trace() or asked.decode(errors="replace"))
     return PostMortem(
-        sentence=_sentence(death, now, _job(now, kind, board), name, stack, oom=killed_for_memory),
-        cause="oom" if killed_for_memory else death.cause,
+        sentence=_sentence(death, now, _job(now, kind, board), stacks, memory),
+        cause=death.cause,
         exit_code=exit_.code,
-        signal=name,
+        signal=_name(exit_.signal),
         core_dumped=exit_.core,
+        core=_core_pattern() if exit_.core else None,
         phase="running" if now.runs else now.phase.name.lower(),
         max_rss=exit_.rss,
         cpu_user=round(exit_.user, 6),
         cpu_system=round(exit_.system, 6),
-        oom=killed_for_memory,
+        oom=death.cause == "oom",
+        memory=memory,
         child_age=round(death.age, 3),
-        stack=stack,
+        job_age=round(max(death.at - now.started, 0.0), 3) if now.job else None,
+        lease_age=None if lease_age is None else round(lease_age, 3),
+        code_version=code_version or None,
+        stack=stacks.show(_LONGEST),
         log_tail=board.log_tail().decode(errors="replace"),
     )
+
+
+def _name(signum: int | None) -> str | None:
+    if signum is None:
+        return None
+    return signal.Signals(signum).name if signum in set(signal.Signals) else f"signal {signum}"
+
+
+def _core_pattern() -> str | None:
+    with suppress(OSError), open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
+        return file.read().strip()
+    return None
 
 
 def _job(now: Now, kind: str, board: Board) -> str:
@@ -108,38 +123,42 @@ def _job(now: Now, kind: str, board: Board) -> str:
     return f"{kind} #{now.job}" + (f" and {others} more in the same call" if others else "")
 
 
-def _sentence(death: Death, now: Now, job: str, name: str | None, stack: str, *, oom: bool) -> str:
+def _sentence(death: Death, now: Now, job: str, stacks: Stacks, memory: Mapping[str, object] | None) -> str:
     where = f" while it ran {job}" if now.job else f" while it was {now.phase.name.lower()}"
     size = f" at {death.exit.rss / 2**20:.0f} MiB" if death.exit.rss else ""
-    place = _place(stack)
+    place = stacks.place()
+    stood = f" It stood in {place}." if place else ""
+    place = f", in {place}" if place else ""
+    name = _name(death.exit.signal)
+    ended = f"its process was ended by {name or 'the parent'}."
     match death.cause:
         case "timeout":
-            seconds = now.deadline - now.started
-            return f"It ran past its timeout of {seconds:.4g} s and did not stop when it was told: its process was ended by {name or 'the parent'}."
+            return f"It ran past its timeout of {now.deadline - now.started:.4g} s and did not stop when it was told: {ended}{stood}"
         case "cancel":
-            return f"It was cancelled and did not stop when it was told: its process was ended by {name or 'the parent'}."
+            return f"It was cancelled and did not stop when it was told: {ended}{stood}"
         case "drain":
-            return f"The supervisor was leaving and it did not stop in time: its process was ended by {name or 'the parent'}."
+            return f"The supervisor was leaving and it did not stop in time: {ended}{stood}"
         case "quit":
             return f"The supervisor was told to leave at once: process {death.pid} was killed{where}."
         case "lost":
-            return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}."
+            return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}.{stood}"
         case "handlers":
             return f"Process {death.pid} could not load the handlers."
         case "spawn":
             return f"Process {death.pid} was not ready in time and was killed."
         case "stuck":
             return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
-    if oom:
-        return f"The kernel killed process {death.pid} for want of memory{size}{where}{place}."
+        case "oom":
+            return f"The kernel killed process {death.pid} for want of memory{size}{_allowed(memory)}{where}{place}."
     if name == "SIGKILL":
         return f"Somebody killed process {death.pid} with SIGKILL{size}{where}{place}."
     if name is not None:
-        return f"Process {death.pid} died of {name}{size}{where}{place}."
+        recursion = stacks.endless()
+        hint = f"its stack was full, {recursion} called itself without end" if recursion else _HINTS.get(name, "")
+        return f"Process {death.pid} died of {name}{f' ({hint})' if hint else ''}{size}{where}{place}."
     return f"Process {death.pid} exited with code {death.exit.code}{where}{place}."
 
 
-def _place(stack: str) -> str:
-    """Where its stack stood, if the C library could still tell: the innermost frame."""
-    match = re.search(r'File "([^"]+)", line (\d+) in (\S+)', stack)
-    return f", in {match[3]} at {match[1]}:{match[2]}" if match else ""
+def _allowed(memory: Mapping[str, object] | None) -> str:
+    limit = memory.get("limit") if memory else None
+    return f", of {limit / 2**20:.0f} MiB that its control group may take," if isinstance(limit, int) else ""

@@ -89,6 +89,12 @@ class Settings:
         "The folder that stands first on the import path of children, so that handlers can import your code.",
         group="Work", metavar="PATH", says="the working directory",
     )  # fmt: skip
+    code_version: str = setting(
+        "",
+        values.label(),
+        "What post-mortems call the version of your code: a commit, a tag, an image.",
+        group="Work", metavar="NAME", says="the commit that the git repository of `app_dir` is at",
+    )  # fmt: skip
     queues: tuple[str, ...] = setting(
         (),
         values.queues(),

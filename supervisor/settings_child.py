@@ -21,6 +21,7 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         handlers=settings.handlers,
         hooks=settings.hooks,
         app_dir=settings.app_dir,
+        code_version=settings.code_version,
         queues=settings.served,
         limits=settings.queue_max_concurrency,
         batch=settings.most_claimed,

@@ -112,6 +112,19 @@ def choice(*names: str) -> Reader:
     return Reader(f"one of {', '.join(names)}", read)
 
 
+def label() -> Reader:
+    """Read a word or a few, to be shown to people."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        if len(value) > 100 or not value.isprintable():
+            raise ValueError
+        return value.strip()
+
+    return Reader("up to 100 printable characters", read)
+
+
 def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) -> Reader:
     """Read a list: of TOML, of a flag that was repeated, or a text with a separator."""
 

@@ -88,6 +88,8 @@ class Slot:
     """Under which reading of the code."""
     reserved: str = ""
     """The one queue that its child serves; empty: all that are asked for."""
+    code_version: str = ""
+    """Of the application's code that its child runs, as far as it is known."""
     forked_at: float = 0.0
     ready_at: float = 0.0
     failures: int = 0
@@ -148,6 +150,8 @@ class Exit:
     """Peak memory in bytes."""
     user: float = 0.0
     system: float = 0.0
+    oom: bool = False
+    """The kernel killed it for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)

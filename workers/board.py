@@ -3,11 +3,13 @@
 It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), the
 last lines of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
 Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice, with sequence and checksum, and a torn copy is not
-believed. Each region has one writer: the child, but for the order, which the parent writes. No policy stands here.
+believed. Each region has one writer: the child, but for the order, which the parent writes. Stacks stand last, and the memory cannot grow:
+they are written in signal handlers, of any length, and must run over nothing else. No policy stands here.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -81,7 +83,9 @@ _SEQUENCE = struct.Struct("<Q")
 
 _WORDS: Final = 32
 _LOG: Final = 64 * 1024
-_TRACE: Final = 32 * 1024
+_TRACE: Final = 128 * 1024
+_STACKS: Final = 256 * 1024
+_PAGE: Final = 4096
 _PROGRESS: Final = 2048
 _LEDGER: Final = 128 * 1024
 OUTPUT: Final = 64 * 1024
@@ -93,12 +97,13 @@ _AT_ORDER: Final = _AT_NOW + Cell.size(128)
 _AT_PROGRESS: Final = _AT_ORDER + Cell.size(64)
 _AT_TALLY: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
 _AT_LOG: Final = _AT_TALLY + Tally.SIZE
-_AT_TRACE: Final = _AT_LOG + _LOG
-_AT_LEDGER: Final = _AT_TRACE + _TRACE
+_AT_LEDGER: Final = _AT_LOG + _LOG
 _AT_COMPANY: Final = _AT_LEDGER + _LEDGER
 _MATES: Final = _COMPANY.size + 500 * _MATE.size
 _AT_OUTPUT: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
-_SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
+_AT_TRACE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + _PAGE - 1) // _PAGE * _PAGE
+_AT_STACKS: Final = _AT_TRACE + _TRACE
+_SIZE: Final = _AT_STACKS + _STACKS
 
 (
     _IDLE,
@@ -117,16 +122,19 @@ _SIZE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + 4095) // 4096 * 4096
     _TAKEN,
     _DRAINING,
     _READING,
-) = range(16)
+    _WATCHED,
+) = range(17)
 
 
 class Board:
     """One slot's board, made by the parent before any fork; its children inherit the memory."""
 
     def __init__(self, name: str) -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, _SIZE)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         self._open()
+        self.open_stacks()
 
     def _open(self) -> None:
         self._memory = mmap.mmap(self.fd, _SIZE)
@@ -246,8 +254,9 @@ class Board:
         barrier()
 
     def open_trace(self) -> int:
-        """Called in the child at boot: clear the place for stacks, and return a file number that writes there."""
-        self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
+        """Called in the child at boot: clear the place for the stacks of a crash, and return a file number that writes there."""
+        if self._view[_AT_TRACE]:  # or nothing is there, and its memory is better left untouched
+            self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_WRONLY | os.O_CLOEXEC)
         os.lseek(fd, _AT_TRACE, os.SEEK_SET)
         return fd
@@ -270,6 +279,7 @@ class Board:
         self._progress.write(b"")
         self._progress.restart()
         self._company.restart()
+        self.open_stacks()
 
     # -- written by the parent --------------------------------------------------------------------------------------
 
@@ -298,6 +308,19 @@ class Board:
     def hand_output(self, total: int, tail: bytes) -> None:
         """Called in the parent: so much of the child's output was drained by now, and this is the end of it."""
         self._output.write(_SEQUENCE.pack(total) + tail[-OUTPUT:])
+
+    def open_stacks(self) -> None:
+        """Called in the parent, before SIGUSR1: the stacks that the child writes then begin at the beginning of their place.
+
+        The child writes to the file number that it has inherited, so both have one position in the file: here it is moved, and read.
+        """
+        os.lseek(self.fd, _AT_STACKS, os.SEEK_SET)
+
+    # -- written by whoever looks on --------------------------------------------------------------------------------
+
+    def watch(self, until: float) -> None:
+        """Somebody looks at what the job here prints: until then, in monotonic seconds, the parent hands on what little there is, too."""
+        self._words[_WATCHED] = int(until * 1000)
 
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
@@ -419,10 +442,25 @@ class Board:
         return self._output.newest()
 
     @property
+    def watched(self) -> float:
+        """Until when somebody looks at what is printed here, in monotonic seconds."""
+        return self._words[_WATCHED] / 1000
+
+    @property
     def output_taken(self) -> int:
         """How much of it belongs to jobs that are through."""
         return int(self._words[_TAKEN])
 
+    def stacks(self) -> bytes:
+        """Return what was written of the stacks that were last asked for, so far: in the parent, which shares the position in the file."""
+        end = os.lseek(self.fd, 0, os.SEEK_CUR)
+        return bytes(self._view[_AT_STACKS:end])
+
     def trace(self) -> str:
-        """Return the stacks that were written here, by a fatal signal or on request."""
-        return bytes(self._view[_AT_TRACE : _AT_TRACE + _TRACE]).rstrip(b"\0").decode(errors="replace")
+        """Return the stacks of a crash, or nothing."""
+        found = b""
+        for at in range(_AT_TRACE, _AT_STACKS, _PAGE):  # no further than something is: reading would take memory for the rest
+            found += bytes(self._view[at : at + _PAGE])
+            if found.endswith(b"\0"):
+                break
+        return found.rstrip(b"\0").decode(errors="replace")

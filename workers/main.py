@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 EXIT_BROKEN: Final = 70
 """An error of our own that nobody expected."""
+_DEADLY: Final = (signal.SIGXCPU, signal.SIGSYS)
+"""Signals of the kernel that end a process, of which faulthandler by itself writes nothing: too much processor time, a forbidden call."""
 
 _log = logging.getLogger("jobherd.child")
 
@@ -133,7 +135,10 @@ def _enable_traces(seat: Seat) -> None:
     trace = seat.board.open_trace()  # stays open: a stack is written by a signal handler in the worst of moments
     faulthandler.disable()
     faulthandler.enable(file=trace, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, file=trace, all_threads=True)
+    for number in _DEADLY:
+        faulthandler.register(number, file=trace, all_threads=True, chain=True)
+    # The number that the parent opened and not another: it moves the position that both have in the file, and reads how far we are.
+    faulthandler.register(signal.SIGUSR1, file=seat.board.fd, all_threads=True)
 
 
 def _close_standard_input() -> None:

@@ -29,6 +29,8 @@ class ChildSettings:
     """Further folders, files or dotted modules, of which only hooks are taken."""
     app_dir: Path = field(default_factory=Path)
     """Put first on the import path of children."""
+    code_version: str = ""
+    """What post-mortems call the version of the application's code; empty: the commit of `app_dir`."""
     queues: tuple[str, ...] = ()
     """The queues to serve, or prefixes of them (`batch*`), the most urgent first; none: all, the most urgent job first."""
     limits: tuple[tuple[str, int], ...] = ()

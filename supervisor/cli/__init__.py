@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from supervisor.cli.command import Command
 
-FAMILIES = ("run", "enqueue", "jobs", "control", "purge", "queues", "fleet", "status", "top", "migrate", "why", "check", "doctor", "bench")
+FAMILIES = (
+    "run", "enqueue", "jobs", "control", "purge", "queues", "fleet", "status", "top", "migrate", "why", "inside", "check", "doctor", "bench",
+)  # fmt: skip
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out; a module that exists is loaded."""
 

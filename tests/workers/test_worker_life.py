@@ -222,7 +222,8 @@ def test_sigusr1_writes_the_stack_to_the_board(bench: Bench, gate: Gate):
     os.kill(child.pid, signal.SIGUSR1)
     arrival.open()
     assert child.dismiss() == EXIT_LEFT
-    assert "in at_gate" in child.board.trace()
+    assert b"in at_gate" in child.board.stacks()
+    assert child.board.trace() == "", "that of a crash has a place of its own"
 
 
 def test_the_board_says_what_runs(bench: Bench, gate: Gate):

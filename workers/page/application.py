@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 import sql
-from workers.page import audit, bulk, fleet, job, jobs, kinds, live, login, overview, queues, search
+from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
 from workers.page.guard import Guard, Refused, Rules
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Scope
 
+    from workers.board import Board
     from workers.page.guard import Actor, Authorize
 
 __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, fleet, queues, kinds, audit, search, login, live)
+PAGES: Final = (overview, jobs, job, inside, fleet, queues, kinds, audit, search, login, live)
 """The modules of pages. Each has `routes`; one that is live has `topics`."""
 
 
@@ -50,6 +51,7 @@ def application(
     operate_tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
     read_only: bool = False,
+    boards: Sequence[Board] = (),
 ) -> Starlette:
     """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
 
@@ -59,6 +61,7 @@ def application(
     view_tokens, operate_tokens: secrets of 16 to 200 characters, each perhaps with a name before it (`alice=...`).
     hosts: the names by which the page is reached, beside those of the machine itself. With tokens and no hosts every name will do.
     read_only: nothing can be changed, whatever the role.
+    boards: those of the supervisor on this machine, to show what its jobs log while they run; default none.
 
     Without `authorize` and tokens it answers requests from this machine alone. Raises ValueError for a token that is too short.
 
@@ -84,8 +87,10 @@ def application(
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.redactions = Redactions()
+    app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
-    app.state.hub = live.Hub(app, app.state.database, [topic for module in PAGES for topic in getattr(module, "topics", ())])
+    topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
+    app.state.hub = live.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
     return app
 
 

@@ -1,0 +1,34 @@
+"""Which version of the application's code a child runs: what the settings say, else the commit that its folder's git repository is at.
+
+Read from the files of the repository at each fork, for the parent starts no program and the code on disk may change between two of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def revision(folder: Path) -> str:
+    """Return the commit that is checked out in the repository around a folder, in twelve digits, or nothing."""
+    with suppress(OSError, ValueError):
+        place = next((each / ".git" for each in (folder.absolute(), *folder.absolute().parents) if (each / ".git").exists()), folder)
+        if place.is_file():  # a worktree or a submodule
+            place = (place.parent / place.read_text(encoding="utf-8").partition("gitdir:")[2].strip()).resolve()
+        head = place.joinpath("HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref:"):
+            return head[:12]
+        name = head.partition(":")[2].strip()
+        common = place
+        if (place / "commondir").exists():
+            common = (place / (place / "commondir").read_text(encoding="utf-8").strip()).resolve()
+        for where in (place, common):
+            if (where / name).is_file():
+                return (where / name).read_text(encoding="utf-8").strip()[:12]
+        for line in (common / "packed-refs").read_text(encoding="utf-8").splitlines():
+            if line.endswith(f" {name}"):
+                return line[:12]
+    return ""

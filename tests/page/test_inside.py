@@ -1,0 +1,109 @@
+"""Asking a running job where it is, from its page: the order that goes out, and how each answer is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import psycopg
+import pytest
+
+from tests.page.support import W01, Page
+from workers import flame
+from workers.stacks import MAIN, Frame
+
+MADE_UP = """
+WITH s AS (INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)
+           VALUES ('web1', 'm', 1, 1, '0', clock_timestamp() + interval '1 h') RETURNING id),
+     c AS (INSERT INTO jobherd.children (supervisor, incarnation, slot, kind, pid, pid_started, backend_started)
+           SELECT id, 1, 0, 'worker', 2, 2, now() FROM s RETURNING id),
+     j AS (DELETE FROM jobherd.ready r WHERE id = %s RETURNING r.queue, r AS whole)
+INSERT INTO jobherd.running (child, token, queue, jobs) SELECT c.id, 9, j.queue, ARRAY[j.whole] FROM c, j
+"""
+
+
+@pytest.fixture
+def running(database: str):
+    """A session, and a job that runs under a supervisor that is a row and nothing more."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        job = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
+        conn.execute(MADE_UP, (job,))
+        yield conn, job
+
+
+def ask(page: Page, job: int, what: str) -> str:
+    answer = page.act(f"/jobs/{job}/inside/action", do=what)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def reply(conn, document, error=None):
+    conn.execute(
+        "UPDATE jobherd.orders SET done_at = now(), answer = %s::jsonb, error = %s",
+        (None if document is None else json.dumps(document), error),
+    )
+
+
+ABOUT = {"token": 9, "kind": "image:resize", "host": "web1", "worker": 0, "pid": 4711, "runs_for": 12.0}
+
+
+def test_a_stack_is_asked_for_waited_for_and_shown_with_nothing_obeyed(page: Page, running):
+    conn, job = running
+    place = ask(page, job, "stack")
+    name, arguments = conn.execute("SELECT name, arguments FROM jobherd.orders").fetchone()
+    assert (name, arguments["job"], set(arguments)) == ("stack", job, {"job", "child"})
+    waiting = page.get(place)
+    assert (waiting.status_code, waiting.headers["refresh"]) == (200, "2")
+    assert 'data-live="inside:' in waiting.text
+    frames = [[text, f"/srv/{text}.py", 41] for text in W01]
+    task = {"tid": 4711, "name": W01[0], "state": "waits", "processor": 11.0, "waits_in": "hrtimer_nanosleep"}
+    reply(
+        conn,
+        {**ABOUT, "job": job, "took": 0.01, "tasks": [task], "threads": [{"name": MAIN, "current": True, "cut": True, "frames": frames}]},
+    )
+    shown = page.get(place)
+    assert shown.status_code == 200
+    assert "refresh" not in shown.headers
+    assert "hrtimer_nanosleep" in shown.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
+    assert "<script>alert" not in shown.text
+    reply(conn, {**ABOUT, "job": job, "threads": [], "tasks": [task], "silent": "process 4711 does not say where it is: it is stopped"})
+    assert "it is stopped" in page.get(place).text
+
+
+def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
+    conn, job = running
+    place = ask(page, job, "profile")
+    counts = {(MAIN, (Frame("send", "/srv/mail.py", 7), Frame("<b>", "/srv/a.py", 3))): 30, (MAIN, (Frame("send", "/srv/mail.py", 7),)): 10}
+    profile = {"rate": 50, "seconds": 0.8, "samples": 40, "missed": 2, "processor": 0.5, "ended": f"job {job} ended"}
+    reply(conn, {**ABOUT, "job": job, **profile, **flame.document(counts, 10_000)})
+    shown = page.get(place).text
+    svg = re.search(r"<svg class=\"flame\".*?</svg>", shown, re.DOTALL)[0]
+    assert len(ET.fromstring(svg).findall("g")) == 4
+    assert "style=" not in svg, "the page's policy allows no style in attributes"
+    assert "75 %" in shown
+    assert "2 could not be taken" in shown
+    assert f"it ended early: job {job} ended" in shown
+    saved = page.get(f"{place}/profile.svg")
+    assert saved.headers["content-type"] == "image/svg+xml"
+    assert saved.headers["content-disposition"] == f'attachment; filename="profile-{job}.svg"'
+    ET.fromstring(saved.text)
+
+
+def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_shown(page: Page, running):
+    conn, job = running
+    place = ask(page, job, "stack")
+    reply(conn, None, "job 7 has not started")
+    assert "job 7 has not started" in page.get(place).text
+    order = place.rpartition("/")[2]
+    assert page.get(f"/jobs/{job + 1}/inside/{order}").status_code == 404
+    assert page.get(f"/jobs/{job}/inside/{'9' * 30}").status_code == 404
+    assert page.get(f"{place}/profile.svg").status_code == 404
+    assert page.act(f"/jobs/{job}/inside/action", do="kill").status_code == 400
+    assert page.act("/jobs/999999/inside/action", do="stack").status_code == 404
+    waits = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
+    assert f"Job {waits} does not run: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
+    conn.execute("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
+    assert "lease has lapsed" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
+    assert conn.execute("SELECT count(*) FROM jobherd.orders").fetchone()[0] == 1

@@ -1,0 +1,31 @@
+"""Which commit the code is at, read from a repository's files."""
+
+from __future__ import annotations
+
+import subprocess
+
+from supervisor.revision import revision
+
+GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=trunk")
+
+
+def git(folder, *words):
+    return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_it_is_what_git_says_loose_packed_detached_and_in_a_worktree(tmp_path):
+    main = tmp_path / "main"
+    (main / "app").mkdir(parents=True)
+    assert revision(main) == "", "no repository"
+    git(main, "init")
+    assert revision(main) == "", "no commit"
+    git(main, "commit", "--allow-empty", "-m", "one")
+    one = git(main, "rev-parse", "HEAD")[:12]
+    assert (revision(main), revision(main / "app")) == (one, one)
+    git(main, "worktree", "add", "-b", "side", str(tmp_path / "side"))
+    assert revision(tmp_path / "side") == one
+    git(main, "pack-refs", "--all")
+    assert (revision(main), revision(tmp_path / "side")) == (one, one)
+    git(main, "commit", "--allow-empty", "-m", "two")
+    git(main, "checkout", "--detach")
+    assert revision(main) == git(main, "rev-parse", "HEAD")[:12] != one

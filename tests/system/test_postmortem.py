@@ -1,0 +1,156 @@
+"""What is kept of deaths as they really are: the kernel's limits, a full stack, a job that does not stop, memory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+
+DYING = """
+import ctypes, os, resource, sys, time
+from handlers import handler
+from tests.support.gate import at_gate
+
+COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+libc = ctypes.CDLL(None)
+
+@handler("p:overflow", max_attempts=1)
+def overflow():
+    sys.setrecursionlimit(1_000_000)
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    again()
+
+def again(*_):
+    libc.qsort((ctypes.c_int * 2)(2, 1), 2, 4, COMPARE(again))
+    return 0
+
+@handler("p:processor", max_attempts=1)
+def processor():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1, resource.RLIM_INFINITY))
+    while True:
+        pass
+
+@handler("p:address-space", max_attempts=1)
+def address_space():
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))
+    try:
+        return len(bytearray(1 << 30))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+@handler("p:exit", max_attempts=1)
+def leaves():
+    print("nobody calls me twice")
+    os._exit(3)
+
+@handler("p:stubborn", timeout=0.2, max_attempts=1)
+def stubborn():
+    while True:
+        try:
+            libc.usleep(10_000_000)
+        except BaseException:
+            pass
+
+@handler("p:eats", max_attempts=1)
+def eats():
+    at_gate("hungry")
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)))
+"""
+
+
+def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(stage: Stage):
+    place = stage.write("dying.py", DYING)
+    stage.run_fleet(workers=2, handlers=place, grace="0.3s", code_version="v7")
+    jobs = {name: stage.enqueue(f"p:{name}") for name in ("overflow", "processor", "address-space", "exit", "stubborn")}
+    rows = {name: stage.wait_state(job, "failed") for name, job in jobs.items()}
+    reports = {name: row["history"][-1].get("post_mortem") for name, row in rows.items()}
+
+    report = reports["overflow"]
+    assert report["signal"] == "SIGSEGV"
+    assert "its stack was full, again called itself without end" in rows["overflow"]["error"]
+    assert f"in again at {place}/dying.py:" in rows["overflow"]["error"]
+    assert report["code_version"] == "v7"
+    assert 0 <= report["lease_age"] < 15
+
+    assert reports["processor"]["signal"] == "SIGXCPU"
+    assert "RLIMIT_CPU) at" in rows["processor"]["error"]
+    assert f"in processor at {place}/dying.py:" in rows["processor"]["error"], "faulthandler was told to write for this signal too"
+    assert reports["processor"]["cpu_user"] + reports["processor"]["cpu_system"] > 0.5, "of the second that it may"
+
+    assert reports["address-space"] is None, "its process lives"
+    assert rows["address-space"]["crashes"] == 0
+    assert "MemoryError" in f"{rows['address-space']['error_code']} {rows['address-space']['error']}"
+
+    assert (reports["exit"]["exit_code"], reports["exit"]["cause"]) == (3, "exit")
+
+    assert (rows["stubborn"]["error_code"], reports["stubborn"]["signal"]) == ("JOB_TIMEOUT", "SIGKILL")
+    assert f"It stood in stubborn at {place}/dying.py:" in rows["stubborn"]["error"], "asked before it was ended"
+    assert "main thread (most recent call last):" in rows["stubborn"]["history"][-1]["traceback"]
+
+
+def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: Stage, gate: Gate, confined: int):
+    place = stage.write("dying.py", DYING)
+    stage.run_fleet(workers=1, handlers=place)
+    job = stage.enqueue("p:eats")
+    gate.wait_arrival("hungry").open()
+    row = stage.wait_state(job, "failed")
+    report = row["history"][-1]["post_mortem"]
+    assert (report["signal"], report["cause"], report["oom"]) == ("SIGKILL", "oom", True)
+    assert (report["memory"]["limit"], report["memory"]["oom_kills"]) == (confined, 1)
+    assert f"of {confined >> 20} MiB that its control group may take, while it ran p:eats #{job}" in row["error"]
+
+
+LEAST = 320 << 20
+
+
+@pytest.fixture
+def confined():
+    """A control group below our own with little memory, in which this process is until the end of the test, and whoever it starts."""
+    found = _make_group()
+    if found is None:
+        pytest.skip("no control group with a limit of memory can be made here")
+    own, group = found
+    try:
+        yield LEAST
+    finally:
+        for pid in [os.getpid(), *(group / "cgroup.procs").read_text().split()]:
+            with suppress(ProcessLookupError):
+                (own / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def _make_group() -> tuple[Path, Path] | None:
+    """Return our own group and one below it that we are in now."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        own = Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup") / path.lstrip("/")
+        group = own / f"jobherd-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / ("memory.limit_in_bytes" if controllers else "memory.max")).write_text(str(LEAST))
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            group.rmdir()
+        else:
+            return own, group
+    return None

@@ -201,11 +201,12 @@ def test_a_form_without_its_token_is_refused():
 
 
 def test_a_token_is_of_one_browser():
-    page, other = open_page(), open_page()
-    stolen = page.csrf("/look")
-    other.get("/look")
+    app = made()
+    page, other = Page(app), Page(app)
+    stolen, own = page.csrf("/look"), other.csrf("/look")
     assert other.cookies[VISIT] != page.cookies[VISIT]
     assert other.post("/change", data={"csrf": stolen}).status_code == 403
+    assert other.post("/change", data={"csrf": own}, follow_redirects=False).status_code == 303
 
 
 @pytest.mark.parametrize(

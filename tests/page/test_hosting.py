@@ -68,6 +68,11 @@ def test_a_request_that_comes_in_pieces_is_put_together(web):
     assert b"This form is older" in answer
 
 
+def test_nobody_is_believed_to_come_from_elsewhere(web):
+    """Whoever may claim another address could as well claim to be on this machine."""
+    assert web.ask("/login", **{"X-Forwarded-For": "10.0.0.1"})[0] == 303
+
+
 def test_what_names_itself_otherwise_is_refused(web):
     assert web.ask("/login", Host="evil.example")[0] == 403
 

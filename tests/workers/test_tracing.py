@@ -162,8 +162,7 @@ def test_nothing_imports_opentelemetry_by_itself(what):
 def test_the_api_alone_makes_no_spans():
     run(
         "from opentelemetry import trace\n"
-        "from handlers._hooks import Child, Hooks
-from handlers._tracing import tracer\n"
+        "from handlers._tracing import tracer\n"
         "assert tracer() is None\n"
         "from tests.workers.traced import set_up\n"
         "set_up()\n"

@@ -38,6 +38,17 @@ def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeyp
     assert "acme" in text
 
 
+def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, monkeypatch):
+    monkeypatch.setattr(queues, "QUEUES", 2)
+    send(
+        database,
+        "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', 'q' || n, 'delay', 600 + n)) FROM generate_series(1, 5) AS n",
+    )
+    text = page.get("/queues").text
+    assert "q1</a></th>" in text
+    assert ">3<" in text.partition(f">{queues.OTHERS}</th>")[2].partition("</tr>")[0].replace("\n", "")
+
+
 def noted(dsn):
     return send(dsn, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
 

@@ -305,6 +305,10 @@ BEGIN
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
             END IF;
+            IF cardinality(aside) > 0 AND cardinality(taken) = 0 THEN
+                single := NULL;
+                EXIT;  -- what is parked may come before it: choose anew
+            END IF;
             taken := taken || job.id;
             job.attempts := job.attempts + 1;
             batch := batch || job;

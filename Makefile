@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points machines model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -80,6 +80,10 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 
 points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
 	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)
+
+machines: $(VENV)/.ready  ## the parent's policies under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
+	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.machines --queue --moves 10000 $(if $(SEED),--seed $(SEED))
 
 model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)

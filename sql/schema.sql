@@ -305,6 +305,10 @@ BEGIN
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
             END IF;
+            IF cardinality(aside) > 0 AND cardinality(taken) = 0 THEN
+                single := NULL;
+                EXIT;  -- what is parked may come before it: choose anew
+            END IF;
             taken := taken || job.id;
             job.attempts := job.attempts + 1;
             batch := batch || job;
@@ -343,6 +347,139 @@ BEGIN
     END IF;
     IF token IS NOT NULL OR queue IS NOT NULL THEN
         RETURN NEXT;
+    END IF;
+END $$;
+
+CREATE FUNCTION jobherd.count_ended(from_at timestamp with time zone, to_at timestamp with time zone, seen pg_snapshot, until pg_snapshot, among bigint[], early timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+DECLARE
+    seen_age   CONSTANT integer   := age(pg_snapshot_xmax(seen)::xid);  -- what is as old or younger was not seen
+    seen_open  CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(seen) AS x);
+    until_age  CONSTANT integer   := age(pg_snapshot_xmax(until)::xid);
+    until_open CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(until) AS x);
+    counted    bigint;
+BEGIN
+    WITH ended AS (
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin) AS age
+          FROM jobherd.history h
+         WHERE h.finished_at >= from_at AND h.finished_at < to_at
+         UNION ALL
+        SELECT h.kind, h.state, h.error_code, h.started_at, h.run_at, h.finished_at, h.usage, h.id, age(h.xmin)
+          FROM jobherd.history h
+         WHERE h.id = ANY (among) AND h.finished_at < early
+    ), timed AS (
+        SELECT date_bin('1 minute', e.finished_at, '2000-01-01 00:00:00+00') AS at, e.kind, e.state, e.error_code, e.finished_at, e.id, e.usage,
+               date_part('epoch', e.finished_at - e.started_at) AS ran,
+               CASE WHEN e.started_at > e.run_at THEN date_part('epoch', e.started_at - e.run_at) WHEN e.started_at IS NOT NULL THEN 0 END AS waited
+          FROM ended e
+         WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age AND e.age <> ALL (until_open)
+        OFFSET 0  -- or each duration is reckoned again wherever it is used
+    ), summed AS MATERIALIZED (
+        SELECT t.at, t.kind, t.state, t.error_code, jobherd.rollup_bucket(t.ran) AS ran_bucket, jobherd.rollup_bucket(t.waited) AS waited_bucket,
+               count(*) AS jobs, count(t.ran) AS started, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
+               coalesce(sum(CASE WHEN t.usage IS NOT NULL
+                                 THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0) + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
+                                 WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
+               max(CASE WHEN t.usage IS NOT NULL THEN (t.usage ->> 'max_rss')::bigint END) AS memory,
+               max(t.finished_at) AS last_at, max(t.id) AS last_job
+          FROM timed t
+         GROUP BY t.at, t.kind, t.state, t.error_code, ran_bucket, waited_bucket
+    ), slices AS (
+        INSERT INTO jobherd.rollup AS r (at, kind, step, completed, failed, cancelled, expired, started, ran, waited, cpu, memory)
+        SELECT s.at, s.kind, 60,
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
+               coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
+               sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
+          FROM summed s
+         GROUP BY s.at, s.kind
+         ORDER BY s.at, s.kind
+        ON CONFLICT (at, kind, step) DO UPDATE
+           SET completed = r.completed + excluded.completed, failed = r.failed + excluded.failed, cancelled = r.cancelled + excluded.cancelled,
+               expired = r.expired + excluded.expired, started = r.started + excluded.started, ran = r.ran + excluded.ran,
+               waited = r.waited + excluded.waited, cpu = r.cpu + excluded.cpu, memory = greatest(r.memory, excluded.memory)
+    ), times AS (
+        INSERT INTO jobherd.rollup_times AS r (at, kind, step, bucket, ran, waited)
+        SELECT b.at, b.kind, 60, b.bucket, sum(b.ran), sum(b.waited)
+          FROM (SELECT s.at, s.kind, s.ran_bucket AS bucket, s.jobs AS ran, 0 AS waited FROM summed s
+                UNION ALL
+                SELECT s.at, s.kind, s.waited_bucket, 0, s.jobs FROM summed s) AS b
+         WHERE b.bucket IS NOT NULL
+         GROUP BY b.at, b.kind, b.bucket
+         ORDER BY b.at, b.kind, b.bucket
+        ON CONFLICT (at, kind, step, bucket) DO UPDATE SET ran = r.ran + excluded.ran, waited = r.waited + excluded.waited
+    ), failures AS (
+        INSERT INTO jobherd.rollup_failures AS r (at, kind, step, state, code, jobs, last_at, last_job)
+        SELECT s.at, s.kind, 60, s.state, coalesce(s.error_code, ''), sum(s.jobs), max(s.last_at), max(s.last_job)
+          FROM summed s
+         WHERE s.state <> 'completed'
+         GROUP BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+         ORDER BY s.at, s.kind, s.state, coalesce(s.error_code, '')
+        ON CONFLICT (at, kind, step, state, code) DO UPDATE
+           SET jobs = r.jobs + excluded.jobs, last_at = greatest(r.last_at, excluded.last_at), last_job = greatest(r.last_job, excluded.last_job)
+    )
+    SELECT coalesce(sum(s.jobs), 0) INTO counted FROM summed s;
+    RETURN counted;
+END $$;
+
+CREATE FUNCTION jobherd.count_past(span interval, lag interval, OUT jobs bigint, OUT behind boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    last  jobherd.rollup_mark;
+    this  jobherd.rollup_mark;
+    gap   jobherd.rollup_gaps;
+    early timestamptz;
+    since timestamptz;
+    moved boolean := false;
+BEGIN
+    jobs := 0;
+    behind := false;
+    IF NOT pg_try_advisory_xact_lock(hashtext('jobherd.count_past')) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO last FROM jobherd.rollup_mark;
+    this.at := clock_timestamp();
+    -- In one statement, or a claim that ends in between would be in neither.
+    SELECT pg_current_snapshot(), coalesce(array_agg(j.id), '{}') INTO this.seen, this.pending
+      FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+     WHERE r.claimed_at < this.at - lag;
+    IF last.at IS NULL OR pg_snapshot_xmax(last.seen) > pg_snapshot_xmax(this.seen) THEN
+        -- The first look of all, or the mark came with a dump from another server, whose transactions have other numbers.
+        UPDATE jobherd.rollup_gaps SET seen = NULL, until = this.seen;
+        INSERT INTO jobherd.rollup_gaps (from_at, to_at, until)
+        SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen WHERE EXISTS (SELECT FROM jobherd.history);
+        moved := true;
+    ELSE
+        early := last.at - lag;
+        since := greatest(early, this.at - span);
+        IF early < since AND EXISTS (SELECT FROM jobherd.history h WHERE h.finished_at >= early AND h.finished_at < since) THEN
+            INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
+            moved := true;
+        END IF;
+        jobs := jobherd.count_ended(since, 'infinity', last.seen, this.seen,
+                                    ARRAY(SELECT unnest(last.pending) EXCEPT SELECT unnest(this.pending)), early);
+    END IF;
+    -- Where nothing has ended nothing is written; only a mark that gets old is moved, or the next look would have to go far back.
+    IF moved OR jobs > 0 OR last.at < this.at - interval '10 minutes' THEN
+        INSERT INTO jobherd.rollup_mark (at, seen, pending) VALUES (this.at, this.seen, this.pending)
+        ON CONFLICT (one) DO UPDATE SET at = excluded.at, seen = excluded.seen, pending = excluded.pending;
+    END IF;
+    SELECT * INTO gap FROM jobherd.rollup_gaps ORDER BY to_at DESC LIMIT 1;
+    IF FOUND THEN
+        since := greatest(gap.from_at, gap.to_at - span);
+        jobs := jobs + jobherd.count_ended(since, gap.to_at, gap.seen, gap.until, '{}', NULL);
+        IF since > gap.from_at THEN
+            UPDATE jobherd.rollup_gaps SET to_at = since WHERE id = gap.id;
+        ELSE
+            DELETE FROM jobherd.rollup_gaps WHERE id = gap.id;
+        END IF;
+        behind := EXISTS (SELECT FROM jobherd.rollup_gaps);
     END IF;
 END $$;
 
@@ -1052,6 +1189,18 @@ BEGIN
     RETURN found_one;
 END $$;
 
+CREATE FUNCTION jobherd.rollup_bucket(seconds double precision) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT ceil(ln(CASE WHEN seconds > 0.00001 THEN seconds WHEN seconds IS NOT NULL THEN 0.00001 END / 0.00001) * 5.770780163555854)::smallint
+$$;
+
+CREATE FUNCTION jobherd.rollup_quantile(share double precision, bucket smallint, jobs double precision, upto double precision, total double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT CASE WHEN upto >= share * total THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
+$$;
+
 CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -1636,6 +1785,69 @@ CREATE TABLE jobherd.parked (
 INHERITS (jobherd.ready)
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
+CREATE TABLE jobherd.rollup (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    completed bigint NOT NULL,
+    failed bigint NOT NULL,
+    cancelled bigint NOT NULL,
+    expired bigint NOT NULL,
+    started bigint NOT NULL,
+    ran double precision NOT NULL,
+    waited double precision NOT NULL,
+    cpu double precision NOT NULL,
+    memory bigint
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
+CREATE TABLE jobherd.rollup_failures (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    state text NOT NULL COLLATE pg_catalog."C",
+    code text NOT NULL COLLATE pg_catalog."C",
+    jobs bigint NOT NULL,
+    last_at timestamp with time zone NOT NULL,
+    last_job bigint NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
+CREATE TABLE jobherd.rollup_gaps (
+    id bigint NOT NULL,
+    from_at timestamp with time zone NOT NULL,
+    to_at timestamp with time zone NOT NULL,
+    seen pg_snapshot,
+    until pg_snapshot NOT NULL
+);
+
+ALTER TABLE jobherd.rollup_gaps ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.rollup_gaps_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE jobherd.rollup_mark (
+    one boolean DEFAULT true NOT NULL,
+    at timestamp with time zone NOT NULL,
+    seen pg_snapshot NOT NULL,
+    pending bigint[] NOT NULL,
+    CONSTRAINT rollup_mark_one_check CHECK (one)
+);
+
+CREATE TABLE jobherd.rollup_times (
+    at timestamp with time zone NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    step integer NOT NULL,
+    bucket smallint NOT NULL,
+    ran bigint NOT NULL,
+    waited bigint NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='500');
+
 ALTER TABLE jobherd.supervisors ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME jobherd.supervisors_id_seq
     START WITH 1
@@ -1765,6 +1977,21 @@ ALTER TABLE ONLY jobherd.orders
 
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
+
+ALTER TABLE ONLY jobherd.rollup_failures
+    ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
+
+ALTER TABLE ONLY jobherd.rollup_gaps
+    ADD CONSTRAINT rollup_gaps_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.rollup_mark
+    ADD CONSTRAINT rollup_mark_pkey PRIMARY KEY (one);
+
+ALTER TABLE ONLY jobherd.rollup
+    ADD CONSTRAINT rollup_pkey PRIMARY KEY (at, kind, step);
+
+ALTER TABLE ONLY jobherd.rollup_times
+    ADD CONSTRAINT rollup_times_pkey PRIMARY KEY (at, kind, step, bucket);
 
 ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);

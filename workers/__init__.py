@@ -9,7 +9,7 @@ Every child begins in `main.py`, with what its `seat.py` holds. How to read it:
   transaction. `alarm.py` is the timer and the signals that interrupt it, `hooks.py` what is called around it, `tracing.py` its span, `output.py` what it prints and logs,
   `tidiness.py` what it may leave behind. `stacks.py` reads what the interpreter writes of where it stands, `flame.py` draws many of these.
 * `tables.py` with `table_session.py` is a worker's way to a table that the application owns; `resetter.py`, another kind of child, looks after these.
-* `keeper.py` with `clearing.py` does what must be done in time, `web/` answers HTTP, and serves `page/`, what people look at. `logs.py` is how every process of ours speaks.
+* `keeper.py` with `clearing.py` and `rollup.py` does what must be done in time, `web/` answers HTTP, and serves `page/`, what people look at. `logs.py` is how every process of ours speaks.
 
 What passes between parent and child is on a few screens: `link.py` (the pipes), `board.py` (what a slot's child says, with `tally.py`, what
 it has counted), `notice.py` (what the parent says to all), made of `cell.py`. A job's payload and its result never pass there: the child reads and writes them in the

@@ -1,7 +1,8 @@
 """The keeper: what must be done in time, but not by the parent, who must never wait for the database.
 
 It makes due jobs ready, opens gates whose time has come, gives back running jobs that nobody holds, keeps the partitions of the past,
-clears dead rows away, forgets old orders and notes of the audit, and copies what running jobs say of their progress from the boards. Its main work has a time to the millisecond, so
+clears dead rows away, forgets old orders and notes of the audit, copies what running jobs say of their progress from the boards, and counts
+what has ended into the rollup. Its main work has a time to the millisecond, so
 nothing that may take long is begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
@@ -26,6 +27,7 @@ from workers.board import Now, Phase
 from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_LEFT, Ready, send
+from workers.rollup import COARSEN, KEEP_DAYS, LAG, STEPS, Looks
 from workers.seat import MARKER
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ _GLANCE: Final = 2.0
 _SELDOM: Final = 10.0
 """Seconds between two such looks when next to nothing does: an idle fleet asks the database for less than three statements a second."""
 _FORGET: Final = 30.0
+_UNCOUNTED: Final = 60.0
+"""What has ended is counted when no job is due soon, or after so many seconds all the same."""
 _LAST: Final = 1.5
 _FOR_EVER: Final = float("inf")
 
@@ -85,7 +89,12 @@ class Keeper:
         self._copy_at = 0.0
         self._forget_at = 0.0
         self._glance_at = 0.0
+        self._parted = False
+        self._count_at = 0.0
+        self._counted = 0.0
+        self._coarsen_at = 0.0
         self._clearing = Clearing()
+        self._looks = Looks()
         self._told: dict[int, tuple[int, int, bytes]] = {}
 
     def live(self) -> None:
@@ -99,7 +108,7 @@ class Keeper:
         send(self._seat.report, Ready(self._session.child, self._session.backend))
         while not self._wake.dismissed:
             self._do_what_is_due()
-            at = min(self._due_at, self._gates_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at)
+            at = min(self._due_at, self._gates_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at, self._count_at)
             if self._wake.wait(at - time.monotonic()):
                 self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
         self._session.close()
@@ -126,6 +135,8 @@ class Keeper:
             self._forget_at = now + _FORGET
         if now >= self._glance_at:
             self._clear_away()
+        if now >= self._count_at:
+            self._count_past()
         quiet = self._due_at - time.monotonic() > _QUIET
         if now >= self._partitions_at and (quiet or now >= self._partitions_at + _OVERDUE):
             self._keep_partitions(now)
@@ -173,6 +184,7 @@ class Keeper:
     def _keep_partitions(self, now: float) -> None:
         self._partitions_at = now + _HOUR
         made = dropped = 0
+        self._parted = False
         try:
             more = _FEW
             while more >= _FEW and not self._wake.dismissed:
@@ -186,10 +198,30 @@ class Keeper:
             self._partitions_at = now + _AGAIN
             _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
             return
+        self._parted = True
         self._session.run("drop_demands")
         self._forget_audit()
         if made or dropped:
             _log.info("made %d partitions, dropped %d", made, dropped)
+
+    def _count_past(self) -> None:
+        """Count what has ended since the last look, unless a due job would be made to wait for it."""
+        looks, begun = self._looks, time.monotonic()
+        if not self._parted:
+            self._count_at = self._partitions_at  # a row that moves to its partition looks new, and would be counted twice
+            return
+        if looks.took > _MOVING and begun + 2 * looks.took > self._due_at and begun < self._counted + looks.pause + _UNCOUNTED:
+            self._count_at = max(begun, self._due_at) + _MOVING
+            return
+        [(_, behind)] = self._session.run("count_past", {"span": looks.span, "lag": LAG})
+        self._counted = time.monotonic()
+        looks.done(took=self._counted - begun, behind=behind)
+        self._count_at = self._counted + looks.pause
+        if self._counted >= self._coarsen_at:
+            self._coarsen_at = self._counted + COARSEN
+            for step, coarser, older in STEPS:
+                self._session.run("coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
+            self._session.run("drop_rollup", {"days": max(KEEP_DAYS, self._seat.settings.keep_failed_max)})
 
     def _forget_audit(self) -> None:
         if keep := self._seat.settings.audit_keep:

@@ -25,7 +25,7 @@ from tests.support.herd import Herd
 if TYPE_CHECKING:
     import socket
 
-PAGES: Final = ("/", "/fleet", "/queues", "/jobs", "/kinds")
+PAGES: Final = ("/", "/fleet", "/queues", "/jobs", "/jobs/1")
 LIMIT: Final = 30.0
 
 

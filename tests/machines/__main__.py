@@ -1,4 +1,7 @@
-"""The parent's policies under very many moves: `python -m tests.machines --moves 1000000 --seed 1`. Exits with 1 for a promise that was broken."""
+"""The machines under very many moves: `python -m tests.machines --moves 1000000 --seed 1`, with `--queue` the one that asks PostgreSQL.
+
+Exits with 1 for a promise that was broken, and prints the fewest moves that still break it.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +10,59 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from tests.machines.herd import NAMES, Move, play
+from tests.machines import herd, queue
+from tests.support.ground import ground
+from tests.support.queue import Queue
+
+if TYPE_CHECKING:
+    from tests.machines.herd import Move
+
+Play = "Callable[[list[Move]], Counter[str]]"
+"""Makes the moves and returns what has happened, each made move as `moves`. Raises AssertionError for a promise that was broken."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--moves", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moves", type=int, default=1_000_000, help="default %(default)s")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--length", type=int, default=400, help="of one supervisor's life, at the most")
+    parser.add_argument("--length", type=int, default=400, help="of one life, at the most; default %(default)s")
+    parser.add_argument("--queue", action="store_true", help="the job's states, instead of the parent's policies")
     given = parser.parse_args()
-    chance, begun = random.Random(given.seed), time.monotonic()
-    made = turns = lives = 0
-    seen: Counter[str] = Counter()
-    while made < given.moves:
-        moves = [(chance.choice(NAMES), chance.randrange(1000)) for _ in range(chance.randrange(1, given.length))]
-        if why := _broken(moves):
-            print(f"seed {given.seed}, life {lives}: {why}")
-            for move in _least(moves):
-                print(f"    {move!r},")
-            return 1
-        world = play(moves)
-        made, turns, lives = made + world.made, turns + world.turns, lives + 1
-        seen += world.seen
-    print(f"seed {given.seed}: {made} moves, {turns} turns, {lives} lives, in {time.monotonic() - begun:.0f} s: every promise held")
+    chance, begun, seen, lives = random.Random(given.seed), time.monotonic(), Counter[str](), 0
+    with ExitStack() as stack:
+        names, play = herd.NAMES, herd.play
+        if given.queue:
+            names, asked = queue.NAMES, stack.enter_context(Queue(stack.enter_context(ground())[1]))
+            play = lambda moves: queue.play(asked, moves)  # noqa: E731
+        while seen["moves"] < given.moves:
+            moves = [(chance.choice(names), chance.randrange(10_000)) for _ in range(chance.randrange(1, given.length))]
+            try:
+                seen += play(moves)
+            except AssertionError as problem:
+                print(f"seed {given.seed}, life {lives}: {problem}\nThe fewest moves that break something:")
+                for move in least(moves, play):
+                    print(f"    {move!r},")
+                return 1
+            lives += 1
+    took = time.monotonic() - begun
+    print(f"seed {given.seed}: {lives} lives in {took:.0f} s, and every promise held")
     print(", ".join(f"{name} {count}" for name, count in sorted(seen.items())))
     return 0
 
 
-def _broken(moves: list[Move]) -> str:
-    try:
-        play(moves)
-    except AssertionError as problem:
-        return str(problem) or "an assertion"
-    return ""
-
-
-def _least(moves: list[Move]) -> list[Move]:
+def least(moves: list[Move], play: Play) -> list[Move]:
     """Leave out what is not needed for it to break."""
     size = len(moves)
     while size:
         at = 0
         while at < len(moves):
             fewer = moves[:at] + moves[at + size :]
-            if _broken(fewer):
+            try:
+                play(fewer)
+            except AssertionError:
                 moves = fewer
             else:
                 at += size

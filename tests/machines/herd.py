@@ -65,6 +65,8 @@ class Child:
     """It is dead, and not reaped."""
     since: float = 0.0
     """When it began what its record says."""
+    cancelled: float | None = None
+    """When somebody asked to cancel the job that it runs."""
 
 
 class World:
@@ -88,7 +90,6 @@ class World:
         self.finished: int | None = None
         self.told_at: float | None = None
         """When the supervisor was first told to leave."""
-        self.made = self.turns = 0
         self.seen: Counter[str] = Counter()
         """What has happened: a promise about what never happens is none."""
         self.move_lease(0)
@@ -101,7 +102,7 @@ class World:
         """One turn of the loop: deaths, looks, the plan, and what it says."""
         if self.finished is not None:
             return
-        self.turns += 1
+        self.seen["turns"] += 1
         for child in list(self.children.values()):
             if child.end is not None:
                 self.reap(child, child.end)
@@ -181,22 +182,21 @@ class World:
         child = self.children[slot.number]
         match action:
             case Nudge():
-                assert slot.state in (State.READY, State.BOOTING)
+                assert slot.state in (State.READY, State.BOOTING), "one on its way out is nudged"
                 child.nudged = True
             case Dismiss():
                 assert child.dismissed is None, "dismissed twice"
                 self.check_dismissal(slot)
                 child.dismissed = self.now
             case Interrupt():
-                assert not child.killed
+                assert not child.killed, "a dead child is told"
             case Kill(_, signum):
                 assert not child.killed, "killed twice"
-                assert slot.ladder is not None
+                assert slot.ladder is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
             case Relieve(_, token):
-                assert slot.state is State.READY
-                assert token == child.record.token or child.record.token == 0 or slot.now.token != child.record.token
+                assert token, "nobody's claim is taken in hand"
 
     def fork(self, slot: Slot) -> None:
         fleet = self.fleet
@@ -210,7 +210,7 @@ class World:
         if self.refusing:
             fleet.fork_failed(slot, now=self.now, jitter=0.0)
             self.rest_until[slot.number] = slot.rest_until
-            assert slot.rest_until > self.now
+            assert slot.rest_until > self.now, "the system refuses processes, and is asked for ever"
             return
         fleet.incarnations += 1
         pid = next(self.pids)
@@ -250,10 +250,10 @@ class World:
     def check(self) -> None:
         """What must hold after each turn, whatever happened."""
         fleet, limits = self.fleet, self.fleet.limits
-        assert {slot.number for slot in fleet.alive()} == self.children.keys()
+        assert {slot.number for slot in fleet.alive()} == self.children.keys(), "the fleet and the world part"
         for child in self.children.values():
             slot = child.slot
-            assert (slot.pid, slot.incarnation) == (child.pid, child.incarnation)
+            assert (slot.pid, slot.incarnation) == (child.pid, child.incarnation), "taken for another one"
             if child.killed:
                 continue
             record = child.record
@@ -261,6 +261,12 @@ class World:
                 # It may have been seen late by a look, but not later than the ladder lasts.
                 end = max(record.deadline + 2 * limits.grace, child.since + LOOK_IDLE)
                 assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
+            if record.runs and child.cancelled is not None:
+                # Should its deadline come just then, the ladder begins anew with that.
+                assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs on though it was cancelled"
+            if fleet.course is Course.DRAINING and slot.kind.works:
+                late = self.now - fleet.course_since - limits.drain_timeout
+                assert late < 4 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} is there {late:g} s after the drain's end"
             if record.runs and child.exclusive and fleet.supervisor:
                 assert self.now < self.lease_deadline, f"{slot.name} runs an exclusive job past the lease"
             if not child.ready and child.dismissed is None and fleet.database_since is not None:
@@ -312,7 +318,7 @@ class World:
         self.claims[number] += 1
         self.started[number] += 1
         child.idle = child.nudged = False
-        child.since = self.now
+        child.since, child.cancelled = self.now, None
         child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
         phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
         deadline = self.now + DEADLINES[n % len(DEADLINES)]
@@ -321,9 +327,9 @@ class World:
     def move_next(self, n: int) -> None:
         """It is through with a job and begins the next one of its claim."""
         child = self.one(n, working=True)
-        if child is not None and child.record.runs:
+        if child is not None and child.record.runs and self.fleet.course is Course.SERVING:
             self.started[child.slot.number] += 1
-            child.since = self.now
+            child.since, child.cancelled = self.now, None
             deadline = self.now + DEADLINES[n // 3 % len(DEADLINES)]
             child.record = child.record._replace(job=child.record.job + 1, started=self.now, deadline=deadline)
 
@@ -331,7 +337,7 @@ class World:
         """It is through with its job and cannot write that yet."""
         child = self.one(n, working=True)
         if child is not None and child.record.runs:
-            child.record, child.since = child.record._replace(phase=Phase.SETTLING), self.now
+            child.record, child.since, child.cancelled = child.record._replace(phase=Phase.SETTLING), self.now, None
 
     def move_idle(self, n: int) -> None:
         """It has nothing more, claims, finds nothing, and sleeps."""
@@ -341,7 +347,7 @@ class World:
         number = child.slot.number
         self.claims[number] += 1
         self.times_idle[number] += 1
-        child.idle, child.nudged, child.since = True, False, self.now
+        child.idle, child.nudged, child.since, child.cancelled = True, False, self.now, None
         child.record = Now(Phase.IDLE, child.incarnation)
         if n % 2:
             self.fleet.heard(child.slot, Idle(), self.now)
@@ -385,6 +391,8 @@ class World:
         if child is not None:
             job = child.record.job if n % 3 else n % 9 + 1
             self.fleet.cancel(incarnation=child.incarnation, token=child.record.token, job=job, now=self.now)
+            if child.record.phase is Phase.RUNNING and job == child.record.job and child.cancelled is None:
+                child.cancelled = self.now
 
     def move_held(self, n: int) -> None:
         child = self.one(n, working=True)
@@ -453,21 +461,21 @@ class World:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "time": 12, "turn": 3, "ready": 8, "start": 8, "next": 3, "settle": 1, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
+    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
     "held": 2, "report": 2, "signal": 3, "leave": 1, "database": 2, "lease": 6, "refuse": 1, "wear": 1,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 assert {name.removeprefix("move_") for name in vars(World) if name.startswith("move_")} == WEIGHTS.keys()
 
 
-def play(moves: list[Move]) -> World:
-    """Make these moves, then end it. Raises AssertionError for a promise that was broken."""
+def play(moves: list[Move]) -> Counter[str]:
+    """Make these moves, then end it, and return what has happened. Raises AssertionError for a promise that was broken."""
     world = World()
     for name, n in moves:
         if world.finished is not None:
             break
-        world.made += 1
+        world.seen["moves"] += 1
         getattr(world, f"move_{name}")(n)
     else:
         world.end()
-    return world
+    return world.seen

@@ -8,6 +8,7 @@ say who is claimed but whether it was allowed, and that nobody who could be clai
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ class Model:
         queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
         queue.connection.execute(queue.text("steer_planner"))
         self.jobs: dict[int, Job] = {}
+        self.seen: Counter[str] = Counter()
+        """What has happened: a promise about what never happens is none."""
         self.past: list[tuple[int, int, list[int]]] = []
         """Claims that are over: child, token, jobs."""
         self.incarnation = 0
@@ -203,6 +206,7 @@ class Model:
             job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
             assert (row["attempts"], row["crashes"]) == (job.attempts, job.crashes)
         child.claims.append(Claim(rows[0]["token"], taken))
+        self.seen["claimed under gates" if gated else "claimed"] += len(taken)
         for (scope, name), most in self.caps.items():
             named = [job for job in taken if (job.queue if scope == "queue" else job.kind) == name]
             assert not named or self.running(scope, name) <= most, "over its cap"
@@ -233,10 +237,13 @@ class Model:
             return
         child, claim = held
         outcome, n = OUTCOMES[n // 7 % len(OUTCOMES)], n // 5
+        self.seen[f"settled {outcome}"] += 1
         jobs = claim.jobs if n % 3 else claim.jobs[: 1 + n // 3 % len(claim.jobs)]
         ran, delay, crashed, keep = (1.0, 1.0, None)[n % 3], (None, 0.0, LATER)[n // 3 % 3], n // 9 % 5 == 0, (30, 0)[n // 11 % 4 == 0]
         ids = [job.id for job in jobs]
         common = {"ran": ran, "ago": 0.0, "delay": delay, "crashed": int(crashed), "keep": keep}
+        if outcome in ("retry", "failed", "poison"):
+            common |= {"code": "OUT_OF_PAPER", "error": "no paper"}
         parameters = self.said(child.id, claim.token, ids, outcome, **common)
         for stranger in (other for other in self.children if other is not child):
             assert self.send("settle_jobs", **parameters | {"child": stranger.id}) == [], "a stranger has settled it"
@@ -274,7 +281,7 @@ class Model:
             return
         child, token, ids = self.past[n % len(self.past)]
         for who in (child, *(other.id for other in self.children)):
-            assert self.send("settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0)) == []
+            assert self.send("settle_jobs", **self.said(who, token, ids, "failed", ran=1.0, ago=0.0, code="LATE", error="late")) == []
             assert self.send("settle_completed", **self.said(who, token, ids, "ok", ran=1.0, ago=0.0, keep=7)) == []
 
     def let_go(self, child: Child, claim: Claim, jobs: list[Job]) -> None:
@@ -290,7 +297,8 @@ class Model:
         return list(self.jobs.values())[n % len(self.jobs)] if self.jobs else None
 
     def move_cancel(self, n: int) -> None:
-        if (job := self.any_job(n)) is None:
+        running = [job for job in self.jobs.values() if job.place == "running"]
+        if (job := running[n // 2 % len(running)] if running and n % 2 else self.any_job(n)) is None:
             return
         answer = self.queue.cancel(job.id)
         if job.place in ("ready", "scheduled"):
@@ -418,8 +426,6 @@ class Model:
 
     def move_reclaim(self, n: int) -> None:
         """A supervisor is dead, and the other one takes over."""
-        if n % 3:
-            return
         dead, living = self.supervisors if n % 2 else self.supervisors[::-1]
         theirs = [child for child in self.children if child.supervisor == dead and child.registered]
         jobs = [job for child in theirs for claim in child.claims for job in claim.jobs]
@@ -456,9 +462,11 @@ WEIGHTS = {
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-def play(queue: Queue, moves: list[Move]) -> None:
-    """Make these moves, and look after each. Raises AssertionError where the queue and the model part."""
+def play(queue: Queue, moves: list[Move]) -> Counter[str]:
+    """Make these moves, look after each, and return what has happened. Raises AssertionError where the queue and the model part."""
     model = Model(queue)
     for name, n in moves:
+        model.seen["moves"] += 1
         getattr(model, f"move_{name}")(n)
         model.check()
+    return model.seen

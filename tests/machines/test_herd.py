@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.machines.herd import NAMES, play
 
-MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 999)), max_size=80)
+MOVES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 999)), min_size=20, max_size=80)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))

@@ -76,6 +76,23 @@ def test_no_more_of_a_kind_than_its_cap_and_what_lies_behind_is_not_held_up(queu
     assert ids(gated(other)) == jobs[2:3], "in their order"
 
 
+def test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head(queue):
+    """Both kinds have a cap of one. What is at the head may not run, what was parked may, and so may one that came later."""
+    for kind in ("slow:one", "slow:two"):
+        queue.run("SELECT jobherd.set_cap(kind => %s, max_running => 1)", kind)
+    first, parked, other = (queue.enqueue(kind) for kind in ("slow:one", "slow:one", "slow:two"))
+    one, two = queue.child(), queue.child()
+    mine = gated(one)
+    assert (ids(mine), ids(gated(two))) == ([first], [other])
+    queue.enqueue("slow:two", priority=-1)
+    later = queue.enqueue("slow:one")
+    settle(one, mine)
+    mine = gated(one)
+    assert ids(mine) == [parked]
+    settle(one, mine)
+    assert ids(gated(one)) == [later]
+
+
 @pytest.mark.promise("C11")
 def test_a_parked_job_keeps_its_place(queue):
     queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")

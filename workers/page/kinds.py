@@ -1,21 +1,96 @@
-"""The kinds of jobs: how long, how dear, how often they fail."""
+"""The kinds of jobs: how long they take, how often they fail, what they cost. All of it from the rollup, none from the jobs themselves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from workers.page.charts import WINDOWS, window_of
+from workers.page.database import database
+from workers.page.live import Topic
+from workers.page.overview import ask_past
 from workers.page.render import page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from workers.page.database import Database, Row
+
+MOST: Final = 300
+"""Kinds that are shown, the dearest first."""
+SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "kind": lambda row: row["kind"],
+    "jobs": lambda row: -row["jobs"],
+    "failed": lambda row: (-(row["failure_rate"] or 0), -row["failed"]),
+    "p50": lambda row: -(row["p50"] or 0),
+    "p95": lambda row: -(row["p95"] or 0),
+    "p99": lambda row: -(row["p99"] or 0),
+    "ran": lambda row: -row["ran"],
+    "cpu": lambda row: -row["cpu"],
+    "memory": lambda row: -(row["memory"] or 0),
+}
+"""By what the table can be sorted, the most of it first."""
+
 
 async def show(request: Request) -> Response:
-    """The page."""
-    return page(request, "kinds.html")
+    """All of them."""
+    window = window_of(request.query_params.get("window"))
+    sort = request.query_params.get("sort", "")
+    sort = sort if sort in SORTS else "cpu"
+    return page(request, "kinds.html", windows=WINDOWS.values(), **await ask(database(request), f"{window.name} {sort}"))
 
 
-routes = (Route("/kinds", show, name="kinds"),)
+async def show_one(request: Request) -> Response:
+    """One of them. 404 if nobody has declared it and nothing of it has ended."""
+    kind = request.path_params["kind"]
+    window = window_of(request.query_params.get("window"))
+    data = database(request)
+    declared = await data.row("page/show_kind", {"kind": kind})
+    past = await ask_past(data, f"{window.name} {kind}")
+    if declared is None and not ended(past["whole"]) and not past["failures"]:
+        weeks = await data.rows("page/sum_chart", {"seconds": WINDOWS["week"].seconds, "point": WINDOWS["week"].seconds, "kind": kind})
+        if not ended(weeks[-1]):
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+    return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
+
+
+async def ask(data: Database, argument: str) -> dict[str, Any]:
+    """Return the kinds of a window, sorted: "day cpu"."""
+    name, _, sort = argument.partition(" ")
+    window = window_of(name)
+    whole, *rows = await data.rows("page/list_kinds", {"seconds": window.seconds, "most": MOST + 1})
+    return {"window": window, "sort": sort, "kinds": weighed(rows, whole, sort), "whole": weighed([whole], whole, "jobs")[0], "most": MOST}
+
+
+def weighed(rows: Sequence[Row], whole: Row, sort: str) -> list[Row]:
+    """Add to each row what follows from its sums and those of all, and sort them.
+
+    Adds jobs (ended), failure_rate (of those that completed or failed), cpu_share, ran_share; None where there is nothing to divide by.
+    """
+    for row in rows:
+        tried = row["completed"] + row["failed"] + row["expired"]
+        row["jobs"] = ended(row)
+        row["failure_rate"] = (row["failed"] + row["expired"]) / tried if tried else None
+        for name in ("cpu", "ran"):
+            row[f"{name}_share"] = row[name] / whole[name] if whole[name] else None
+    key = SORTS.get(sort, SORTS["cpu"])
+    return sorted(rows, key=lambda row: (not row["jobs"], key(row), row["kind"] or ""))
+
+
+def ended(row: Row) -> int:
+    """Return how many jobs have ended, whatever became of them."""
+    return int(row["completed"] + row["failed"] + row["cancelled"] + row["expired"])
+
+
+topics = (Topic("kinds", "kinds/_live.html", ask, every=10.0),)
+
+routes = (
+    Route("/kinds", show, name="kinds"),
+    Route("/kinds/{kind}", show_one, name="kind"),
+)

@@ -1,0 +1,9 @@
+-- Forget what the rollup says of the time before the last %(days)s days. Run by keepers, seldom.
+WITH until AS MATERIALIZED (
+    SELECT clock_timestamp() - make_interval(days => %(days)s::integer) AS at
+), times AS (
+    DELETE FROM jobherd.rollup_times WHERE at < (SELECT at FROM until)
+), failures AS (
+    DELETE FROM jobherd.rollup_failures WHERE at < (SELECT at FROM until)
+)
+DELETE FROM jobherd.rollup WHERE at < (SELECT at FROM until)

@@ -1,0 +1,8 @@
+-- How many jobs become due in each of the next %(hours)s hours (0: the one that begins now, and what is overdue). Reads the next %(most)s by time
+-- and no more; had it to stop there, every row is `capped`.
+WITH next AS MATERIALIZED (
+    SELECT s.run_at FROM jobherd.scheduled s ORDER BY s.run_at, s.id LIMIT %(most)s::bigint
+), hours AS (
+    SELECT greatest(0, floor(extract(epoch FROM run_at - clock_timestamp()) / 3600))::integer AS hour FROM next
+)
+SELECT hour, count(*) AS jobs, (SELECT count(*) FROM next) >= %(most)s::bigint AS capped FROM hours WHERE hour < %(hours)s::integer GROUP BY hour ORDER BY hour

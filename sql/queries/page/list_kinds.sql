@@ -1,0 +1,35 @@
+-- The kinds of which something has ended in the last %(seconds)s seconds, or that are declared, with what they took: from the rollup alone. At
+-- most %(most)s, the dearest first; the row without a kind is of all together.
+WITH span AS MATERIALIZED (
+    SELECT clock_timestamp() - make_interval(secs => %(seconds)s::integer) AS since
+), sums AS (
+    SELECT r.kind, sum(r.completed)::bigint AS completed, sum(r.failed)::bigint AS failed, sum(r.cancelled)::bigint AS cancelled,
+           sum(r.expired)::bigint AS expired, sum(r.started)::bigint AS started, sum(r.ran) AS ran, sum(r.cpu) AS cpu, max(r.memory) AS memory
+      FROM jobherd.rollup r
+     WHERE r.at >= (SELECT since FROM span)
+     GROUP BY GROUPING SETS ((r.kind), ())
+), buckets AS (
+    SELECT t.kind, t.bucket, sum(t.ran)::double precision AS jobs
+      FROM jobherd.rollup_times t
+     WHERE t.at >= (SELECT since FROM span) AND t.ran > 0
+     GROUP BY GROUPING SETS ((t.kind, t.bucket), (t.bucket))
+), ranked AS (
+    SELECT kind, bucket, jobs, sum(jobs) OVER (PARTITION BY kind ORDER BY bucket) AS upto, sum(jobs) OVER (PARTITION BY kind) AS total FROM buckets
+), times AS (
+    SELECT kind, min(jobherd.rollup_quantile(0.5, bucket, jobs, upto, total)) AS p50,
+           min(jobherd.rollup_quantile(0.95, bucket, jobs, upto, total)) AS p95,
+           min(jobherd.rollup_quantile(0.99, bucket, jobs, upto, total)) AS p99
+      FROM ranked
+     GROUP BY kind
+), named AS (
+    SELECT kind FROM sums UNION SELECT name FROM jobherd.kinds UNION SELECT NULL
+)
+SELECT n.kind, k.queue, k.name IS NOT NULL AS declared, coalesce(s.completed, 0) AS completed, coalesce(s.failed, 0) AS failed,
+       coalesce(s.cancelled, 0) AS cancelled, coalesce(s.expired, 0) AS expired, coalesce(s.started, 0) AS started, coalesce(s.ran, 0) AS ran,
+       coalesce(s.cpu, 0) AS cpu, s.memory, t.p50, t.p95, t.p99
+  FROM named n
+  LEFT JOIN sums s ON s.kind IS NOT DISTINCT FROM n.kind
+  LEFT JOIN times t ON t.kind IS NOT DISTINCT FROM n.kind
+  LEFT JOIN jobherd.kinds k ON k.name = n.kind
+ ORDER BY n.kind IS NOT NULL, s.cpu DESC NULLS LAST, n.kind
+ LIMIT %(most)s::integer

@@ -1,0 +1,41 @@
+-- What has ended in each %(point)s seconds of the last %(seconds)s, of one kind or (%(kind)s is null) of all, and how long it waited and ran: from
+-- the rollup alone. Every slice has a row, also one in which nothing ended; the row without a time is of the whole span.
+WITH asked AS MATERIALIZED (
+    SELECT make_interval(secs => %(point)s::integer) AS point, date_bin(make_interval(secs => %(point)s::integer), clock_timestamp(), '2000-01-01 00:00:00+00') AS last
+), span AS MATERIALIZED (
+    SELECT point, last, last - make_interval(secs => %(seconds)s::integer) + point AS since FROM asked
+), rates AS (
+    SELECT b.at, sum(b.completed)::bigint AS completed, sum(b.failed)::bigint AS failed, sum(b.cancelled)::bigint AS cancelled,
+           sum(b.expired)::bigint AS expired, sum(b.started)::bigint AS started, sum(b.ran) AS ran, sum(b.cpu) AS cpu, max(b.memory) AS memory
+      FROM (SELECT date_bin(s.point, r.at, '2000-01-01 00:00:00+00') AS at, r.completed, r.failed, r.cancelled, r.expired, r.started, r.ran, r.cpu, r.memory
+              FROM span s JOIN jobherd.rollup r ON r.at >= s.since
+             WHERE %(kind)s::text IS NULL OR r.kind = %(kind)s::text) AS b
+     GROUP BY GROUPING SETS ((b.at), ())
+), buckets AS (
+    SELECT b.at, b.bucket, sum(b.ran)::double precision AS ran, sum(b.waited)::double precision AS waited
+      FROM (SELECT date_bin(s.point, t.at, '2000-01-01 00:00:00+00') AS at, t.bucket, t.ran, t.waited
+              FROM span s JOIN jobherd.rollup_times t ON t.at >= s.since
+             WHERE %(kind)s::text IS NULL OR t.kind = %(kind)s::text) AS b
+     GROUP BY GROUPING SETS ((b.at, b.bucket), (b.bucket))
+), told AS (
+    SELECT at, bucket, true AS ran, ran AS jobs FROM buckets WHERE ran > 0
+    UNION ALL
+    SELECT at, bucket, false, waited FROM buckets WHERE waited > 0
+), ranked AS (
+    SELECT at, ran, bucket, jobs, sum(jobs) OVER (PARTITION BY at, ran ORDER BY bucket) AS upto, sum(jobs) OVER (PARTITION BY at, ran) AS total FROM told
+), times AS (
+    SELECT at, min(jobherd.rollup_quantile(0.5, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p50,
+           min(jobherd.rollup_quantile(0.95, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p95,
+           min(jobherd.rollup_quantile(0.99, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p99,
+           min(jobherd.rollup_quantile(0.5, bucket, jobs, upto, total)) FILTER (WHERE NOT ran) AS waited_p50,
+           min(jobherd.rollup_quantile(0.95, bucket, jobs, upto, total)) FILTER (WHERE NOT ran) AS waited_p95
+      FROM ranked
+     GROUP BY at
+)
+SELECT p.at, coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS failed, coalesce(r.cancelled, 0) AS cancelled,
+       coalesce(r.expired, 0) AS expired, coalesce(r.started, 0) AS started, coalesce(r.ran, 0) AS ran, coalesce(r.cpu, 0) AS cpu, r.memory,
+       t.ran_p50, t.ran_p95, t.ran_p99, t.waited_p50, t.waited_p95
+  FROM (SELECT generate_series(s.since, s.last, s.point) AS at FROM span s UNION ALL SELECT NULL) AS p
+  LEFT JOIN rates r ON r.at IS NOT DISTINCT FROM p.at
+  LEFT JOIN times t ON t.at IS NOT DISTINCT FROM p.at
+ ORDER BY p.at

@@ -1,0 +1,221 @@
+"""The overview and the kinds, over a database in which something has happened: what is written is what is so."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import sql
+from tests.page.support import W01
+from tests.support.queue import Queue
+from workers.page.kinds import weighed
+from workers.page.overview import queues_of
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def look(queue: Queue) -> None:
+    while queue.connection.execute(queue.text("count_past"), {"span": 86400.0, "lag": 30.0}).fetchone()[1]:
+        pass
+
+
+def declare(queue: Queue, *kinds: str) -> None:
+    for kind in kinds:
+        queue.run(
+            "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES (%s, 'mail', 0, 5, 3, 7, 30)",
+            kind,
+        )
+
+
+def end(queue: Queue, kind: str, outcome: str = "ok", count: int = 1, **more: object) -> list[int]:
+    child = queue.child()
+    queue.enqueue_many(kind, count)
+    batch = child.claim(count)
+    return child.settle(batch[0].token, [job.id for job in batch], outcome, **more)
+
+
+def plain(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_whoever_begins_is_told_what_to_do(page, queue):
+    assert "No supervisor is here" in page.get("/").text
+    queue.supervisor()
+    assert "No handler is loaded" in page.get("/").text
+    declare(queue, "mail:send")
+    assert "No job yet" in page.get("/").text
+    queue.enqueue("mail:send")
+    text = page.get("/").text
+    assert 'class="empty"' not in text
+    assert "Ready 1 oldest" in plain(text)
+
+
+def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
+    declare(queue, "mail:send")
+    look(queue)
+    end(queue, "mail:send", count=3, ran=0.25)
+    [broken] = end(queue, "mail:send", "failed", ran=2.0, error="Refused: mailbox full\nat line 3", code="REFUSED")
+    look(queue)
+    holder = queue.child()
+    queue.enqueue_many("mail:send", 2, queue="slow")
+    assert len(holder.claim(2)) == 2
+    queue.enqueue("mail:later", delay=5000.0)
+    queue.run("SELECT jobherd.pause('bulk', 'night')")
+    for window in ("hour", "day", "week"):
+        answer = page.get(f"/?window={window}")
+        assert answer.status_code == 200
+        text = plain(answer.text)
+        assert f"Completed 3 in the last {window}" in text
+        assert "Failed 1 25 % of what was tried" in text
+        assert "Refused: mailbox full" in text
+        assert "at line 3" not in text
+        assert "Nothing ended in this time." not in text
+        assert answer.text.count('<rect class="hit"') == 24 + 4 * {"hour": 60, "day": 96, "week": 168}[window]
+        assert (
+            f"/jobs?state=failed&amp;kind=mail%3Asend&amp;code=REFUSED&amp;since={ {'hour': '1h', 'day': '24h', 'week': '7d'}[window] }"
+            in answer.text
+        )
+        assert f"/jobs/{broken}" in answer.text
+        assert re.search(r"and 1 more mail:send [0-9.]+ (ms|s) test pid 1", text)
+        assert "slow 0 – 2 0" in text
+        assert re.search(r"bulk .{1,4} paused 0", text)
+        assert "mail:later in 1 h 23 min" in text
+    assert "Running 2 longest in hand" in text
+    assert "Scheduled 1 for later" in text
+
+
+def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
+    for path in ("/?window=century", "/kinds?window=&sort=no", "/kinds?sort=p99&window=week"):
+        assert page.get(path).status_code == 200
+    assert page.get("/kinds/no:such").status_code == 404
+
+
+def test_a_kind_has_a_page_of_its_own(page, queue):
+    declare(queue, "mail:send")
+    look(queue)
+    end(queue, "mail:send", ran=0.25)
+    end(queue, "other:job", "failed", error="no", code="OTHER")
+    look(queue)
+    text = page.get("/kinds/mail:send").text
+    assert "Completed 1 in the last hour" in plain(text)
+    assert "Nothing failed in the last hour." in text
+    assert 'data-live="past:hour mail:send"' in text
+    assert "OTHER" not in text
+    assert "No supervisor has ever loaded" in page.get("/kinds/other:job").text
+
+
+def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
+    declare(queue, "a:cheap", "b:dear", "c:idle")
+    look(queue)
+    end(queue, "a:cheap", count=5, ran=0.002)
+    end(queue, "a:cheap", "failed", ran=0.002, error="no")
+    end(queue, "b:dear", count=2, ran=9.0, usage='{"cpu_user": 7.5, "cpu_system": 0.5, "max_rss": 104857600}')
+    look(queue)
+
+    def order(sort):
+        text = page.get(f"/kinds?sort={sort}").text
+        assert len(re.findall("aria-sort=", text)) == 1
+        return re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)
+
+    assert order("cpu") == ["b:dear", "a:cheap", "c:idle"]
+    for sort, first in {"kind": "a", "jobs": "a", "failed": "a", "p50": "b", "p95": "b", "p99": "b", "ran": "b", "memory": "b"}.items():
+        assert [name[0] for name in order(sort)][:2] == [first, "b" if first == "a" else "a"], sort
+    text = plain(page.get("/kinds").text)
+    assert re.search(r"b:dear 16 s 100 % 18 s 100 MiB 2 0.0333/min 0 (9|8)\.[0-9] s", text)
+    assert "a:cheap 12 ms" in text
+    assert "Failed 1 12 % of what was tried" in text
+
+
+def test_errors_are_escaped_and_redacted(page, queue):
+    declare(queue, "card:charge")
+    queue.run("UPDATE jobherd.kinds SET redact = %s::jsonb", json.dumps(["$.card"]))
+    look(queue)
+    child = queue.child()
+    for place, word in enumerate(W01):
+        job = queue.enqueue("card:charge", json.dumps({"card": "4111222233334444"}))
+        batch = child.claim(1)
+        child.settle(batch[0].token, [job], "failed", error=f"card 4111222233334444: {word}", code=f"CODE<{place}>")
+    look(queue)
+    for path in ("/", "/kinds/card:charge", "/kinds"):
+        text = page.get(path).text
+        assert "4111" not in text
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "<svg/onload" not in text
+        assert "CODE<" not in text
+        assert " style=" not in text
+    assert "{{7*7}}" in page.get("/").text
+
+
+def test_no_statement_of_these_pages_reads_the_whole_of_a_hot_table(queue):
+    queue.run("INSERT INTO jobherd.ready (kind, queue) SELECT 'a:b', 'q' || n % 3 FROM generate_series(1, 60000) AS n")
+    queue.run("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'a:b', now() + n * interval '1 s' FROM generate_series(1, 60000) AS n")
+    queue.run("VACUUM ANALYZE jobherd.ready, jobherd.scheduled")
+    bounds = {"most": 10_000, "queues": 12, "hours": 24, "names": []}
+    for name in (
+        "measure_ready",
+        "measure_scheduled",
+        "measure_running",
+        "page/count_due",
+        "page/list_due",
+        "page/list_running",
+        "page/show_beginnings",
+    ):
+        [(plan,)] = queue.connection.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(name), bounds).fetchall()
+        read = [
+            node
+            for node in nodes(plan[0]["Plan"])
+            if node.get("Relation Name") in {"ready", "scheduled"} and node["Node Type"] == "Seq Scan"
+        ]
+        assert not [node for node in read if node["Actual Rows"] > 10_000], name
+    for name, more in {
+        "page/sum_chart": {"seconds": 3600, "point": 60, "kind": None},
+        "page/list_kinds": {"seconds": 3600, "most": 10},
+        "page/list_failures": {"seconds": 3600, "kind": None, "most": 10, "hidden": []},
+    }.items():
+        [(plan,)] = queue.connection.execute("EXPLAIN (FORMAT JSON) " + sql.load(name), more).fetchall()
+        assert not [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") in {"ready", "scheduled", "running"}], name
+
+
+def nodes(plan):
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+def test_queues_are_named_once_and_the_deepest_comes_first():
+    held = {
+        "ready": [{"queue": "b", "jobs": 3, "capped": False, "oldest": 1.5}],
+        "scheduled": [{"queue": "b", "jobs": 10, "capped": True, "oldest": 0.0}],
+        "running": [{"queue": "c", "jobs": 1, "capped": False, "oldest": 4.0}, {"queue": None, "jobs": 5, "capped": False, "oldest": 4.0}],
+    }
+    rows = queues_of(held, {"a": True, "idle": False})
+    assert [row["queue"] for row in rows] == ["b", "(other)", "c", "a"]
+    assert (rows[0]["scheduled"], rows[0]["scheduled_capped"], rows[0]["oldest"]) == (10, True, 1.5)
+    assert (rows[3]["ready"], rows[3]["oldest"], rows[3]["paused"]) == (0, None, True)
+
+
+def test_a_kind_of_which_nothing_ended_divides_by_nothing():
+    row = {
+        "kind": "a",
+        "completed": 0,
+        "failed": 0,
+        "cancelled": 2,
+        "expired": 0,
+        "cpu": 0.0,
+        "ran": 0.0,
+        "p50": None,
+        "p95": None,
+        "p99": None,
+        "memory": None,
+    }
+    [found] = weighed([row], dict(row), "cpu")
+    assert found["failure_rate"] is None
+    assert found["cpu_share"] is None
+    assert found["jobs"] == 2

@@ -1,0 +1,315 @@
+"""The rollup: each job that has ended is counted once, whenever it was committed, and at rest the sums are those of the history."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import psycopg
+import pytest
+
+import sql
+from tests.support.queue import Queue
+
+LAG = 30.0
+PAST = """
+    INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, crashes, state, queue, kind, payload,
+                                 error, error_code)
+    SELECT n, now(), at, at, at, current_date + 7, n, 0, 1, 0, CASE WHEN n %% 10 = 0 THEN 'failed' ELSE 'completed' END, 'default',
+           'old:' || n %% 3, '{}', CASE WHEN n %% 10 = 0 THEN 'broken' END, CASE WHEN n %% 10 = 0 THEN 'BROKEN' END
+      FROM (SELECT 1000000 + n AS n, now() - n * interval '1 s' * %(apart)s AS at FROM generate_series(1, %(jobs)s) AS n) AS rows
+"""
+FROM_HISTORY = """
+    SELECT kind, count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled'),
+           count(*) FILTER (WHERE state = 'expired'), count(started_at),
+           round(coalesce(sum(date_part('epoch', finished_at - started_at)), 0)::numeric, 3)
+      FROM jobherd.history GROUP BY kind ORDER BY kind
+"""
+FROM_ROLLUP = """
+    SELECT kind, sum(completed)::bigint, sum(failed)::bigint, sum(cancelled)::bigint, sum(expired)::bigint, sum(started)::bigint, round(sum(ran)::numeric, 3)
+      FROM jobherd.rollup GROUP BY kind ORDER BY kind
+"""
+TIMES = "SELECT kind, sum(ran)::bigint, sum(waited)::bigint FROM jobherd.rollup_times GROUP BY kind ORDER BY kind"
+FAILURES = "SELECT kind, state, code, sum(jobs)::bigint FROM jobherd.rollup_failures GROUP BY kind, state, code ORDER BY 1, 2, 3"
+
+
+def look(queue: Queue, *, span: float = 300.0, lag: float = LAG) -> tuple[int, bool]:
+    return queue.connection.execute(queue.text("count_past"), {"span": span, "lag": lag}).fetchone()
+
+
+def look_all(queue: Queue, **how: float) -> int:
+    """Look until nothing is left over; how often."""
+    looks = 1
+    while look(queue, **how)[1]:
+        looks += 1
+    return looks
+
+
+def counted(queue: Queue) -> int:
+    return int(queue.run("SELECT coalesce(sum(completed + failed + cancelled + expired), 0) FROM jobherd.rollup")[0][0])
+
+
+def assert_equal(queue: Queue) -> None:
+    """What the rollup says is what the history holds."""
+    found = queue.run(FROM_ROLLUP)
+    assert found == queue.run(FROM_HISTORY)
+    assert queue.run(TIMES) == [(kind, started, started) for kind, *_, started, _ in found if started]
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def one_of_each(queue: Queue) -> None:
+    child = queue.child()
+    usage = '{"cpu_user": 0.25, "cpu_system": 0.05, "max_rss": 52428800}'
+    for outcome, more in (
+        ("ok", {"ran": 0.4, "usage": usage}),
+        ("ok", {"ran": 0.001}),
+        ("failed", {"ran": 2.0, "error": "broken", "code": "BROKEN"}),
+        ("poison", {"ran": 0.02, "error": "no such row"}),
+        ("expired", {"ran": None, "error": "too late", "code": "JOB_EXPIRED"}),
+        ("retry", {"ran": 1.0, "error": "again", "delay": 100.0}),
+    ):
+        job = queue.enqueue("mail:send")
+        assert child.settle(child.claim(1)[0].token, [job], outcome, **more) == [job]
+    assert queue.cancel(queue.enqueue("mail:send")) == "cancelled"
+
+
+def test_what_has_ended_is_counted_by_state_and_by_what_it_took(queue):
+    look(queue)
+    one_of_each(queue)
+    assert look_all(queue) == 1
+    assert_equal(queue)
+    sums = queue.run(
+        "SELECT sum(completed)::int, sum(failed)::int, sum(cancelled)::int, sum(expired)::int, sum(started)::int, max(memory) FROM jobherd.rollup"
+    )
+    assert sums == [(2, 2, 1, 1, 4, 52428800)]
+    [(ran, cpu)] = queue.run("SELECT sum(ran), sum(cpu) FROM jobherd.rollup")
+    assert ran == pytest.approx(2.421)
+    assert cpu == pytest.approx(0.3 + 0.001)  # the run that was too short to be measured counts whole
+    assert queue.run(FAILURES) == [
+        ("mail:send", "cancelled", "JOB_CANCELLED", 1),
+        ("mail:send", "expired", "JOB_EXPIRED", 1),
+        ("mail:send", "failed", "", 1),
+        ("mail:send", "failed", "BROKEN", 1),
+    ]
+
+
+def test_looking_again_counts_nothing_twice_and_writes_nothing(queue):
+    look(queue)
+    one_of_each(queue)
+    look_all(queue)
+    with queue.connection.transaction():
+        assert look(queue) == (0, False)
+        assert queue.run("SELECT pg_current_xact_id_if_assigned() IS NULL") == [(True,)]
+    assert_equal(queue)
+
+
+def test_what_was_there_before_the_first_look_is_counted_piece_by_piece(queue):
+    queue.connection.execute(PAST, {"jobs": 3000, "apart": 100})  # 3.5 days
+    one_of_each(queue)
+    assert look(queue, span=3600.0)[1]
+    seen = counted(queue)
+    assert 0 < seen < 200  # the latest first, and no more than it took on
+    job = queue.enqueue("mail:send")
+    child = queue.child()
+    child.settle(child.claim(1)[0].token, [job], "ok")
+    assert 20 < look_all(queue, span=7200.0) < 200
+    assert_equal(queue)
+
+
+def test_hours_without_a_look_are_counted_piece_by_piece_too(queue):
+    look_all(queue, span=86400.0)
+    queue.run("UPDATE jobherd.rollup_mark SET at = at - interval '5 hours'")
+    queue.connection.execute(PAST, {"jobs": 1700, "apart": 10})  # 4.7 hours
+    jobs, behind = look(queue, span=3600.0)
+    assert behind
+    assert 300 < jobs < 1000
+    assert look_all(queue, span=3600.0) <= 5
+    assert_equal(queue)
+
+
+def test_what_is_committed_after_a_look_that_it_ended_before_is_counted_once(queue):
+    """In the look after: the mark tells what was seen, and not when it ended."""
+    look(queue)
+    early, late = queue.child(), queue.child()
+    first, second = queue.enqueue("a:b"), queue.enqueue("a:b")
+    batch = [early.claim(1)[0].token, late.claim(1)[0].token]
+    with late.connection.transaction():
+        late.settle(batch[1], [second], "ok")
+        early.settle(batch[0], [first], "ok")
+        assert look(queue) == (1, False)
+        assert look(queue) == (0, False)
+        third = queue.enqueue("a:b")
+        early.settle(early.claim(1)[0].token, [third], "ok")
+        assert look(queue) == (1, False)
+    assert look(queue) == (1, False)
+    assert look(queue) == (0, False)
+    assert_equal(queue)
+
+
+def test_what_a_child_settles_hours_after_it_ended_is_found_by_its_job(queue):
+    """A child whose database was away; its row's end lies far before the mark, where no look looks."""
+    child, other = queue.child(), queue.child()
+    queue.enqueue_many("a:b", 3)
+    batch = child.claim(3)
+    queue.run("UPDATE jobherd.running SET claimed_at = claimed_at - interval '6 hours'")
+    look_all(queue, span=86400.0)
+    child.settle(batch[0].token, [batch[0].id], "ok")  # it moves the mark
+    assert look(queue) == (1, False)
+    assert child.settle(batch[0].token, [batch[1].id], "ok", ago=5 * 3600.0) == [batch[1].id]
+    assert look(queue) == (1, False)
+    child.settle(batch[0].token, [batch[2].id], "ok", ago=3600.0)
+    job = queue.enqueue("a:b")
+    other.settle(other.claim(1)[0].token, [job], "ok")
+    assert look(queue) == (2, False)
+    assert look(queue) == (0, False)
+    assert_equal(queue)
+
+
+def test_only_one_looks_at_a_time(queue):
+    look(queue)
+    one_of_each(queue)
+    with psycopg.connect(queue.dsn) as other:
+        assert other.execute(sql.load("count_past"), {"span": 300.0, "lag": LAG}).fetchone() == (6, False)
+        assert look(queue) == (0, False)
+        other.commit()
+    assert look(queue) == (0, False)
+    assert_equal(queue)
+
+
+def test_a_mark_from_another_server_is_not_believed(queue):
+    """A dump that was restored: transactions are numbered anew, and all that is new would look old."""
+    one_of_each(queue)
+    look_all(queue, span=86400.0)
+    queue.run("UPDATE jobherd.rollup_mark SET seen = '900000000:900000000:', at = clock_timestamp()")
+    child = queue.child()
+    job = queue.enqueue("a:b")
+    child.settle(child.claim(1)[0].token, [job], "ok")
+    look_all(queue)
+    assert_equal(queue)
+
+
+def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
+    look_all(queue, span=86400.0)
+    jobs, turns = 40, 25
+    children = [queue.child() for _ in range(3)]
+    ended = threading.Event()
+    failed: list[BaseException] = []
+
+    def work(child, seed):
+        dice = random.Random(seed)
+        try:
+            for _ in range(turns):
+                queue_of(child).enqueue_many(f"kind:{seed}", jobs)
+                batch = child.claim(jobs)
+                by_token: dict = {}
+                for job in batch:
+                    by_token.setdefault(job.token, []).append(job.id)
+                for token, ids in by_token.items():
+                    half = dice.randrange(len(ids) + 1)
+                    with child.connection.transaction():
+                        child.settle(token, ids[:half], "ok", ran=dice.random())
+                        child.settle(token, ids[half:], "failed", ran=dice.random() / 1000, error="no", code=f"CODE_{dice.randrange(3)}")
+        except BaseException as problem:
+            failed.append(problem)
+
+    own: dict = {}
+
+    def queue_of(child):
+        return own[child.id]
+
+    def watch():
+        try:
+            with Queue(queue.dsn) as observer:
+                while not ended.is_set():
+                    look(observer, lag=0.0)
+        except BaseException as problem:
+            failed.append(problem)
+
+    for child in children:
+        own[child.id] = Queue(queue.dsn)
+    threads = [threading.Thread(target=work, args=(child, seed)) for seed, child in enumerate(children)]
+    watchers = [threading.Thread(target=watch) for _ in range(2)]
+    for thread in [*threads, *watchers]:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ended.set()
+    for thread in watchers:
+        thread.join(60)
+    for each in own.values():
+        each.__exit__()
+    assert failed == []
+    look_all(queue)
+    assert queue.count("history") == 3 * turns * jobs
+    assert_equal(queue)
+
+
+def test_slices_become_coarser_and_the_sums_stay(queue):
+    queue.connection.execute(PAST, {"jobs": 2000, "apart": 30})
+    look_all(queue, span=86400.0)
+    before = queue.run(FROM_ROLLUP), queue.run(TIMES), queue.run(FAILURES)
+    coarsen = {"step": 60, "coarser": 900, "older": 3 * 3600}
+    [(moved,)] = queue.connection.execute(queue.text("coarsen_rollup"), coarsen).fetchall()
+    assert moved > 1000
+    queue.run("UPDATE jobherd.rollup_mark SET at = at - interval '15 hours'")  # something is counted late
+    job = queue.enqueue("old:1")
+    child = queue.child()
+    child.settle(child.claim(1)[0].token, [job], "ok", ago=12 * 3600.0)
+    look_all(queue, span=86400.0)
+    queue.connection.execute(queue.text("coarsen_rollup"), coarsen)
+    assert_equal(queue)
+    assert queue.run(FAILURES) == before[2]
+    assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at < now() - interval '4 hours'") == [(900,)]
+    assert queue.run("SELECT DISTINCT step FROM jobherd.rollup WHERE at > now() - interval '2 hours'") == [(60,)]
+    assert queue.run("SELECT count(*) FROM jobherd.rollup WHERE step = 900 AND extract(epoch FROM at)::bigint % 900 <> 0") == [(0,)]
+
+
+def test_what_is_old_is_forgotten(queue):
+    queue.connection.execute(PAST, {"jobs": 100, "apart": 3600})
+    look_all(queue, span=86400.0)
+    queue.connection.execute(queue.text("drop_rollup"), {"days": 2})
+    for table in ("rollup", "rollup_times", "rollup_failures"):
+        [(old, new)] = queue.run(
+            f"SELECT count(*) FILTER (WHERE at < now() - interval '2 days'), count(*) FILTER (WHERE at >= now() - interval '2 days') FROM jobherd.{table}"
+        )
+        assert old == 0
+        assert new > 0
+
+
+def test_a_percentile_errs_by_a_tenth_at_the_most(queue):
+    dice = random.Random(7)
+    times = sorted(10 ** dice.uniform(-4, 2) for _ in range(2000))
+    look(queue)
+    child = queue.child()
+    ids = queue.enqueue_many("a:b", len(times))
+    batch = child.claim(len(times))
+    parameters = child.settlement(batch[0].token, ids, "ok") | {"ran": times}
+    child.connection.execute(queue.text("settle_jobs"), parameters)
+    look(queue)
+    row = queue.connection.execute(queue.text("page/list_kinds"), {"seconds": 3600, "most": 10}).fetchall()[1]
+    for share, found in zip((0.5, 0.95, 0.99), row[-3:], strict=True):
+        assert found == pytest.approx(times[int(share * len(times)) - 1], rel=0.1)
+
+
+def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
+    found = []
+    for jobs in (20_000, 200_000):
+        with cluster.database(template=template) as dsn, Queue(dsn) as queue:
+            queue.connection.execute(sql.load("keep_partitions"), {"ahead": 8, "most": None})
+            queue.connection.execute(PAST, {"jobs": jobs, "apart": 1})
+            queue.run("VACUUM ANALYZE jobherd.history")
+            look_all(queue, span=86400.0)
+            queue.connection.execute(queue.text("steer_planner"))  # as a keeper's session is
+            for _ in range(3):
+                one_of_each(queue)
+                [(plan,)] = queue.run("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.count_past('5 minutes', '30 seconds')")
+            assert_equal(queue)
+            plan = plan[0]["Plan"]
+            found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    print(f"{found} buffers")
+    assert found[1] <= found[0] * 1.15 + 50

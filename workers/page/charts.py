@@ -1,0 +1,222 @@
+"""Charts as plain figures: where each bar and line stands, what is written on the axes. Templates draw them (`_chart.html`); no script does.
+
+Pure: no request and no database. A chart says nothing that the table below it does not say; it is for the eye. Everything stands in a frame of
+`WIDE` by `HIGH` that the browser stretches, so nothing that has a shape (letters, dots) is drawn in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.page.render import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+WIDE: Final = 1000.0
+HIGH: Final = 100.0
+_GAP: Final = 0.14
+"""Of a bar's place, what is left free."""
+_NICE: Final = (1, 2, 4, 6, 10)
+"""The first digits of an axis' end: the half of each is easy to read as well."""
+_SPANS: Final = (60, 120, 240, 600, 1200, 2400, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800)
+"""Beyond a minute, seconds that are easy to read, and so are their halves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of time that is looked back on.
+
+    name: in addresses. seconds: its length. point: the seconds of a bar. per: how its unit is said. ticks: what stands below the axis, evenly.
+    """
+
+    name: str
+    word: str
+    seconds: int
+    point: int
+    per: str
+    ticks: tuple[str, ...]
+
+
+WINDOWS: Final = {
+    window.name: window
+    for window in (
+        Window("hour", "Hour", 3600, 60, "minute", ("60 min ago", "45 min", "30 min", "15 min", "now")),
+        Window("day", "Day", 86400, 900, "15 min", ("24 h ago", "18 h", "12 h", "6 h", "now")),
+        Window("week", "Week", 604800, 3600, "hour", ("7 d ago", "5 d 6 h", "3 d 12 h", "1 d 18 h", "now")),
+    )
+}
+
+
+def window_of(name: str | None) -> Window:
+    """Return the window of that name, or the hour.
+
+    >>> window_of("week").point, window_of("no such").name
+    (3600, 'hour')
+    """
+    return WINDOWS.get(name or "", WINDOWS["hour"])
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One row of values. column: of the rows. name: in the legend. tone: a class of the style sheet: accent, bad, warn, soft."""
+
+    column: str
+    name: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle of a tone."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The whole height above a point, and what is said of it."""
+
+    x: float
+    width: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a template draws.
+
+    marks: what is written on the upright axis, from above. bars, lines (of a tone; points as SVG has them): one of the two. empty: nothing to show.
+    """
+
+    title: str
+    unit: str
+    marks: tuple[str, ...]
+    ticks: tuple[str, ...]
+    legend: tuple[Series, ...]
+    bars: tuple[Bar, ...]
+    lines: tuple[tuple[str, str], ...]
+    hits: tuple[Hit, ...]
+    summary: str
+    empty: bool
+
+
+def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
+    """Return a chart of counts, the series stacked. rows: one a point, in order, with `at` and a column of each series."""
+    values = [[_number(row[one.column]) for one in series] for row in rows]
+    top = nice(max((sum(each) for each in values), default=0.0))
+    wide = WIDE / max(1, len(rows))
+    drawn = []
+    for place, each in enumerate(values):
+        below = 0.0
+        for one, value in zip(series, each, strict=True):
+            if value:
+                height = max(0.8, HIGH * value / top)  # one among thousands is seen
+                drawn.append(_bar(place, below, height, wide, one.tone))
+                below += height
+    whole = sum(map(sum, values))
+    return Chart(
+        title=title,
+        unit=f"jobs per {window.per}",
+        marks=(count(_whole(top)), count(_whole(top / 2)), "0"),
+        ticks=window.ticks,
+        legend=tuple(series),
+        bars=tuple(drawn),
+        lines=(),
+        hits=_hits(rows, series, count, wide),
+        summary=f"{title}: {count(_whole(whole))} jobs in all, at most {count(_whole(max((sum(each) for each in values), default=0)))} per {window.per}.",
+        empty=not whole,
+    )
+
+
+def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
+    """Return a chart of durations in seconds, a line for each series, with gaps where nothing is known. rows: as for `bars`."""
+    known = [_number(row[one.column]) for row in rows for one in series if row[one.column] is not None]
+    top = nice_seconds(max(known, default=0.0))
+    wide = WIDE / max(1, len(rows))
+    drawn = [(one.tone, path) for one in series for path in _paths([row[one.column] for row in rows], top, wide)]
+    worst = duration(max(known)) if known else ""
+    return Chart(
+        title=title,
+        unit="",
+        marks=(duration(top), duration(top / 2), "0"),
+        ticks=window.ticks,
+        legend=tuple(series),
+        bars=(),
+        lines=tuple(drawn),
+        hits=_hits(rows, series, duration, wide),
+        summary=f"{title}: {series[-1].name} at most {worst}." if known else f"{title}: nothing ran.",
+        empty=not known,
+    )
+
+
+def nice(most: float) -> float:
+    """Return where an axis ends that has to hold so many.
+
+    >>> nice(0), nice(3), nice(41), nice(1234)
+    (4.0, 4.0, 60.0, 2000.0)
+    """
+    if most <= 4:
+        return 4.0 if most > 2 or most <= 0 else 2.0
+    scale = 10 ** math.floor(math.log10(most))
+    return float(next(digit * scale for digit in _NICE if digit * scale >= most))
+
+
+def nice_seconds(most: float) -> float:
+    """Return where an axis of time ends.
+
+    >>> nice_seconds(0.0031), nice_seconds(9), nice_seconds(61)
+    (0.004, 10.0, 120.0)
+    """
+    if most <= 0:
+        return 0.001
+    if most > 60:
+        return float(next((span for span in _SPANS if span >= most), math.ceil(most / 86400 / 2) * 2 * 86400))
+    scale = 10.0 ** math.floor(math.log10(most))
+    found = next(digit * scale for digit in _NICE if digit * scale >= most * 0.999999)
+    return 60.0 if found > 60 else round(found, 12)
+
+
+def _bar(place: int, below: float, height: float, wide: float, tone: str) -> Bar:
+    return Bar(
+        round((place + _GAP / 2) * wide, 2), round(max(0.0, HIGH - below - height), 2), round(wide * (1 - _GAP), 2), round(height, 2), tone
+    )
+
+
+def _paths(values: Sequence[object], top: float, wide: float) -> list[str]:
+    """Return a path for each run of known values; one that stands alone is a short stroke."""
+    found: list[str] = []
+    run: list[tuple[float, float]] = []
+    for place, value in enumerate([*values, None]):
+        if value is not None:
+            run.append(((place + 0.5) * wide, HIGH - min(HIGH, HIGH * _number(value) / top)))
+        elif run:
+            if len(run) == 1:
+                [(x, y)] = run
+                run = [(x - wide / 3, y), (x + wide / 3, y)]
+            found.append("M" + "L".join(f"{x:.1f} {y:.2f}" for x, y in run))
+            run = []
+    return found
+
+
+def _hits(rows: Sequence[Mapping[str, Any]], series: Sequence[Series], show: Callable[[float], str], wide: float) -> tuple[Hit, ...]:
+    found = []
+    for place, row in enumerate(rows):
+        said = ", ".join(f"{one.name} {show(_whole(_number(row[one.column])))}" for one in series if row[one.column] is not None)
+        found.append(Hit(round(place * wide, 2), round(wide, 2), f"{row['at'].astimezone(UTC):%a %H:%M} UTC: {said or 'nothing ran'}"))
+    return tuple(found)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value

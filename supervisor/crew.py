@@ -201,7 +201,7 @@ class Crew:
         boards = {slot.number: self.boards[slot.number] for slot in workers}
         self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
         for drain in self._drains.values():
-            if drain.look():
+            if drain.look(now):
                 self._look_at = now + FLOOD
         limit = self._fleet.limits.max_rss
         for slot in self._fleet.alive():

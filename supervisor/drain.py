@@ -35,11 +35,14 @@ class Drain:
         self._tail = bytearray()
         self._waiting = array.array("i", [0])
 
-    def look(self) -> bool:
-        """Empty the pipe if it is half full; return whether to look again at once."""
+    def look(self, now: float = 0.0) -> bool:
+        """Empty the pipe if it is half full, or if somebody watches and it holds anything; return whether to look again at once.
+
+        now: monotonic.
+        """
         with suppress(OSError):
             fcntl.ioctl(self.fd, termios.FIONREAD, self._waiting)
-            if self._waiting[0] >= _HALF:
+            if self._waiting[0] >= (1 if now < self._board.watched else _HALF):
                 return self._empty()
         return False
 

@@ -122,7 +122,8 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _TAKEN,
     _DRAINING,
     _READING,
-) = range(16)
+    _WATCHED,
+) = range(17)
 
 
 class Board:
@@ -315,6 +316,12 @@ class Board:
         """
         os.lseek(self.fd, _AT_STACKS, os.SEEK_SET)
 
+    # -- written by whoever looks on --------------------------------------------------------------------------------
+
+    def watch(self, until: float) -> None:
+        """Somebody looks at what the job here prints: until then, in monotonic seconds, the parent hands on what little there is, too."""
+        self._words[_WATCHED] = int(until * 1000)
+
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
     def now(self) -> Now | None:
@@ -433,6 +440,11 @@ class Board:
     def times_drained(self) -> int:
         """Grows with each time that the parent has drained some."""
         return self._output.newest()
+
+    @property
+    def watched(self) -> float:
+        """Until when somebody looks at what is printed here, in monotonic seconds."""
+        return self._words[_WATCHED] / 1000
 
     @property
     def output_taken(self) -> int:

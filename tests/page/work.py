@@ -42,4 +42,6 @@ def encode(job: Job) -> None:
 def wait(job: Job, name: str) -> None:
     """Runs until the test lets it go."""
     job.progress(0.25, "frame 250")
+    job.log.info("encoding %s", name)
+    print("a line that is only printed")
     at_gate(name)

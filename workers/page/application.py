@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Scope
 
+    from workers.board import Board
     from workers.page.guard import Actor, Authorize
 
 __all__ = ["application"]
@@ -50,6 +51,7 @@ def application(
     operate_tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
     read_only: bool = False,
+    boards: Sequence[Board] = (),
 ) -> Starlette:
     """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
 
@@ -59,6 +61,7 @@ def application(
     view_tokens, operate_tokens: secrets of 16 to 200 characters, each perhaps with a name before it (`alice=...`).
     hosts: the names by which the page is reached, beside those of the machine itself. With tokens and no hosts every name will do.
     read_only: nothing can be changed, whatever the role.
+    boards: those of the supervisor on this machine, to show what its jobs log while they run; default none.
 
     Without `authorize` and tokens it answers requests from this machine alone. Raises ValueError for a token that is too short.
 
@@ -84,8 +87,10 @@ def application(
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.redactions = Redactions()
+    app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
-    app.state.hub = live.Hub(app, app.state.database, [topic for module in PAGES for topic in getattr(module, "topics", ())])
+    topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
+    app.state.hub = live.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
     return app
 
 

@@ -1,21 +1,187 @@
-"""One job: what it was given, what became of it and why, and what can be done with it."""
+"""One job: what it was given, what became of it and why, and what can be done with it.
+
+What is live comes in two fragments, since they change at different speeds: the head (state, reasons, progress) once a second, what the job
+left (attempts, result, descent) every three. Both hold what everybody sees; the payload, which does not change, and the form in which it is
+edited stand in the page alone.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import Response
 from starlette.routing import Route
 
+from handlers._payload import PayloadError, check_payload, decode_payload
+from workers.page.database import database
+from workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
+from workers.page.job_facts import OVER, document, head_of, pretty, trail_of
+from workers.page.live import Topic
+from workers.page.redaction import redact, restore
 from workers.page.render import page
+from workers.page.tails import tail_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import Response
+
+    from workers.page.database import Database, Row
+    from workers.page.guard import Form
+
+LARGEST_ID: Final = 2**63 - 1
+GONE: Final = "It never was, it was deleted, or its time in the history is over."
+_ANSWERS: Final = {
+    ("retry", "ready"): ("Job {id} is ready to run again.", True),
+    ("retry", "running"): ("Job {id} runs already.", False),
+    ("cancel", "cancelled"): ("Job {id} is cancelled.", True),
+    ("cancel", "cancelling"): ("Job {id} runs and has been told to end.", True),
+    ("delete", "deleted"): ("Job {id} is deleted.", True),
+}
+"""What the database answers to an action, in a sentence, and whether it was done."""
 
 
 async def show(request: Request) -> Response:
     """The page."""
-    return page(request, "job.html", id=request.path_params["id"])
+    number = _number(request)
+    at, hidden = database(request), request.app.state.redactions
+    head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)
+    if head is None or trail is None:
+        return page(request, "job_gone.html", status=HTTPStatus.NOT_FOUND, id=number, reason=GONE)
+    paths = (await hidden.read(at)).get(head.job["kind"], ())
+    return page(
+        request,
+        "job.html",
+        id=number,
+        head=head,
+        tail=_tail(request.app, head.job),
+        trail=trail,
+        payload=document("payload", redact(head.job["payload"], paths)),
+    )
 
 
-routes = (Route("/jobs/{id:int}", show, name="job"),)
+async def show_document(request: Request) -> Response:
+    """A payload or a result alone, whole, as text: what is too long for the page."""
+    number, name = _number(request), request.path_params["part"]
+    row = await database(request).row("show_job", {"id": number})
+    if row is None or name not in {"payload", "result"} or row[name] is None:
+        raise Refused(HTTPStatus.NOT_FOUND, f"Of a job {number} there is no such document.")
+    paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
+    return Response(pretty(redact(row[name], paths) or ""), media_type="text/plain")
+
+
+async def edit(request: Request) -> Response:
+    """The form in which the payload of a job that is over is edited, to run it again."""
+    allow_acting(request)
+    row = await _past(request)
+    paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
+    return _form(request, row, pretty(redact(row["payload"], paths) or "{}"))
+
+
+@action
+async def retry_edited(request: Request, form: Form) -> Done | Response:
+    """Run it again with what was edited: it goes through the door that every payload goes through."""
+    row = await _past(request)
+    text = form.get("payload", "")
+    paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
+    try:
+        # By the document as it is stored, and not by that which the browser was shown: that never had the values.
+        payload = check_payload(restore(_read(text), row["payload"], paths))
+    except (PayloadError, ValueError) as problem:
+        return _form(request, row, text, str(problem), status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    given = {"id": row["id"], "payload": payload, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
+    new = (await database(request).act("page/retry_edited", given))[0]["answer"]
+    if new is None:
+        return Done(f"Job {row['id']} is not there any more: nothing was done.", _path(request, "jobs"), well=False)
+    return Done(f"Job {row['id']} runs again as job {new}, with the payload as you edited it.", _path(request, "job", id=new))
+
+
+@action
+async def act(request: Request, form: Form) -> Done:
+    """Retry, cancel or delete it."""
+    number, what = _number(request), form.get("do", "")
+    if what not in {"retry", "cancel", "delete"}:
+        raise Refused(HTTPStatus.BAD_REQUEST, "A job can be told to retry, to cancel and to delete.")
+    given = {"id": number, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
+    answer = (await database(request).act(f"page/{what}_job", given))[0]["answer"]
+    if answer is None:
+        return Done(f"There is no job {number} any more.", _path(request, "jobs"), well=False)
+    sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was left as it is: it is {answer}.", False))
+    to = _path(request, "jobs") if answer == "deleted" else _path(request, "job", id=number)
+    return Done(sentence.format(id=number), to, well=well)
+
+
+def topics_of(app: Starlette) -> tuple[Topic, ...]:
+    """Return what of a job is live: they know the application, for its boards and for what it redacts."""
+    return (
+        Topic("job", "job/_head.html", partial(_ask_head, app), every=1.0),
+        Topic("trail", "job/_trail.html", partial(_ask_trail, app), every=3.0),
+    )
+
+
+async def _ask_head(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
+    head = await head_of(at, app.state.redactions, _known(argument))
+    return {"id": argument, "head": head, "tail": None if head is None else _tail(app, head.job)}
+
+
+async def _ask_trail(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
+    return {"id": argument, "trail": await trail_of(at, app.state.redactions, _known(argument))}
+
+
+def _known(argument: str) -> int:
+    return int(argument) if argument.isascii() and argument.isdecimal() and int(argument) <= LARGEST_ID else 0
+
+
+def _tail(app: Starlette, job: Row) -> str | None:
+    return tail_of(app.state.boards, job["id"], job["token"]) if job["state"] == "running" else None
+
+
+async def _past(request: Request) -> Row:
+    """Return the job. Raises Refused unless it is over."""
+    number = _number(request)
+    row = await database(request).row("show_job", {"id": number})
+    if row is None:
+        raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {number}. {GONE}")
+    if row["state"] not in OVER:
+        raise Refused(HTTPStatus.CONFLICT, f"Job {number} is {row['state']}: it can be edited once it is over. Cancel it first.")
+    return row
+
+
+def _form(request: Request, row: Row, text: str, error: str = "", *, status: int = HTTPStatus.OK) -> Response:
+    return page(request, "job_edit.html", status=status, id=row["id"], kind=row["kind"], state=row["state"], text=text, error=error)
+
+
+def _read(text: str) -> Any:
+    """Return what was edited. Raises ValueError with the line for what is no JSON, PayloadError for what Python cannot hold."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as problem:
+        message = f"This is no JSON: {problem.msg}, in line {problem.lineno}, column {problem.colno}."
+        raise ValueError(message) from None
+    except RecursionError:
+        pass  # the door says it better
+    return decode_payload(text)
+
+
+def _number(request: Request) -> int:
+    number: int = request.path_params["id"]
+    if number > LARGEST_ID:
+        raise Refused(HTTPStatus.NOT_FOUND, f"A job's number has at most 19 digits. {GONE}")
+    return number
+
+
+def _path(request: Request, name: str, **params: Any) -> str:
+    return f"{root_of(request)}{request.app.url_path_for(name, **params)}"
+
+
+routes = (
+    Route("/jobs/{id:int}", show, name="job"),
+    Route("/jobs/{id:int}/action", act, name="job_action", methods=["POST"]),
+    Route("/jobs/{id:int}/edit", edit, name="job_edit", methods=["GET"]),
+    Route("/jobs/{id:int}/edit/action", retry_edited, name="job_edit_action", methods=["POST"]),
+    Route("/jobs/{id:int}/documents/{part}", show_document, name="job_document"),
+)

@@ -45,6 +45,21 @@ def redact(document: str | None, paths: Sequence[str]) -> str | None:
         return json.dumps(HIDDEN, ensure_ascii=False)
 
 
+def restore(value: Any, document: str, paths: Sequence[str]) -> Any:
+    """Return an edited document with the values that were hidden in it put back where they were.
+
+    value: what was edited. document: the original, as JSON. paths: those that hid it.
+    Raises ValueError if `HIDDEN` stands where nothing was hidden, or where what was is not known any more: it would be taken for a value.
+
+    >>> restore({"card": HIDDEN, "to": "ann"}, '{"card": "4111", "to": "bob"}', ["$.card"])
+    {'card': '4111', 'to': 'ann'}
+    """
+    if not paths:
+        return value
+    shown = redact(document, paths)
+    return _put_back(value, json.loads(document), json.loads(shown or "null"), "$")
+
+
 def redact_text(text: str | None, document: str | None, paths: Sequence[str]) -> str | None:
     """Return a text, such as an error, without the values that these paths find in a document that it may quote.
 
@@ -82,6 +97,25 @@ class Redactions:
             self._paths = {str(row["name"]): tuple(json.loads(row["redact"])) for row in await database.rows("page/list_redactions")}
             self._until = time.monotonic() + KEPT
         return self._paths
+
+
+def _put_back(value: Any, original: Any, shown: Any, path: str) -> Any:
+    if value == HIDDEN:
+        if shown != HIDDEN:
+            message = f"{HIDDEN} at {path} stands for nothing that was hidden there: write the value itself"
+            raise ValueError(message)
+        return original
+    match value:
+        case dict():
+            known, seen = (each if isinstance(each, dict) else {} for each in (original, shown))
+            return {name: _put_back(inner, known.get(name), seen.get(name), f"{path}.{name}") for name, inner in value.items()}
+        case list():
+            old, told = (each if isinstance(each, list) else [] for each in (original, shown))
+            return [
+                _put_back(inner, old[at] if at < len(old) else None, told[at] if at < len(told) else None, f"{path}[{at}]")
+                for at, inner in enumerate(value)
+            ]
+    return value
 
 
 _KNOWN: WeakKeyDictionary[Database, Redactions] = WeakKeyDictionary()

@@ -117,7 +117,7 @@ async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object])
         await server.serve()
         return
     log.info("the page is http://%s:%d%s/", shown, address[1], seat.settings.page_path)
-    hosting = Hosting(seat.settings, server)
+    hosting = Hosting(seat.settings, server, seat.boards)
     server.beyond = hosting.take
     try:
         await server.serve()

@@ -18,9 +18,12 @@ from workers.hosts import is_local
 from workers.web.server import Refused, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from workers.board import Board
     from workers.seat import ChildSettings
     from workers.web.server import Answer, Server
 
@@ -54,11 +57,12 @@ def why_off(settings: ChildSettings) -> str:
 class Hosting:
     """Serves the page on connections that `server` has accepted.
 
-    settings: the child's. server: answers what is asked for besides the page on a connection that is kept open.
+    settings: the child's. boards: of all slots. server: answers what is asked for besides the page on a connection that is kept open.
     """
 
-    def __init__(self, settings: ChildSettings, server: Server) -> None:
+    def __init__(self, settings: ChildSettings, server: Server, boards: Sequence[Board] = ()) -> None:
         self._settings = settings
+        self._boards = boards
         self._server = server
         self._app: Starlette | None = None
         self._protocol: Any = None
@@ -104,6 +108,7 @@ class Hosting:
             operate_tokens=settings.page_operate_token,
             hosts=settings.page_hosts,
             read_only=settings.page_read_only,
+            boards=self._boards,
         )
         config = uvicorn.Config(
             _beside(self._app, self._server),

@@ -1,0 +1,210 @@
+"""The page of one job: what it was given, why it is where it is, what it left, where it comes from, and what can be done with it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+
+from tests.page.support import Page
+from tests.support.queue import Queue
+from workers.page import application
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def words(page: Page, path: str, status: int = 200) -> str:
+    """What somebody reads there: the text of the main part, in one line."""
+    answer = page.get(path)
+    assert answer.status_code == status, answer.text
+    return text_of(answer.text)
+
+
+def text_of(page: str) -> str:
+    main = re.sub(r"<(title|textarea).*?</\1>", "", page[page.index("<main") : page.index("</main>")], flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
+
+
+def fail(queue: Queue, job: int, outcome: str = "failed", **more: object) -> int:
+    """Let a job have an attempt that ends so, and return its token."""
+    child = queue.child()
+    token = child.claim(10)[0].token
+    child.settle(token, [job], outcome, **{"error": "boom", **more})
+    return token
+
+
+def test_what_does_not_exist_is_said_in_a_sentence(page):
+    for number in (1, 2**63 - 1):
+        assert "it was deleted, or its time in the history is over" in words(page, f"/jobs/{number}", 404)
+    for path in (f"/jobs/{2**63}", f"/jobs/{2**63}/edit", "/jobs/1/edit", "/jobs/1/documents/payload", "/jobs/1/anything"):
+        assert page.get(path).status_code == 404
+    assert page.act("/jobs/1/action", do="retry", follow=True).status_code == 200
+    assert page.act("/jobs/1/action", do="eat").status_code == 400
+
+
+def test_every_state_is_explained_with_what_can_be_done(queue, page):
+    job = queue.run('SELECT jobherd.enqueue(\'mail:receipt\', \'{"order_id": 7}\', \'{"delay": 3600, "queue": "mail", "priority": -3}\')')[
+        0
+    ][0]
+    said = words(page, f"/jobs/{job}")
+    assert "Scheduled: it is not due before" in said
+    assert "Run it now" in said and "Cancel" in said and "Edit" not in said
+    assert '"order_id": 7' in said and "mail, priority -3" in said
+    page.act(f"/jobs/{job}/action", do="retry")
+    assert "Waiting: nobody serves it" in words(page, f"/jobs/{job}")
+    child = queue.child()
+    token = child.claim(1)[0].token
+    queue.run('INSERT INTO jobherd.progress (job, token, progress) VALUES (%s, %s, \'{"fraction": 0.25, "note": "page 4"}\')', job, token)
+    said = words(page, f"/jobs/{job}")
+    assert "Running since" in said and "25 % page 4" in said and "it runs on another machine" in said.lower()
+    usage = '{"cpu_user": 1.5, "cpu_system": 0.5, "max_rss": 104857600}'
+    child.settle(token, [job], "retry", code="BUSY", error="no room", traceback="Traceback: here", delay=60.0, usage=usage, ran=2.0)
+    said = words(page, f"/jobs/{job}")
+    assert "Retrying: its first of 5 attempts ended without success" in said
+    assert "Attempt 1 ↻ retry BUSY" in said and "ran for 2.0 s, on host/1, used 2.0 s of processor, 100 MiB of memory at most" in said
+    assert "no room" in said and "Traceback: here" in said
+    page.act(f"/jobs/{job}/action", do="cancel")
+    said = words(page, f"/jobs/{job}")
+    assert "Cancelled at" in said and "Edit and run it again" in said
+    page.act(f"/jobs/{job}/action", do="retry")
+    fail(queue, job, "ok", result='{"sent": true}')
+    said = words(page, f"/jobs/{job}")
+    assert "Completed at" in said and '"sent": true' in said
+
+
+def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
+    job = queue.enqueue("video:encode")
+    told = {
+        "sentence": "Process 7 died of SIGSEGV.",
+        "cause": "signal",
+        "signal": "SIGSEGV",
+        "core_dumped": True,
+        "stack": "Current thread",
+        "log_tail": "last words",
+        "cpu_user": 1.0,
+        "cpu_system": 0.25,
+        "max_rss": 2**20,
+        "oom": False,
+    }
+    fail(queue, job, error="Process 7 died of SIGSEGV.", code="WORKER_CRASHED", post_mortem=json.dumps(told), crashes=3)
+    said = words(page, f"/jobs/{job}")
+    for part in (
+        "Failed at",
+        "Process 7 died of SIGSEGV.",
+        "WORKER_CRASHED",
+        "Current thread",
+        "last words",
+        "core dumped yes",
+        "oom no",
+        "used 1.2 s of processor",
+    ):
+        assert part in said, part
+
+
+def test_what_an_attempt_said_stands_with_it(queue, page):
+    job = queue.enqueue("mail:receipt")
+    log = {"output": "building the report", "entries": [{"key": "clone", "command": "git clone", "exit_code": 0, "out": "done"}, "odd"]}
+    fail(queue, job, log=json.dumps(log), error="boom")
+    said = words(page, f"/jobs/{job}")
+    for part in ("building the report", "Log entries (2)", "clone", "git clone", "done", "odd"):
+        assert part in said, part
+
+
+def test_what_led_to_it_and_what_it_set_off_are_links(queue, page):
+    first = queue.enqueue("shop:day", set_off_by=10**15, traceparent=TRACE)
+    second = queue.enqueue("shop:order", set_off_by=first)
+    third = queue.enqueue("mail:receipt", set_off_by=second)
+    many = queue.enqueue_many("mail:receipt", 60, set_off_by=third)
+    said = words(page, f"/jobs/{second}")
+    assert f"What led to it {first} ● ready shop:day" in said
+    assert f"{10**15} is not kept any more" in said
+    assert f"What it set off {third} ● ready mail:receipt" in said
+    said = words(page, f"/jobs/{third}")
+    assert f"{many[0]} ●" in said and f"{many[-1]} ●" not in said and "more than these 50" in said
+    assert said.index(f"{second} ● ready shop:order") < said.index(f"{first} ● ready shop:day")
+    assert TRACE in words(page, f"/jobs/{first}")
+    assert f'href="/jobs/{third}"' in page.get(f"/jobs/{second}").text
+
+
+def test_a_long_document_is_folded_and_there_is_a_way_to_all_of_it(queue, page):
+    short, long, longest = (queue.enqueue("a:b", json.dumps({"text": "x" * size})) for size in (10, 10_000, 300_000))
+    assert "Show all" not in words(page, f"/jobs/{short}")
+    assert "Show all 9.8 KiB" in words(page, f"/jobs/{long}")
+    answer = page.get(f"/jobs/{longest}")
+    assert "All of it, as text" in text_of(answer.text) and len(answer.text) < 200_000
+    whole = page.get(f"/jobs/{longest}/documents/payload")
+    assert whole.headers["content-type"].startswith("text/plain") and json.loads(whole.text) == {"text": "x" * 300_000}
+    assert page.get(f"/jobs/{longest}/documents/result").status_code == 404
+
+
+def test_documents_that_python_cannot_hold_are_shown_all_the_same(queue, page):
+    for text in ('{"n": 1e999}', '{"half": "\\ud83d"}', "[" * 5000 + "]" * 5000, '{"n": ' + "9" * 5000 + "}", '"' + "\\u0001" * 50 + '"'):
+        queue.run("INSERT INTO jobherd.ready (kind, queue, payload) VALUES ('a:b', 'default', %s::json)", text)
+        job = queue.run("SELECT max(id) FROM jobherd.ready")[0][0]
+        answer = page.get(f"/jobs/{job}")
+        assert answer.status_code == 200, text[:40]
+        answer.content.decode()
+
+
+def test_an_edited_payload_runs_as_a_new_job_and_the_old_one_stays(queue, page):
+    job = queue.run(
+        "SELECT jobherd.enqueue_bytes('mail:receipt', 'abc', %s::jsonb, '{\"order_id\": \"seven\"}')",
+        json.dumps({"queue": "mail", "priority": -3, "tenant": "acme", "max_attempts": 2, "traceparent": TRACE}),
+    )[0][0]
+    assert page.get(f"/jobs/{job}/edit").status_code == 409
+    assert page.act(f"/jobs/{job}/edit/action", payload="{}").status_code == 409
+    fail(queue, job, "poison", error="order_id must be a number")
+    form = page.get(f"/jobs/{job}/edit").text
+    assert "&#34;order_id&#34;: &#34;seven&#34;" in form
+    answer = page.act(f"/jobs/{job}/edit/action", payload='{"order_id": 7}', reason="it was a word", follow=True)
+    new = int(answer.url.path.rsplit("/", 1)[1])
+    assert f"Job {job} runs again as job {new}" in answer.text
+    before, after = queue.job(job), queue.job(new)
+    assert (before["state"], before["payload"]) == ("failed", {"order_id": "seven"})
+    kept = ("kind", "queue", "priority", "max_attempts", "tenant", "traceparent", "payload_bytes")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert (after["payload"], after["set_off_by"], after["state"], after["attempts"]) == ({"order_id": 7}, job, "ready", 0)
+    assert f"What it set off {new}" in words(page, f"/jobs/{job}")
+    assert f"What led to it {job}" in words(page, f"/jobs/{new}")
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ('{"order_id": 7', "line 1, column 15"),
+        ('{\n  "order_id": 7,\n}', "line 3, column 1"),
+        ("", "line 1, column 1"),
+        ('{"items": [{"name": "a\\u0000b"}]}', "$.items[0].name"),
+        ('{"n": [1, 1e999]}', "infinity"),
+        ('{"half": "\\ud800"}', "surrogate"),
+        ("[" * 200 + "]" * 200, "100 levels"),
+        ('{"text": "' + "x" * 1_000_001 + '"}', "more than 1,000,000"),
+    ],
+)
+def test_what_may_not_be_a_payload_is_refused_with_its_place_and_nothing_is_lost(queue, page, payload, says):
+    job = queue.enqueue("mail:receipt")
+    fail(queue, job)
+    answer = page.act(f"/jobs/{job}/edit/action", payload=payload)
+    assert answer.status_code == 422
+    assert says in html.unescape(answer.text)
+    assert html.unescape(re.search(r"<textarea[^>]*>\n(.*?)</textarea>", answer.text, re.DOTALL)[1]) == payload
+    assert queue.count("ready") == 0
+
+
+def test_who_may_only_look_is_shown_no_buttons_and_cannot_act(queue, database):
+    job = queue.enqueue("mail:receipt")
+    fail(queue, job)
+    with Page(application(database, read_only=True)) as page:
+        assert "Run it again" not in words(page, f"/jobs/{job}")
+        assert page.get(f"/jobs/{job}/edit").status_code == 403
+        for path, fields in ((f"/jobs/{job}/action", {"do": "delete"}), (f"/jobs/{job}/edit/action", {"payload": "{}"})):
+            assert page.act(path, **fields).status_code == 403
+    assert queue.state(job) == "failed"

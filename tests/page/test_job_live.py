@@ -1,0 +1,51 @@
+"""The page of one job in a browser, before a real supervisor: it follows the job without being loaded again, and its buttons do what they say."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from handlers import Client
+
+
+def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
+    job = herd.enqueue("video:wait", {"name": "followed"})
+    arrival = herd.gate.wait_arrival("followed")
+    tab.goto(f"/jobs/{job}")
+    tab.evaluate("window.loadedOnce = true")
+    state = tab.locator("main .state").first
+    expect(state).to_contain_text("running")
+    expect(tab.get_by_role("progressbar")).to_have_attribute("value", "0.2500")
+    expect(tab.get_by_text("frame 250").first).to_be_visible()
+    expect(tab.locator("pre.log")).to_contain_text("encoding followed")
+    expect(tab.locator("pre.log")).to_contain_text("a line that is only printed")
+    expect(tab.get_by_role("button", name="Cancel")).to_be_visible()
+    arrival.open()
+    expect(state).to_contain_text("completed")
+    expect(tab.get_by_role("heading", name=re.compile("Attempt 1 .*completed"))).to_be_visible()
+    expect(tab.get_by_role("button", name="Run it again")).to_be_visible()
+    assert tab.evaluate("window.loadedOnce"), "it was loaded again"
+    assert tab.locator("svg.life rect").count() >= 2
+    tab.get_by_role("button", name="Run it again").click()  # a form of the live part: its token came from the page
+    expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} is ready to run again")
+    herd.gate.wait_arrival("followed").open()
+    expect(tab.locator("main .state").first).to_contain_text("completed")
+
+
+def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
+    job = herd.enqueue("report:build", {"year": 1999})
+    with Client(herd.dsn) as client:
+        assert client.wait(job, timeout="30s")["state"] == "failed"
+    tab.goto(f"/jobs/{job}")
+    expect(tab.locator("main .why").first).to_contain_text("Failed at")
+    expect(tab.locator("main .why").first).to_contain_text("there are no figures of 1999")
+    expect(tab.locator("main")).to_contain_text("building the report of 1999")
+    tab.get_by_role("link", name="Edit and run it again").click()
+    tab.get_by_label("Payload, as JSON").fill('{"year": 2020}')
+    tab.get_by_role("button", name="Run it again like this").click()
+    expect(tab.locator("[role=status].good")).to_contain_text(f"Job {job} runs again as job")
+    expect(tab.locator("main .state").first).to_contain_text("completed")
+    expect(tab.get_by_role("heading", name="Result")).to_be_visible()
+    tab.locator("main .family").get_by_role("link", name=str(job), exact=True).click()
+    expect(tab.locator("main .state").first).to_contain_text("failed")

@@ -1,0 +1,275 @@
+"""One job as its page shows it: read, redacted, taken apart into what the templates write. Sends nothing to a browser and changes nothing.
+
+What a handler, a producer or a dead process has written may be anything: a document that cannot be read is shown as its text, one of an
+unexpected shape without the part that was expected. Looking at a bad job must work.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final
+
+from workers import reasons
+from workers.page.redaction import redact, redact_text
+from workers.page.timeline import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workers.page.database import Database, Row
+    from workers.page.redaction import Redactions
+    from workers.page.timeline import Timeline
+
+OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+IN_FULL: Final = 20
+"""Attempts that are shown with all they left; of those before, a line each."""
+SET_OFF: Final = 50
+"""Jobs that one has set off, that are listed."""
+GENERATIONS: Final = 20
+"""Jobs that led to one, that are listed."""
+LONG: Final = 4000
+"""Characters of a document from which on it is folded."""
+SHOWN: Final = 100_000
+"""Characters of a document that its job's page shows; more is a page of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A payload or a result, in lines. name: the word for it in its address."""
+
+    name: str
+    text: str
+    size: int
+    """Of the whole, in bytes."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is folded."""
+        return len(self.text) > LONG
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more of it than its job's page shows."""
+        return len(self.text) > SHOWN
+
+    @property
+    def shown(self) -> str:
+        """As much as a job's page shows."""
+        return self.text[:SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt, with what it left."""
+
+    number: object
+    outcome: str
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    ran_on: str | None = None
+    code: str | None = None
+    error: str | None = None
+    sentence: str | None = None
+    """Of its post-mortem."""
+    traceback: str | None = None
+    stack: str | None = None
+    """Of a process that died."""
+    death: list[tuple[str, object]] = field(default_factory=list)
+    """What else is known of its end, by name."""
+    cpu: float | None = None
+    rss: int | None = None
+    output: str | None = None
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ran(self) -> float | None:
+        """For how long, in seconds."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return max(0.0, (self.finished_at - self.started_at).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What changes while one looks: the state and why, how far it is, and the picture of its life."""
+
+    job: Row
+    now: list[Sentence]
+    remedy: list[tuple[str, str]]
+    """Commands and what they are for."""
+    life: Timeline
+    fraction: float | None
+    note: str
+
+
+Sentence = list["str | datetime"]
+"""Words with moments between them, which each viewer sees in his own zone."""
+
+
+async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
+    """Return what changes of a job, or None if there is none. Raises as `Database.rows`."""
+    row = await database.row("show_circumstances", {"id": number, "most": reasons.MOST})
+    if row is None:
+        return None
+    paths = (await hidden.read(database)).get(row["kind"], ())
+    history = _history(row, paths)
+    progress = _parsed(row["progress"])
+    job = {**row, "history": history, "gates": _parsed(row["gates"]), "error": redact_text(row["error"], row["payload"], paths)}
+    job["progress"] = progress if isinstance(progress, dict) else None
+    told = reasons.explain(job, history, _mark)
+    fraction, note = (job["progress"] or {}).get("fraction"), (job["progress"] or {}).get("note", "")
+    return Head(
+        job=job,
+        now=[_sentence(each) for each in told.now],
+        remedy=[(command.strip(), purpose.strip()) for command, _, purpose in (each.partition("   ") for each in told.remedy)],
+        life=timeline(job, history, job["asked_at"]),
+        fraction=float(fraction) if isinstance(fraction, int | float) else None,
+        note=note if isinstance(note, str) else "",
+    )
+
+
+async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[str, Any] | None:
+    """Return what a job left and where it stands among others, as its template takes it; None if there is none. Raises as `Database.rows`."""
+    given = {"id": number}
+    row = await database.row("show_job", given)  # one after the other: sessions are few, and others look too
+    if row is None:
+        return None
+    logs = await database.rows("show_logs", given)
+    ancestors = await database.rows("page/list_ancestors", {**given, "most": GENERATIONS})
+    set_off = await database.rows("page/list_set_off", {**given, "most": SET_OFF + 1})
+    paths = (await hidden.read(database)).get(row["kind"], ())
+    said = {log["token"]: log for log in logs}
+    attempts = [_attempt(each, said.pop(each.get("token"), None)) for each in _history(row, paths)]
+    attempts.reverse()
+    return {
+        "job": row,
+        "result": document("result", redact(row["result"], paths)),
+        "attempts": attempts[:IN_FULL],
+        "earlier": attempts[IN_FULL:],
+        "ancestors": ancestors,
+        "set_off": set_off[:SET_OFF],
+        "more_set_off": len(set_off) > SET_OFF,
+    }
+
+
+def document(name: str, text: str | None) -> Document | None:
+    r"""Return a document in lines; None if there is none. One that Python cannot hold stays as it is.
+
+    >>> document("payload", '{"order_id":7}').text
+    '{\n  "order_id": 7\n}'
+    """
+    return None if text is None else Document(name, pretty(text), len(text.encode(errors="replace")))
+
+
+def pretty(text: str) -> str:
+    """Return JSON in lines. What Python cannot hold is returned as it is, and what no browser may be sent is written as JSON writes it."""
+    try:
+        shown = json.dumps(json.loads(text, parse_constant=_refuse, parse_float=_finite), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        shown = text
+    return sendable(shown)
+
+
+def sendable(text: str) -> str:
+    """Return a text that can be encoded: half a character of UTF-16, which JSON can spell, becomes its spelling."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(digits)
+    return number
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(word)
+
+
+def _parsed(text: object) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _history(row: Mapping[str, Any], paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the attempts, without what is redacted of the payload in their words."""
+    found = _parsed(row["history"])
+    attempts = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    if not paths:
+        return attempts
+    for each in attempts:
+        for name in ("error", "traceback"):
+            if isinstance(each.get(name), str):
+                each[name] = redact_text(each[name], row["payload"], paths)
+        if isinstance(told := each.get("post_mortem"), dict):
+            each["post_mortem"] = {
+                name: redact_text(value, row["payload"], paths) if isinstance(value, str) else value for name, value in told.items()
+            }
+    return attempts
+
+
+def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attempt:
+    usage = attempt.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    told = attempt.get("post_mortem")
+    told = dict(told) if isinstance(told, dict) else {}
+    sentence, stack, tail = (_text(told.pop(name, None)) for name in ("sentence", "stack", "log_tail"))
+    for name in ("cpu_user", "cpu_system", "max_rss"):
+        usage.setdefault(name, told.pop(name, None))
+    cpu = [usage[name] for name in ("cpu_user", "cpu_system") if isinstance(usage.get(name), int | float)]
+    entries = _parsed(log["entries"]) if log is not None else None
+    output = _text(log["output"]) if log is not None else tail
+    error = _text(attempt.get("error"))
+    return Attempt(
+        number=attempt.get("attempt", "?"),
+        outcome=str(attempt.get("outcome", "?")),
+        started_at=_moment(attempt.get("started_at")),
+        finished_at=_moment(attempt.get("finished_at")),
+        ran_on=_text(attempt.get("ran_on")),
+        code=_text(attempt.get("error_code")),
+        error=None if error == sentence else error,  # of a dead process the sentence is the error
+        sentence=sentence,
+        traceback=_text(attempt.get("traceback")),
+        stack=stack,
+        death=list(starmap(_death, told.items())),
+        cpu=sum(cpu) if cpu else None,
+        rss=usage["max_rss"] if isinstance(usage.get("max_rss"), int) else None,
+        output=output,
+        entries=[each if isinstance(each, dict) else {"key": each} for each in entries] if isinstance(entries, list) else [],
+    )
+
+
+def _death(name: str, value: object) -> tuple[str, object]:
+    return name.replace("_", " "), value if isinstance(value, str | int | float | bool) or value is None else sendable(json.dumps(value))
+
+
+def _text(value: object) -> str | None:
+    return sendable(value) if isinstance(value, str) and value else None
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _mark(moment: datetime) -> str:
+    """Return a moment so that it can be found again in a sentence. No text of the database holds a NUL."""
+    return f"\0{moment.isoformat()}\0"
+
+
+def _sentence(text: str) -> Sentence:
+    parts = text.split("\0")
+    found: Sentence = [_moment(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)]
+    if isinstance(found[0], str):
+        found[0] = found[0][:1].upper() + found[0][1:]
+    return found

@@ -177,7 +177,11 @@ def take(url: str, pages: dict[str, str]) -> None:
                 tab.goto(path)
                 tab.wait_for_timeout(1500)  # a look of the live updates
                 size = tab.viewport_size or {"width": 0, "height": 0}
-                high = size["height"] if way == "phone" else min(TALL, max(size["height"], tab.evaluate("document.documentElement.scrollHeight")))
+                high = (
+                    size["height"]
+                    if way == "phone"
+                    else min(TALL, max(size["height"], tab.evaluate("document.documentElement.scrollHeight")))
+                )
                 clip = {"x": 0, "y": 0, "width": size["width"], "height": high}
                 tab.screenshot(path=PICTURES / f"{name}-{way}.png", full_page=True, clip=clip)
                 print(f"docs/pages/{name}-{way}.png")

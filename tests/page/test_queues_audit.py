@@ -82,10 +82,10 @@ def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, sa
 def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page, database):
     send(database, "SELECT jobherd.pause('mail'), jobherd.pause('*', 'moving')")
     text = page.get("/queues").text
-    assert "Everything is paused" in text
+    assert "Nothing starts on any host" in text
     assert 'value="resume"' in row_of(text, "mail")
     assert "is resumed" in page.act("/queues/action", follow=True, scope="all", name="", do="resume").text
-    assert "Everything is paused" not in page.get("/queues").text
+    assert "Nothing starts on any host" not in page.get("/queues").text
 
 
 def test_who_may_only_look_sees_no_form(database):

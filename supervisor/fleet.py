@@ -214,7 +214,8 @@ class Fleet:
             over = (record.token, record.job) != (ladder.token, ladder.job)
             if over or (not record.runs and ladder.why is not Why.DRAIN):
                 slot.ladder = None
-        slot.cancels = {(token, job) for token, job in slot.cancels if token == record.token or not record.token}
+        # Tokens grow: what is asked of a later claim than the board shows yet is kept for that one.
+        slot.cancels = {(token, job) for token, job in slot.cancels if token >= record.token}
         if slot.ladder is None and record.phase is Phase.RUNNING and (record.token, record.job) in slot.cancels:
             slot.ladder = Ladder(Why.CANCEL, now, record.token, record.job, grace=self.limits.grace)
         if slot.state is State.READY and not slot.worn and slot.kind.works:

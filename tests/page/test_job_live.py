@@ -21,7 +21,7 @@ def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
     expect(tab.locator("pre.log")).to_contain_text("encoding followed")
     expect(tab.locator("pre.log")).to_contain_text("a line that is only printed")
     expect(tab.get_by_role("button", name="Cancel")).to_be_visible()
-    tab.get_by_role("button", name="Stack").click()
+    tab.get_by_role("button", name="Where is it?").click()
     expect(tab.locator("main")).to_contain_text("at_gate")
     tab.goto(f"/jobs/{job}")
     tab.evaluate("window.loadedOnce = true")

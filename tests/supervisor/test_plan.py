@@ -175,6 +175,18 @@ def test_a_cancel_on_its_way_is_not_put_off_by_the_timeout():
     assert slot.ladder.why is Why.CANCEL
 
 
+def test_a_cancel_that_is_heard_before_the_board_shows_the_claim_is_not_forgotten():
+    story = Story().up()
+    slot = story.runs(0, token=9)
+    story.fleet.cancel(incarnation=slot.incarnation, token=10, job=6, now=story.now)  # the database knows of its next claim already
+    story.step()
+    story.runs(0, token=9)  # and the board does not yet
+    story.runs(0, token=10, job=6)
+    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 10, 6))]
+    story.runs(0, token=11, job=7)
+    assert not slot.cancels, "its claim is over"
+
+
 def test_cancelling_a_job_that_has_not_started_tells_the_child_and_spares_the_one_that_runs():
     story = Story().up()
     slot = story.runs(0, job=5)

@@ -43,6 +43,8 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     failed(herd, 3)
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
     tab.keyboard.press("j")
+    [later] = failed(herd, 1)
+    expect(tab.locator(f"#job-{later}")).to_be_visible()  # the list has been updated, and the row before which we are is still it
     tab.keyboard.press("x")
     expect(tab.locator("tbody input:checked")).to_have_count(1)
     tab.locator("input[name=all]").check()

@@ -160,7 +160,7 @@ def fill(dsn: str) -> dict[str, str]:
         time.sleep(6)
     return {
         "overview": "/", "jobs": "/jobs", "job": f"/jobs/{crashed}", "running": f"/jobs/{running[0]}", "fleet": "/fleet", "queues": "/queues",
-        "kinds": "/kinds", "audit": "/audit",
+        "kinds": "/kinds", "kind": "/kinds/image:thumbnail", "audit": "/audit",
     }  # fmt: skip
 
 

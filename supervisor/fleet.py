@@ -169,7 +169,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
-        slot.cancels, slot.orders, slot.late = set(), [], None
+        slot.cancels, slot.untold, slot.late = set(), [], None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
         slot.jobs_limit = self.limits.max_jobs * spread
@@ -265,7 +265,7 @@ class Fleet:
             if slot.ladder is None and slot.now.phase is Phase.RUNNING:
                 slot.ladder = Ladder(Why.CANCEL, now, token, job, grace=self.limits.grace)
         else:
-            slot.orders.append((token, job))
+            slot.untold.append((token, job))
 
     def press(self, slot: Slot, why: Why, now: float, *, grace: float) -> None:
         """Put a child on the ladder, unless the one it is on ends no later."""

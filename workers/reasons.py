@@ -159,7 +159,7 @@ def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: C
             ], again
     last = history[-1] if history else {}
     told = last.get("post_mortem") or {}
-    now = [f"failed at {when}: {told['sentence'] if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
+    now = [f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
     if job["error_code"] == "WORKER_CRASHED":
         now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is as many as its kind allows")
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:

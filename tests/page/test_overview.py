@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import unquote
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
     def order(sort):
         text = page.get(f"/kinds?sort={sort}").text
         assert len(re.findall("aria-sort=", text)) == 1
-        return re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)
+        return [unquote(name) for name in re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)]
 
     assert order("cpu") == ["b:dear", "a:cheap", "c:idle"]
     for sort, first in {"kind": "a", "jobs": "a", "failed": "a", "p50": "b", "p95": "b", "p99": "b", "ran": "b", "memory": "b"}.items():

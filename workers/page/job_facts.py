@@ -233,7 +233,7 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
     cpu = [usage[name] for name in ("cpu_user", "cpu_system") if isinstance(usage.get(name), int | float)]
     entries = _parsed(log["entries"]) if log is not None else None
     output = _text(log["output"]) if log is not None else tail
-    error = _text(attempt.get("error"))
+    error, traceback = _text(attempt.get("error")), _text(attempt.get("traceback"))
     return Attempt(
         number=attempt.get("attempt", "?"),
         outcome=str(attempt.get("outcome", "?")),
@@ -243,9 +243,7 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
         code=_text(attempt.get("error_code")),
         error=None if error == sentence else error,  # of a dead process the sentence is the error
         sentence=sentence,
-        traceback=None
-        if stack and attempt.get("traceback") == stack
-        else _text(attempt.get("traceback")),  # nor is it said twice where it stood
+        traceback=None if traceback == stack else traceback,  # nor is it said twice where it stood
         stack=stack,
         death=list(starmap(_death, told.items())),
         cpu=sum(cpu) if cpu else None,
@@ -288,4 +286,6 @@ def _sentence(text: str) -> Sentence:
     found: Sentence = [_moment(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)]
     if isinstance(found[0], str):
         found[0] = found[0][:1].upper() + found[0][1:]
+    if not text.endswith((".", "!", "?")):
+        found.append(".")
     return found

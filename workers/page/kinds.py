@@ -109,5 +109,5 @@ topics = (Topic("kinds", "kinds/_live.html", ask, every=10.0),)
 
 routes = (
     Route("/kinds", show, name="kinds"),
-    Route("/kinds/{kind}", show_one, name="kind"),
+    Route("/kinds/{kind:path}", show_one, name="kind"),
 )

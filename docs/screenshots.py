@@ -82,7 +82,7 @@ def encode(job: Job, path: str) -> None:
 def main(only: list[str]) -> None:
     """Take them all, or those of the pages that are named."""
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="jobherd-pictures-") as name:
+    with tempfile.TemporaryDirectory(prefix="shop-") as name:
         folder = Path(name)
         (folder / "handlers.d").mkdir()
         (folder / "handlers.d" / "demo.py").write_text(DEMO)

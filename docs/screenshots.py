@@ -33,6 +33,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURES: Final = ROOT / "docs" / "pages"
 PATIENCE: Final = 60.0
 """Seconds after which something has gone wrong."""
+TALL: Final = 1500
+"""Pixels: a long list is cut there."""
 WAYS: Final[dict[str, dict[str, Any]]] = {
     "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
@@ -80,7 +82,7 @@ def encode(job: Job, path: str) -> None:
 def main(only: list[str]) -> None:
     """Take them all, or those of the pages that are named."""
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="jobherd-pictures-") as name:
+    with tempfile.TemporaryDirectory(prefix="shop-") as name:
         folder = Path(name)
         (folder / "handlers.d").mkdir()
         (folder / "handlers.d" / "demo.py").write_text(DEMO)
@@ -160,7 +162,7 @@ def fill(dsn: str) -> dict[str, str]:
         time.sleep(6)
     return {
         "overview": "/", "jobs": "/jobs", "job": f"/jobs/{crashed}", "running": f"/jobs/{running[0]}", "fleet": "/fleet", "queues": "/queues",
-        "kinds": "/kinds", "audit": "/audit",
+        "kinds": "/kinds", "kind": "/kinds/image:thumbnail", "audit": "/audit",
     }  # fmt: skip
 
 
@@ -174,7 +176,14 @@ def take(url: str, pages: dict[str, str]) -> None:
             for name, path in pages.items():
                 tab.goto(path)
                 tab.wait_for_timeout(1500)  # a look of the live updates
-                tab.screenshot(path=PICTURES / f"{name}-{way}.png", full_page=way != "phone")
+                size = tab.viewport_size or {"width": 0, "height": 0}
+                high = (
+                    size["height"]
+                    if way == "phone"
+                    else min(TALL, max(size["height"], tab.evaluate("document.documentElement.scrollHeight")))
+                )
+                clip = {"x": 0, "y": 0, "width": size["width"], "height": high}
+                tab.screenshot(path=PICTURES / f"{name}-{way}.png", full_page=True, clip=clip)
                 print(f"docs/pages/{name}-{way}.png")
             context.close()
         browser.close()

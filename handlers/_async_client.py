@@ -111,13 +111,13 @@ class AsyncClient:
                     due = vigil.due()
         return vigil.rows()
 
-    async def cancel(self, job_id: int) -> str | None:
+    async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Cancel a job. See `Client.cancel`."""
-        return await self.run(_enqueue.cancel_job(job_id))
+        return await self.run(_enqueue.cancel_job(job_id, actor, reason))
 
-    async def retry(self, job_id: int) -> str | None:
+    async def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
         """Run a job again, at once. See `Client.retry`."""
-        return await self.run(_enqueue.retry_job(job_id))
+        return await self.run(_enqueue.retry_job(job_id, actor, reason))
 
     async def run(self, statement: Statement[T]) -> T:
         """Send one of this package's statements."""

@@ -167,13 +167,25 @@ class Client:
                     due = vigil.due()
         return vigil.rows()
 
-    def cancel(self, job_id: int) -> str | None:
-        """Cancel a job. Returns "cancelled", "cancelling" (it runs and is told), the state it ended in before, or None."""
-        return self.run(_enqueue.cancel_job(job_id))
+    def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
+        """Cancel a job. Returns "cancelled", "cancelling" (it runs and is told), the state it ended in before, or None.
 
-    def retry(self, job_id: int) -> str | None:
-        """Run a job again, at once. Returns "ready", "running" if it runs already, or None if there is no such job."""
-        return self.run(_enqueue.retry_job(job_id))
+        actor, reason: who does it and why, for the audit; default the database's user, and nothing.
+
+        >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
+        'cancelled'
+        """
+        return self.run(_enqueue.cancel_job(job_id, actor, reason))
+
+    def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
+        """Run a job again, at once. Returns "ready", "running" if it runs already, or None if there is no such job.
+
+        actor, reason: who does it and why, for the audit; default the database's user, and nothing.
+
+        >>> client.retry(42)  # doctest: +SKIP
+        'ready'
+        """
+        return self.run(_enqueue.retry_job(job_id, actor, reason))
 
     def run(self, statement: Statement[T]) -> T:
         """Send one of this package's statements. For handlers and tests there are the methods above."""

@@ -169,14 +169,14 @@ def meet_settlements(job_ids: list[int]) -> Statement[None]:
     return Statement("meet_settlements", {"ids": job_ids}, _read_nothing)
 
 
-def cancel_job(job_id: int) -> Statement[str | None]:
-    """Cancel one job; the answer is what became of that, or None if there is no such job."""
-    return Statement("cancel_job", {"id": check_id(job_id)}, _read_answer)
+def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
+    """Cancel one job; the answer is what became of that, or None if there is no such job. It is noted who did it and why."""
+    return Statement("cancel_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
-def retry_job(job_id: int) -> Statement[str | None]:
-    """Run one job again; the answer is the state it is in, or None if there is no such job."""
-    return Statement("retry_job", {"id": check_id(job_id)}, _read_answer)
+def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
+    """Run one job again; the answer is the state it is in, or None if there is no such job. It is noted who did it and why."""
+    return Statement("retry_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
 def _moment(value: object, *, field: str) -> datetime:

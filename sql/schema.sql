@@ -283,6 +283,8 @@ BEGIN
                       AND (among IS NULL OR r.id = ANY (among))
                     ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
             had := true;
+            -- What is parked may come before it: choose anew. Before its cap is locked, for who finds a lock taken relies on its holder.
+            EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);
             IF job.kind = ANY (gated) THEN
                 IF cardinality(taken) > 0 THEN EXIT; END IF;
                 IF job.kind <> ALL (shut_kinds) THEN
@@ -304,10 +306,6 @@ BEGIN
                               ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END;
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
-            END IF;
-            IF cardinality(aside) > 0 AND cardinality(taken) = 0 THEN
-                single := NULL;
-                EXIT;  -- what is parked may come before it: choose anew
             END IF;
             taken := taken || job.id;
             job.attempts := job.attempts + 1;
@@ -354,6 +352,7 @@ CREATE FUNCTION jobherd.count_ended(from_at timestamp with time zone, to_at time
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 DECLARE
@@ -378,9 +377,12 @@ BEGIN
           FROM ended e
          WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age AND e.age <> ALL (until_open)
         OFFSET 0  -- or each duration is reckoned again wherever it is used
+    ), bounds AS MATERIALIZED (
+        SELECT array_agg(0.00001 * power(2::double precision, n / 4.0::double precision) ORDER BY n) AS of FROM generate_series(0, 147) AS n
     ), summed AS MATERIALIZED (
-        SELECT t.at, t.kind, t.state, t.error_code, jobherd.rollup_bucket(t.ran) AS ran_bucket, jobherd.rollup_bucket(t.waited) AS waited_bucket,
-               count(*) AS jobs, count(t.ran) AS started, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
+        SELECT t.at, t.kind, t.state, t.error_code,
+               width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket, width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
+               count(*) AS jobs, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
                coalesce(sum(CASE WHEN t.usage IS NOT NULL
                                  THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0) + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
                                  WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
@@ -393,7 +395,7 @@ BEGIN
         SELECT s.at, s.kind, 60,
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
-               sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
+               coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
           FROM summed s
          GROUP BY s.at, s.kind
          ORDER BY s.at, s.kind
@@ -1188,12 +1190,6 @@ BEGIN
     END IF;
     RETURN found_one;
 END $$;
-
-CREATE FUNCTION jobherd.rollup_bucket(seconds double precision) RETURNS smallint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-    SELECT ceil(ln(CASE WHEN seconds > 0.00001 THEN seconds WHEN seconds IS NOT NULL THEN 0.00001 END / 0.00001) * 5.770780163555854)::smallint
-$$;
 
 CREATE FUNCTION jobherd.rollup_quantile(share double precision, bucket smallint, jobs double precision, upto double precision, total double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -18,6 +18,6 @@ settings ask), `plan.py`, then `loop.py` with its hands:
 * on the world: `signals.py`, `manager.py` (systemd), `bulletin.py` and `facts.py` (what is said of us all). `postmortem.py` finds the sentence that
   explains a death, with `oom.py` and `revision.py`; `sampler.py`, with `tasks.py`, asks living children where they are.
 
-The way in from outside is `cli/` with `settings.py` (`settings_*.py`: how they are read, where they come from, who is told); `reasons.py` and `checkup.py`
-find the words for `why` and `doctor`, `top/` draws what `top` shows. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.
+The way in from outside is `cli/` with `settings.py` (`settings_*.py`: how they are read, where they come from, who is told); `checkup.py` finds
+the words for `doctor`, `top/` draws what `top` shows. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.
 """

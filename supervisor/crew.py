@@ -279,10 +279,10 @@ class Crew:
                     self.boards[slot.number].dismiss()
                     os.close(ends.wake)
                     self._ends[slot.number] = replace(ends, wake=os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
-            case Interrupt(slot, order):
-                self.boards[slot.number].order(order)
+            case Interrupt(slot, what):
+                self.boards[slot.number].interrupt(what)
                 self._signal(slot, signal.SIGUSR2, group=False)
-                log.info("%s is told to stop job %d: %s", slot.name, order.job, order.reason.name.lower(), extra={"token": order.token})
+                log.info("%s is told to stop job %d: %s", slot.name, what.job, what.reason.name.lower(), extra={"token": what.token})
             case Kill(slot, signum):
                 if signum is not signal.SIGKILL and ask_stacks(slot.pid, self.boards[slot.number]):
                     self._told_to_say.add(slot.number)  # its post-mortem says what it was at; nobody can ask it then

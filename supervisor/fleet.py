@@ -169,7 +169,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
-        slot.cancels, slot.orders, slot.late = set(), [], None
+        slot.cancels, slot.untold, slot.late = set(), [], None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
         slot.jobs_limit = self.limits.max_jobs * spread
@@ -214,7 +214,8 @@ class Fleet:
             over = (record.token, record.job) != (ladder.token, ladder.job)
             if over or (not record.runs and ladder.why is not Why.DRAIN):
                 slot.ladder = None
-        slot.cancels = {(token, job) for token, job in slot.cancels if token == record.token or not record.token}
+        # Tokens grow: what is asked of a later claim than the board shows yet is kept for that one.
+        slot.cancels = {(token, job) for token, job in slot.cancels if token >= record.token}
         if slot.ladder is None and record.phase is Phase.RUNNING and (record.token, record.job) in slot.cancels:
             slot.ladder = Ladder(Why.CANCEL, now, record.token, record.job, grace=self.limits.grace)
         if slot.state is State.READY and not slot.worn and slot.kind.works:
@@ -264,7 +265,7 @@ class Fleet:
             if slot.ladder is None and slot.now.phase is Phase.RUNNING:
                 slot.ladder = Ladder(Why.CANCEL, now, token, job, grace=self.limits.grace)
         else:
-            slot.orders.append((token, job))
+            slot.untold.append((token, job))
 
     def press(self, slot: Slot, why: Why, now: float, *, grace: float) -> None:
         """Put a child on the ladder, unless the one it is on ends no later."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import orjson
+
 from supervisor.courier import Link
 from supervisor.fleet import Course
 
@@ -184,6 +186,12 @@ class Orders:
 
 def as_json(document: object) -> str:
     """Return a document as PostgreSQL takes it: no NUL, no half of a pair of surrogates, no number that is none."""
+    try:
+        text = orjson.dumps(document).decode()  # a number that is none becomes null
+    except TypeError:  # half of a pair of surrogates, or what only the slow way can write
+        text = ""
+    if text and "\\u0000" not in text:
+        return text
     return json.dumps(_writable(document), separators=(",", ":"), allow_nan=False)
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from supervisor.fleet import Course, Fleet
 from supervisor.kinds import KEEPER, KINDS, RESETTER, WORKER, Kind
-from supervisor.slot import ORDERS, Ladder, Rung, Slot, State, Why
-from workers.board import Order, Reason
+from supervisor.slot import REASONS, Ladder, Rung, Slot, State, Why
+from workers.board import Interruption, Reason
 
 NEVER: Final = float("inf")
 BUSY: Final = 0.2
@@ -53,10 +53,10 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Put an order on its board and send SIGUSR2."""
+    """Say so on its board and send SIGUSR2."""
 
     slot: Slot
-    order: Order
+    what: Interruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,14 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
         if running and slot.now.deadline < NEVER and (ladder is None or (ladder.why is Why.CANCEL and ladder.rung is Rung.TOLD)):
             # Its own timer rings at the deadline; the parent's part of the ladder counts from there, unless it is on its way already.
             if now >= slot.now.deadline:
-                slot.ladder = Ladder(Why.TIMEOUT, slot.now.deadline, slot.now.token, slot.now.job, grace=limits.grace, ordered=True)
+                slot.ladder = Ladder(Why.TIMEOUT, slot.now.deadline, slot.now.token, slot.now.job, grace=limits.grace, told=True)
             else:
                 result.later(slot.now.deadline)
         if running and slot.exclusive and (ladder is None or ladder.why is not Why.LOST):
             # After the child's own timer, which rings a fifth of the lease before its end, and long enough before that end.
             last = fleet.lease_deadline - min(1.0, limits.lease / 15)
             if now >= last:
-                slot.ladder = Ladder(Why.LOST, now, slot.now.token, slot.now.job, grace=0.0, ordered=True)
+                slot.ladder = Ladder(Why.LOST, now, slot.now.token, slot.now.job, grace=0.0, told=True)
             else:
                 result.later(last)
         if slot.state is State.BOOTING and fleet.database_since is not None:
@@ -208,23 +208,23 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
 
 
 def _tell(slot: Slot, now: float, result: Plan) -> None:
-    """Tell a child of a job it holds and has not started that it is cancelled; one at a time, for its board holds one order."""
-    if slot.orders and slot.ladder is None:
-        token, job = slot.orders.pop(0)
-        result.actions.append(Interrupt(slot, Order(Reason.CANCEL, token, job)))
-        if slot.orders:
+    """Tell a child of a job it holds and has not started that it is cancelled; one at a time, for its board holds one interruption."""
+    if slot.untold and slot.ladder is None:
+        token, job = slot.untold.pop(0)
+        result.actions.append(Interrupt(slot, Interruption(Reason.CANCEL, token, job)))
+        if slot.untold:
             result.later(now + 0.05)
 
 
 def _climb(slot: Slot, now: float, result: Plan) -> None:
-    """Take the rungs that are due: the order, SIGTERM after one grace, SIGKILL after two."""
+    """Take the rungs that are due: the interruption, SIGTERM after one grace, SIGKILL after two."""
     ladder = slot.ladder
     if ladder is None or ladder.rung is Rung.KILLED:
         return
-    if not ladder.ordered:
-        ladder.ordered = True
-        if ladder.why in ORDERS:
-            result.actions.append(Interrupt(slot, Order(ORDERS[ladder.why], ladder.token, ladder.job)))
+    if not ladder.told:
+        ladder.told = True
+        if ladder.why in REASONS:
+            result.actions.append(Interrupt(slot, Interruption(REASONS[ladder.why], ladder.token, ladder.job)))
     if now >= ladder.since + 2 * ladder.grace:
         ladder.rung = Rung.KILLED
         result.actions.append(Kill(slot, signal.SIGKILL))

@@ -60,7 +60,6 @@ class Registration:
         self._dead: list[int] = []
         self._connected_at = 0.0
         self._sessions = 0
-        self._last_id = 0
         self.heard_back = False
         """Our latest beat was heard by ourselves."""
         self.beats = 0

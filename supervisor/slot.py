@@ -32,7 +32,7 @@ class Rung(Enum):
     """How far the ladder has been climbed with a child that must stop what it does."""
 
     TOLD = 0
-    """Its own timer has rung, or an order lies on its board."""
+    """Its own timer has rung, or an interruption stands on its board."""
     TERMED = 1
     """SIGTERM went to its process group."""
     KILLED = 2
@@ -54,7 +54,7 @@ class Why(Enum):
     """It holds nothing, was dismissed, and does not leave."""
 
 
-ORDERS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
+REASONS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class Ladder:
     job: int
     rung: Rung = Rung.TOLD
     grace: float = 5.0
-    ordered: bool = False
-    """The order lies on its board."""
+    told: bool = False
+    """The interruption stands on its board."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Slot:
     ladder: Ladder | None = None
     cancels: set[tuple[int, int]] = field(default_factory=set)
     """Claims and jobs it holds that somebody asked to cancel, started or not."""
-    orders: list[tuple[int, int]] = field(default_factory=list)
+    untold: list[tuple[int, int]] = field(default_factory=list)
     """Those of them it has not been told of yet."""
     idle: bool = False
     times_idle: int = 0

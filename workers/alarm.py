@@ -46,8 +46,8 @@ class Alarm:
     open: a job runs and may be interrupted. Set by whoever runs it, as a plain store.
     together: several run in one call: who cancels one of them interrupts none. Set as `open` is.
     raised: what was last raised in the current job, or None.
-    told: orders about jobs of the current claim that do not run yet, by id.
-    unheard: an order came while another one was raised: `hear` it before the next job.
+    told: interruptions of jobs of the current claim that do not run yet, by id.
+    unheard: an interruption came while another one was raised: `hear` it before the next job.
     lease: how long the supervisor's lease lasts, in seconds; exclusive jobs are ended a fifth of it before it lapses.
     on_long: called once a job has run for as long as `enter` was told.
     forked: this process is a copy that a handler has forked; it must touch nothing of ours.
@@ -61,7 +61,7 @@ class Alarm:
         self.unheard = False
         self.forked = False
         self._hearing = False
-        self._order_number = -1
+        self._times_interrupted = -1
         self._board = board
         self._wake = wake
         self._token = 0
@@ -104,17 +104,17 @@ class Alarm:
             signal.signal(number, handler)
 
     def begin(self, token: int, jobs: Collection[int]) -> None:
-        """A claim begins: orders that name `token` and one of `jobs` are for us."""
+        """A claim begins: interruptions that name `token` and one of `jobs` are for us."""
         self._token = token
         self._batch = jobs
         self.told.clear()
-        number = self._board.order_number
-        if number != self._order_number:
-            self._order_number = number
-            self.hear()  # an order that came before its claim was known here
+        number = self._board.times_interrupted
+        if number != self._times_interrupted:
+            self._times_interrupted = number
+            self.hear()  # one that came before its claim was known here
 
     def end(self) -> None:
-        """The claim is settled: no order can mean it any more."""
+        """The claim is settled: no interruption can mean it any more."""
         self._token = 0
         self._batch = ()
         self.told.clear()
@@ -137,7 +137,7 @@ class Alarm:
             self._arm(rings)
 
     def judge(self, seconds: float) -> None:
-        """The handler is out, the alarm is closed, and its end is about to be judged: no order means that, but it may not last for ever."""
+        """The handler is out, the alarm is closed, and its end is about to be judged: no interruption means that, but it may not last for ever."""
         self._job = 0
         self._lease = None
         self._long_at = FOR_EVER
@@ -152,21 +152,21 @@ class Alarm:
         self._job = 0
 
     def check(self) -> None:
-        """Raise what was ordered about the current job between the look at it and its start."""
+        """Raise what was said of the current job between the look at it and its start."""
         reason = self.told.pop(self._job, Reason.NONE)
         if reason is not Reason.NONE:
-            self._raise(_by_order(reason), None)
+            self._raise(_for_reason(reason), None)
 
     def hear(self, frame: FrameType | None = None) -> None:
-        """Look at the board for an order about the current claim. `frame`: what the signal has interrupted, if it was one."""
+        """Look at the board for an interruption of the current claim. `frame`: what the signal has interrupted, if it was one."""
         self.unheard = False
-        order = self._board.ordered()
-        if order.reason is Reason.NONE or order.token != self._token or not self._token:
+        said = self._board.interruption()
+        if said.reason is Reason.NONE or said.token != self._token or not self._token:
             return
-        if order.job == self._job and self.open and not (self.together and order.reason is Reason.CANCEL):
-            self._raise(_by_order(order.reason), frame)
-        elif order.job in self._batch:
-            self.told[order.job] = order.reason
+        if said.job == self._job and self.open and not (self.together and said.reason is Reason.CANCEL):
+            self._raise(_for_reason(said.reason), frame)
+        elif said.job in self._batch:
+            self.told[said.job] = said.reason
 
     def is_intact(self) -> bool:
         """Return whether the handlers are still ours; a look into the interpreter's own table, no system call."""
@@ -209,7 +209,7 @@ class Alarm:
             return
         self.unheard = True
         if self._hearing:
-            return  # a storm of orders would nest one look in the other until the stack ends
+            return  # a storm of interruptions would nest one look in the other until the stack ends
         self._hearing = True
         try:
             while self.unheard:
@@ -253,7 +253,7 @@ class Alarm:
         self.open = False
 
 
-def _by_order(reason: Reason) -> JobInterrupted:
+def _for_reason(reason: Reason) -> JobInterrupted:
     if reason is Reason.CANCEL:
         return JobCancelled("somebody cancelled the job")
     if reason is Reason.DRAIN:

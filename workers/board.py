@@ -3,7 +3,7 @@
 It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), the
 last lines of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
 Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice, with sequence and checksum, and a torn copy is not
-believed. Each region has one writer: the child, but for the order, which the parent writes. Stacks stand last, and the memory cannot grow:
+believed. Each region has one writer: the child, but for the interruption, which the parent writes. Stacks stand last, and the memory cannot grow:
 they are written in signal handlers, of any length, and must run over nothing else. No policy stands here.
 """
 
@@ -66,7 +66,7 @@ class Now(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Interruption:
     """The parent's word to a child about one claim: interrupt it."""
 
     reason: Reason
@@ -75,7 +75,7 @@ class Order:
 
 
 _NOW = struct.Struct("<BqqqHhhhdd")
-_ORDER = struct.Struct("<Bqq")
+_INTERRUPTION = struct.Struct("<Bqq")
 _COMPANY = struct.Struct("<qq")
 _MATE = struct.Struct("<qhhh")
 _ENTRY_HEAD = struct.Struct("<II")
@@ -93,8 +93,8 @@ OUTPUT: Final = 64 * 1024
 
 _AT_WORDS: Final = 0
 _AT_NOW: Final = _AT_WORDS + 8 * _WORDS
-_AT_ORDER: Final = _AT_NOW + Cell.size(128)
-_AT_PROGRESS: Final = _AT_ORDER + Cell.size(64)
+_AT_INTERRUPTION: Final = _AT_NOW + Cell.size(128)
+_AT_PROGRESS: Final = _AT_INTERRUPTION + Cell.size(64)
 _AT_TALLY: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
 _AT_LOG: Final = _AT_TALLY + Tally.SIZE
 _AT_LEDGER: Final = _AT_LOG + _LOG
@@ -141,7 +141,7 @@ class Board:
         self._view = memoryview(self._memory)
         self._words = self._view[: 8 * _WORDS].cast("Q")
         self._now = Cell(self._view, _AT_NOW, 128)
-        self._order = Cell(self._view, _AT_ORDER, 64)
+        self._interruption = Cell(self._view, _AT_INTERRUPTION, 64)
         self._progress = Cell(self._view, _AT_PROGRESS, _PROGRESS)
         self._company = Cell(self._view, _AT_COMPANY, _MATES)
         self._output = Cell(self._view, _AT_OUTPUT, 8 + OUTPUT)
@@ -275,7 +275,7 @@ class Board:
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
         self.close_ledger()
-        self.order(Order(Reason.NONE))
+        self.interrupt(Interruption(Reason.NONE))
         self._progress.write(b"")
         self._progress.restart()
         self._company.restart()
@@ -283,9 +283,9 @@ class Board:
 
     # -- written by the parent --------------------------------------------------------------------------------------
 
-    def order(self, order: Order) -> None:
+    def interrupt(self, interruption: Interruption) -> None:
         """Called in the parent, before SIGUSR2: which claim to interrupt, and why."""
-        self._order.write(_ORDER.pack(order.reason, order.token, order.job))
+        self._interruption.write(_INTERRUPTION.pack(interruption.reason, interruption.token, interruption.job))
 
     def dismiss(self) -> None:
         """Called in the parent, before it closes the wake pipe: that end of the file is a word of ours, and not our death."""
@@ -343,17 +343,17 @@ class Board:
         ]
 
     @property
-    def order_number(self) -> int:
-        """Grows with each order: whether there is a new one, without reading it."""
-        return self._order.newest()
+    def times_interrupted(self) -> int:
+        """Grows with each interruption: whether there is a new one, without reading it."""
+        return self._interruption.newest()
 
-    def ordered(self) -> Order:
-        """Return the parent's latest order."""
-        record = self._order.read()
-        if record is None or len(record) != _ORDER.size:
-            return Order(Reason.NONE)
-        reason, token, job = _ORDER.unpack(record)
-        return Order(Reason(reason), token, job)
+    def interruption(self) -> Interruption:
+        """Return the parent's latest one."""
+        record = self._interruption.read()
+        if record is None or len(record) != _INTERRUPTION.size:
+            return Interruption(Reason.NONE)
+        reason, token, job = _INTERRUPTION.unpack(record)
+        return Interruption(Reason(reason), token, job)
 
     @property
     def dismissed(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
-from zlib import crc32
 
 from workers.stacks import MAIN, Frame
 
@@ -126,18 +125,18 @@ def boxes(counts: Counts, seconds: float) -> list[Box]:
         for name, file in ((thread, ""), *((f"{frame.function} ({_short(frame.file)}:{frame.line})", frame.file) for frame in frames)):
             call = call.inner.setdefault(name, _Call(file))
             call.count += count
-    return list(_boxes("all", root, 0.0, 0, each=WIDTH / max(root.count, 1), seconds=seconds))
+    return list(_boxes("all", root, 0.0, 0, each=WIDTH / max(root.count, 1), seconds=seconds, shades={}))
 
 
-def _boxes(name: str, call: _Call, x: float, depth: int, *, each: float, seconds: float) -> Iterator[Box]:
-    """Give a call and what it calls. each: how wide one that was seen once is."""
+def _boxes(name: str, call: _Call, x: float, depth: int, *, each: float, seconds: float, shades: dict[str, int]) -> Iterator[Box]:
+    """Give a call and what it calls. each: how wide one that was seen once is. shades: by file, as they come."""
     width = each * call.count
     share = width / WIDTH
     told = f"{name}: {share:.1%} of all, {share * seconds:.2f} s, seen {call.count} times"
-    yield Box(name, x, width, depth, crc32(call.file.encode(errors="replace")) % len(SHADES), told)
+    yield Box(name, x, width, depth, shades.setdefault(call.file, len(shades)) % len(SHADES), told)
     for inner_name, inner in sorted(call.inner.items(), key=lambda item: item[0]):
         if each * inner.count >= _NARROWEST:
-            yield from _boxes(inner_name, inner, x, depth + 1, each=each, seconds=seconds)
+            yield from _boxes(inner_name, inner, x, depth + 1, each=each, seconds=seconds, shades=shades)
         x += each * inner.count
 
 

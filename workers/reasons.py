@@ -118,11 +118,12 @@ def _open(gate: Mapping[str, Any]) -> str:
 
 def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
     since = f"since {clock(job['started_at'])}, for {_span(job['asked_at'] - job['started_at'])}"
-    remedy = [f"jobherd cancel {job['id']}   to end it"]
     if job["host"] is None:
         return [
             f"running {since}, by a child that is not registered any more: its jobs are given back when its supervisor's lease ends"
         ], []
+    remedy = [f"jobherd stack {job['id']}   to see where it is"] if job["lease_left"] >= 0 else []
+    remedy += [] if job["cancelled"] else [f"jobherd cancel {job['id']}   to end it"]
     now = [
         f"running {since}, on {job['host']} in process {job['pid']} (worker {job['slot']}): attempt {job['attempts']} of {job['max_attempts']}"
     ]
@@ -134,7 +135,6 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         now.append(f"its supervisor's lease lapsed {_span(job['lease_left'])} ago: another supervisor will take the job over")
     if job["cancelled"]:
         now.append("somebody has asked to cancel it, and it has not ended yet: it is told, then pressed, then its process is killed")
-        remedy = []
     if progress := job["progress"]:
         share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"
         now.append(f"it says it is {share} through" + (f": {progress['note']}" if progress.get("note") else ""))
@@ -159,7 +159,7 @@ def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: C
             ], again
     last = history[-1] if history else {}
     told = last.get("post_mortem") or {}
-    now = [f"failed at {when}: {told['sentence'] if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
+    now = [f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
     if job["error_code"] == "WORKER_CRASHED":
         now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is as many as its kind allows")
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:

@@ -352,7 +352,7 @@ class Transactions:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Keep the alarm shut, and hear afterwards what was ordered meanwhile; a deadline that has passed rings again by itself."""
+        """Keep the alarm shut, and hear afterwards what was said meanwhile; a deadline that has passed rings again by itself."""
         alarm = self._alarm
         was, alarm.open = alarm.open, False
         try:

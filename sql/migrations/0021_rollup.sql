@@ -62,15 +62,11 @@ CREATE TABLE jobherd.rollup_gaps (                  -- spans that are still to b
     until    pg_snapshot NOT NULL                   -- but what this one saw
 );
 
-CREATE FUNCTION jobherd.rollup_bucket(seconds double precision) RETURNS smallint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ceil(ln(CASE WHEN seconds > 0.00001 THEN seconds WHEN seconds IS NOT NULL THEN 0.00001 END / 0.00001) * 5.770780163555854)::smallint
-$$;
-
 -- Add to the rollup what has ended from from_at on and before to_at, and of the jobs `among` what has ended before `early`: as far as the snapshot `until`
--- saw it and `seen` did not. The age of a transaction is compared and not its number: that is an integer, and rows are many.
+-- saw it and `seen` did not. Sorting many rows to group them costs as much as all else, so they are hashed. The age of a transaction is compared and not its number: that is an integer, and rows are many.
 CREATE FUNCTION jobherd.count_ended(from_at timestamptz, to_at timestamptz, seen pg_snapshot, until pg_snapshot, among bigint[], early timestamptz)
 RETURNS bigint LANGUAGE plpgsql
-SET enable_bitmapscan = on SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = on SET enable_seqscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     seen_age   CONSTANT integer   := age(pg_snapshot_xmax(seen)::xid);  -- what is as old or younger was not seen
     seen_open  CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(seen) AS x);
@@ -93,9 +89,12 @@ BEGIN
           FROM ended e
          WHERE (seen IS NULL OR e.age <= seen_age OR e.age = ANY (seen_open)) AND e.age > until_age AND e.age <> ALL (until_open)
         OFFSET 0  -- or each duration is reckoned again wherever it is used
+    ), bounds AS MATERIALIZED (
+        SELECT array_agg(0.00001 * power(2::double precision, n / 4.0::double precision) ORDER BY n) AS of FROM generate_series(0, 147) AS n
     ), summed AS MATERIALIZED (
-        SELECT t.at, t.kind, t.state, t.error_code, jobherd.rollup_bucket(t.ran) AS ran_bucket, jobherd.rollup_bucket(t.waited) AS waited_bucket,
-               count(*) AS jobs, count(t.ran) AS started, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
+        SELECT t.at, t.kind, t.state, t.error_code,
+               width_bucket(t.ran, (SELECT of FROM bounds)) AS ran_bucket, width_bucket(t.waited, (SELECT of FROM bounds)) AS waited_bucket,
+               count(*) AS jobs, coalesce(sum(t.ran), 0) AS ran, coalesce(sum(t.waited), 0) AS waited,
                coalesce(sum(CASE WHEN t.usage IS NOT NULL
                                  THEN coalesce((t.usage ->> 'cpu_user')::double precision, 0) + coalesce((t.usage ->> 'cpu_system')::double precision, 0)
                                  WHEN t.ran < 0.005 THEN t.ran END), 0) AS cpu,
@@ -108,7 +107,7 @@ BEGIN
         SELECT s.at, s.kind, 60,
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'completed'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'failed'), 0),
                coalesce(sum(s.jobs) FILTER (WHERE s.state = 'cancelled'), 0), coalesce(sum(s.jobs) FILTER (WHERE s.state = 'expired'), 0),
-               sum(s.started), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
+               coalesce(sum(s.jobs) FILTER (WHERE s.ran_bucket IS NOT NULL), 0), sum(s.ran), sum(s.waited), sum(s.cpu), max(s.memory)
           FROM summed s
          GROUP BY s.at, s.kind
          ORDER BY s.at, s.kind

@@ -128,6 +128,8 @@ BEGIN
                       AND (among IS NULL OR r.id = ANY (among))
                     ORDER BY r.priority, r.id LIMIT greatest(wanted, 100) FOR UPDATE SKIP LOCKED LOOP
             had := true;
+            -- What is parked may come before it: choose anew. Before its cap is locked, for who finds a lock taken relies on its holder.
+            EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);
             IF job.kind = ANY (gated) THEN
                 IF cardinality(taken) > 0 THEN EXIT; END IF;
                 IF job.kind <> ALL (shut_kinds) THEN
@@ -149,10 +151,6 @@ BEGIN
                               ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END;
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
-            END IF;
-            IF cardinality(aside) > 0 AND cardinality(taken) = 0 THEN
-                single := NULL;
-                EXIT;  -- what is parked may come before it: choose anew
             END IF;
             taken := taken || job.id;
             job.attempts := job.attempts + 1;

@@ -168,11 +168,8 @@ def _help() -> list[Text]:
         line = Text(f"  {set_cell_size(keys, 26)}", style="cyan")
         line.append(does, style="default")
         lines.append(line)
-    return [
-        *lines,
-        Text(""),
-        Text("Any key goes back. Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.", style="dim"),
-    ]
+    told = ("Any key goes back.", "Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.")
+    return [*lines, Text(""), *(Text(text, style="dim") for text in told)]
 
 
 def _panels(look: Look, view: View, width: int, height: int, *, dim: bool) -> list[Text]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 HELP: Final = (
     ("tab, shift-tab, 1 to 4", "go to the next panel, to the one before, to that one"),
-    ("up, down, j, k", "choose a row; page up, page down, home, end go further"),
+    ("up, down, j, k", "choose a row; page up and down, home, end go further"),
     ("s, S", "sort by the next column; turn the order round"),
-    ("/", "show only rows with these words; escape shows all again"),
+    ("/", "show only rows with these words; escape shows all"),
     ("p", "pause the queue of the chosen row, or resume it"),
     ("c", "cancel the chosen job, if it runs"),
     ("r", "retry the chosen job, if it has failed"),

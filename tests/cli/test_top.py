@@ -210,6 +210,7 @@ def test_every_size_is_filled_exactly():
                             assert len(lines) == height
                             assert max(line.cell_len for line in lines) <= width, (width, height, panel)
                             assert not any("\n" in line.plain for line in lines)
+    assert not any("…" in line.plain for line in draw(Look(), View(helps=True), status, width=80, height=24))
     assert "too small" in draw(Look(), View(), status, width=39, height=24)[0].plain
     shown = "\n".join(line.plain for line in draw(look(), View(), status, width=80, height=24))
     assert "RUNNING 8/30" in shown or "RUNNING 7/30" in shown, shown

@@ -1,7 +1,7 @@
 """The dashboard and the alert rules: every expression is PromQL, and asks only for what a real scrape has.
 
-The expressions are read by a PromQL parser. `promtool`, where it is there (`make alerts` fetches it), checks the rules and runs their unit
-tests, and a scrape of a real supervisor goes through all of them without an alarm.
+The expressions are read by a PromQL parser; `tests/system/test_metrics.py` holds them against the scrape of a whole supervisor. `promtool`, where
+it is there (`make alerts` fetches it), checks the rules, runs their unit tests, and sends a scrape through all of them without an alarm.
 """
 
 from __future__ import annotations
@@ -13,36 +13,17 @@ import subprocess
 import time
 from pathlib import Path
 
-import promql_parser as promql
 import psycopg
 import pytest
-import yaml
 
 from tests.docs.pages import ROOT, anchors, prose
+from tests.support.promql import RULES, labels_of, panels, rules, selectors, unanswered
 from tests.workers.web_support import Scrape, Web
 from workers.board import Now, Phase
 from workers.tally import Policy
 
-RULES = ROOT / "deploy" / "prometheus" / "jobherd.rules.yml"
 TESTS = ROOT / "deploy" / "prometheus" / "jobherd.test.yml"
-DASHBOARD = ROOT / "deploy" / "grafana" / "jobherd.json"
-PROMTOOL = shutil.which("promtool") or next(
-    (str(path) for path in (ROOT / ".bench" / "prometheus" / "usr" / "bin" / "promtool",) if path.exists()), None
-)
-GRAFANA = {"$__rate_interval": "5m", "$instance": ".*", "$queue": ".*", "$kind": ".*"}
-"""What Grafana puts in the place of its variables."""
-ADDED = {"instance", "job"}
-"""Labels that Prometheus adds to what it has scraped."""
-
-
-@pytest.fixture(scope="module")
-def rules():
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-
-
-@pytest.fixture(scope="module")
-def panels():
-    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".bench" / "prometheus" / "usr" / "bin")
 
 
 @pytest.fixture
@@ -69,70 +50,29 @@ def scrape(database, monkeypatch) -> Scrape:
         return child.scrape()
 
 
-def selectors(expression: str) -> list[promql.VectorSelector]:
-    """Every metric that an expression asks for. Raises ValueError for what is no PromQL."""
-    found, todo = [], [promql.parse(expression)]
-    while todo:
-        node = todo.pop()
-        match node:
-            case promql.VectorSelector():
-                found.append(node)
-            case promql.MatrixSelector():
-                todo.append(node.vector_selector)
-            case promql.AggregateExpr():
-                todo += [node.expr] + ([node.param] if node.param else [])
-            case promql.BinaryExpr():
-                todo += [node.lhs, node.rhs]
-            case promql.Call():
-                todo += node.args
-            case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr():
-                todo.append(node.expr)
-    return found
+def test_every_alert_asks_for_what_a_scrape_has(scrape):
+    labels = labels_of(scrape.samples)
+    assert len(rules()) > 10
+    for rule in rules():
+        assert unanswered(rule["expr"], labels) == [], rule["alert"]
 
 
-def unanswered(expression: str, scrape: Scrape) -> list[str]:
-    """What an expression asks for that the scrape has not: metrics, and labels that those do not have."""
-    labels: dict[str, set[str]] = {"up": set()}
-    for name, have in scrape.samples:
-        labels.setdefault(name, set()).update(label for label, _ in have)
-    missing = []
-    asked = selectors(expression)
-    assert asked, expression
-    for selector in asked:
-        if selector.name not in labels:
-            missing.append(selector.name)
-            continue
-        missing += [f"{selector.name}{{{one.name}}}" for one in selector.matchers.matchers if one.name not in labels[selector.name] | ADDED]
-    known = set().union(*(labels.get(selector.name, set()) for selector in asked)) | ADDED
-    grouped = {
-        label for group in re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", expression) for label in re.findall(r"\w+", group)
-    }
-    return missing + sorted(grouped - known)
-
-
-def test_every_alert_asks_for_what_a_scrape_has(rules, scrape):
-    assert len(rules) > 10
-    for rule in rules:
-        assert unanswered(rule["expr"], scrape) == [], rule["alert"]
-
-
-def test_every_panel_asks_for_what_a_scrape_has(panels, scrape):
+def test_every_panel_asks_for_what_a_scrape_has(scrape):
+    labels = labels_of(scrape.samples)
     shown = set()
-    for panel in panels:
+    for panel in panels():
         assert panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         for target in panel["targets"]:
             expression = target["expr"]
-            for variable, value in GRAFANA.items():
-                expression = expression.replace(variable, value)
             assert "$" not in expression
-            assert unanswered(expression, scrape) == [], panel["title"]
+            assert unanswered(expression, labels) == [], panel["title"]
             shown |= {re.sub(r"_(bucket|sum|count)$", "", selector.name) for selector in selectors(expression)}
             for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
                 assert re.search(rf"\bby \([^)]*\b{label}\b|^jobherd_\w+\{{|^time\(\)", expression), (panel["title"], label)
-    places = [tuple(panel["gridPos"].values()) for panel in panels]
+    places = [tuple(panel["gridPos"].values()) for panel in panels()]
     assert len(set(places)) == len(places)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels())
     unshown = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in scrape.samples} - shown
     assert unshown <= {
         "jobherd_build_info", "jobherd_lease_renewals_total", "jobherd_draining", "jobherd_queue_jobs_capped", "jobherd_queue_paused",
@@ -141,6 +81,7 @@ def test_every_panel_asks_for_what_a_scrape_has(panels, scrape):
 
 
 def test_what_is_not_there_is_noticed(scrape):
+    scrape = labels_of(scrape.samples)
     assert unanswered("sum(jobherd_no_such_thing)", scrape) == ["jobherd_no_such_thing"]
     assert unanswered('jobherd_queue_jobs{colour="red"}', scrape) == ["jobherd_queue_jobs{colour}"]
     assert unanswered("sum by (colour) (jobherd_queue_jobs)", scrape) == ["colour"]
@@ -148,11 +89,11 @@ def test_what_is_not_there_is_noticed(scrape):
         selectors("sum by (")
 
 
-def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is(rules):
+def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is():
     runbook = ROOT / "docs" / "runbook.md"
-    names = [rule["alert"] for rule in rules]
+    names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
-    for rule in rules:
+    for rule in rules():
         assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{rule['alert'].lower()}"
         assert rule["alert"].lower() in anchors(runbook), rule["alert"]
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -160,9 +101,9 @@ def test_every_alert_has_an_entry_in_the_runbook_and_says_what_it_is(rules):
     assert set(re.findall(r"^### (Jobherd\w+)$", prose(runbook), re.MULTILINE)) == set(names)
 
 
-def test_every_alert_has_a_unit_test(rules):
+def test_every_alert_has_a_unit_test():
     told = TESTS.read_text()
-    for rule in rules:
+    for rule in rules():
         assert len(re.findall(rf"\b{rule['alert']}\b", told)) >= 2, f"{rule['alert']}: once silent, once firing"
 
 
@@ -183,7 +124,7 @@ def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
 
 
 @needs_promtool
-def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, rules, tmp_path: Path):
+def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, tmp_path: Path):
     """Every rule is evaluated over the series of a scrape as they are, standing still for two hours."""
 
     def written(name: str, labels: frozenset) -> str:
@@ -194,7 +135,7 @@ def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, rules, tm
     for (name, labels), value in scrape.samples.items():
         moves = "timestamp" in name or name == "jobherd_start_time_seconds"
         series.append({"series": written(name, labels), "values": "0+60x120" if moves else f"{value}x120"})
-    silent = [{"eval_time": "119m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules]
+    silent = [{"eval_time": "119m", "alertname": rule["alert"], "exp_alerts": []} for rule in rules()]
     test = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",

@@ -102,6 +102,18 @@ def test_a_waiting_job_is_cancelled_and_run_again(client):
     assert client.retry(2**40) is None
 
 
+def test_who_cancels_and_retries_is_noted(client, database):
+    job_id = client.enqueue("a:b")
+    assert client.cancel(job_id) == "cancelled"
+    assert client.retry(job_id, actor="ada", reason="sent too early") == "ready"
+    assert client.cancel(job_id, actor="ada") == "cancelled"
+    with psycopg.connect(database) as connection:
+        noted = connection.execute("SELECT action, actor, actor = role, reason FROM jobherd.audit ORDER BY id").fetchall()
+    assert [row[0] for row in noted] == ["cancel", "retry", "cancel"]
+    assert noted[0][2], "nobody was named: the database's user"
+    assert noted[1:] == [("retry", "ada", False, "sent too early"), ("cancel", "ada", False, None)]
+
+
 def test_waiting_ends_with_the_job(client, database):
     job_id = client.enqueue("a:b")
     waiting = threading.Thread(target=lambda: found.append(client.wait(job_id, timeout=30)))

@@ -7,6 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from tests.page.support import finish
+from tests.page.test_look import RULES, violations
 from tests.page.test_looking import _look
 from workers.page.wanted import Wanted
 
@@ -43,6 +44,8 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     failed(herd, 3)
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
     tab.keyboard.press("j")
+    [later] = failed(herd, 1)
+    expect(tab.locator(f"#job-{later}")).to_be_visible()  # the list has been updated, and the row before which we are is still it
     tab.keyboard.press("x")
     expect(tab.locator("tbody input:checked")).to_have_count(1)
     tab.locator("input[name=all]").check()
@@ -52,3 +55,23 @@ def test_all_that_match_and_the_keyboard(tab, herd):
     expect(tab.locator(".state-completed")).to_be_visible()
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
     expect(tab.locator(".empty")).to_contain_text("No job fits this filter")
+
+
+def test_without_scripts_and_for_everybody(browser, herd):
+    made = failed(herd, 2)
+    with herd.window(browser, java_script_enabled=False) as tab:
+        tab.goto("/jobs?state=failed&kind=report%3Abuild")
+        tab.get_by_label(f"Job {made[0]}", exact=True).check()
+        tab.get_by_role("button", name="Delete…").click()
+        tab.get_by_role("button", name="Delete 1 job").click()
+        shown = tab.url
+        while not tab.locator(".state-completed").count():
+            tab.goto(shown)
+        assert tab.locator("#bulk-done").inner_text() == "1"
+    with herd.window(browser, bypass_csp=True) as tab:
+        tab.goto("/jobs?state=failed&kind=report%3Abuild")
+        tab.get_by_label(f"Job {made[1]}", exact=True).check()
+        tab.get_by_role("button", name="Retry…").click()
+        assert violations(tab, RULES) == []
+        tab.goto(shown)
+        assert violations(tab, RULES) == []

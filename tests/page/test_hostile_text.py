@@ -200,7 +200,7 @@ LOOK = """() => {
   }
   if (document.documentElement.scrollWidth > innerWidth + 1) {
     const wide = [...document.querySelectorAll("body *")].filter((one) => {
-      if (one.closest(".scroll, pre")) return false;
+      if (one.closest(".scroll, pre, .state, svg")) return false;
       const room = document.createRange();
       room.selectNodeContents(one);
       return Math.max(room.getBoundingClientRect().right, one.getBoundingClientRect().right) > innerWidth + 1;

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from tests.page.support import W01, Page
 from workers import flame
+from workers.page import application
 from workers.stacks import MAIN, Frame
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page as Tab
+
+    from tests.page.support import Shown
 
 MADE_UP = """
 WITH s AS (INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)
@@ -32,8 +39,8 @@ def running(database: str):
         yield conn, job
 
 
-def ask(page: Page, job: int, what: str) -> str:
-    answer = page.act(f"/jobs/{job}/inside/action", do=what)
+def ask(page: Page, job: int, what: str, **fields: object) -> str:
+    answer = page.act(f"/jobs/{job}/inside/action", do=what, **fields)
     assert answer.status_code == 303, answer.text
     return answer.headers["location"]
 
@@ -101,9 +108,35 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
     assert page.get(f"/jobs/{job}/inside/{'9' * 30}").status_code == 404
     assert page.get(f"{place}/profile.svg").status_code == 404
     assert page.act(f"/jobs/{job}/inside/action", do="kill").status_code == 400
+    assert [page.act(f"/jobs/{job}/inside/action", do="profile", seconds=wrong).status_code for wrong in ("0", "61", "x", "1e1")] == [
+        400
+    ] * 4
     assert page.act("/jobs/999999/inside/action", do="stack").status_code == 404
     waits = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
     assert f"Job {waits} does not run: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
     conn.execute("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
     assert "lease has lapsed" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
     assert conn.execute("SELECT count(*) FROM jobherd.orders").fetchone()[0] == 1
+
+
+def test_a_browser_sees_the_stack_and_the_flame_graph_of_a_running_job_come_by_themselves(herd: Shown, tab: Tab, tmp_path):
+    job = herd.enqueue("video:wait", {"name": "inside"})
+    arrival = herd.gate.wait_arrival("inside")
+    tab.goto(f"/jobs/{job}")
+    tab.get_by_role("button", name="Where is it?").click()
+    tab.get_by_text("at_gate").first.wait_for()
+    with Page(application(herd.dsn)) as client:
+        tab.goto(ask(client, job, "profile", seconds=1))
+        tab.get_by_text("Where most of the time went").wait_for()
+    assert tab.locator("svg.flame g title").first.text_content().startswith("all: 100.0% of all")
+    assert "at_gate" in tab.locator("svg.flame").text_content()
+    with tab.expect_download() as saving:
+        tab.get_by_role("link", name="Save the picture").click()
+    saving.value.save_as(tmp_path / "saved.svg")
+    tab.goto((tmp_path / "saved.svg").as_uri())
+    boxes = tab.locator("g.b")
+    shown = boxes.count()
+    tab.locator("g.b", has_text="wait (").first.click()
+    assert 0 < tab.locator("g.b:visible").count() <= shown
+    assert float(tab.locator("g.b", has_text="wait (").first.locator("rect").get_attribute("width")) > 1100, "a click widens a box"
+    arrival.open()

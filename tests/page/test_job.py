@@ -109,6 +109,24 @@ def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
         assert part in said, part
 
 
+def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):
+    job = queue.enqueue("video:encode")
+    memory = {"counted": "control group", "oom_kills": 1, "group": "/web", "limit": 2 * 2**30, "peak": 2 * 2**30, "used": None}
+    told = {
+        "sentence": "Out of memory.",
+        "cause": "oom",
+        "memory": memory,
+        "lease_age": 2.5,
+        "job_age": 75.0,
+        "stack": "main thread: in shrink",
+    }
+    fail(queue, job, error="Out of memory.", code="WORKER_CRASHED", post_mortem=json.dumps(told), traceback="main thread: in shrink")
+    said = words(page, f"/jobs/{job}")
+    assert "memory control group /web, may take 2.0 GiB, took at most 2.0 GiB, killed there so far: 1" in said
+    assert "lease age 2.5 s" in said and "job age 1 min 15 s" in said
+    assert said.count("in shrink") == 1
+
+
 def test_what_an_attempt_said_stands_with_it(queue, page):
     job = queue.enqueue("mail:receipt")
     log = {"output": "building the report", "entries": [{"key": "clone", "command": "git clone", "exit_code": 0, "out": "done"}, "odd"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import unquote
 
 import pytest
 
@@ -121,13 +122,13 @@ def test_the_dearest_kind_comes_first_and_each_column_sorts(page, queue):
     def order(sort):
         text = page.get(f"/kinds?sort={sort}").text
         assert len(re.findall("aria-sort=", text)) == 1
-        return re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)
+        return [unquote(name) for name in re.findall(r'<th scope="row"><a href="/kinds/([^?"]*)', text)]
 
     assert order("cpu") == ["b:dear", "a:cheap", "c:idle"]
     for sort, first in {"kind": "a", "jobs": "a", "failed": "a", "p50": "b", "p95": "b", "p99": "b", "ran": "b", "memory": "b"}.items():
         assert [name[0] for name in order(sort)][:2] == [first, "b" if first == "a" else "a"], sort
     text = plain(page.get("/kinds").text)
-    assert re.search(r"b:dear 16 s 100 % 18 s 100 MiB 2 0.0333/min 0 (9|8)\.[0-9] s", text)
+    assert re.search(r"b:dear 16 s 100 % 18 s 100 MiB 2 2/h 0 (9|8)\.[0-9] s", text)
     assert "a:cheap 12 ms" in text
     assert "Failed 1 12 % of what was tried" in text
 
@@ -215,7 +216,7 @@ def test_a_kind_of_which_nothing_ended_divides_by_nothing():
         "p99": None,
         "memory": None,
     }
-    [found] = weighed([row], dict(row), "cpu")
+    [found] = weighed([row], dict(row), "cpu", 3600)
     assert found["failure_rate"] is None
     assert found["cpu_share"] is None
     assert found["jobs"] == 2

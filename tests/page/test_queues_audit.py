@@ -38,6 +38,17 @@ def test_depth_age_what_runs_and_what_is_paused_is_shown(page, database, monkeyp
     assert "acme" in text
 
 
+def test_more_queues_than_it_shows_by_name_are_counted_together(page, database, monkeypatch):
+    monkeypatch.setattr(queues, "QUEUES", 2)
+    send(
+        database,
+        "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', 'q' || n, 'delay', 600 + n)) FROM generate_series(1, 5) AS n",
+    )
+    text = page.get("/queues").text
+    assert "q1</a></th>" in text
+    assert ">3<" in text.partition(f">{queues.OTHERS}</th>")[2].partition("</tr>")[0].replace("\n", "")
+
+
 def noted(dsn):
     return send(dsn, "SELECT actor, action, target, reason FROM jobherd.audit ORDER BY id")
 
@@ -71,10 +82,10 @@ def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, sa
 def test_a_pause_has_a_button_that_ends_it_and_everything_shows_everywhere(page, database):
     send(database, "SELECT jobherd.pause('mail'), jobherd.pause('*', 'moving')")
     text = page.get("/queues").text
-    assert "Everything is paused" in text
+    assert "Nothing starts on any host" in text
     assert 'value="resume"' in row_of(text, "mail")
     assert "is resumed" in page.act("/queues/action", follow=True, scope="all", name="", do="resume").text
-    assert "Everything is paused" not in page.get("/queues").text
+    assert "Nothing starts on any host" not in page.get("/queues").text
 
 
 def test_who_may_only_look_sees_no_form(database):

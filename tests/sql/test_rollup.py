@@ -170,6 +170,18 @@ def test_what_a_child_settles_hours_after_it_ended_is_found_by_its_job(queue):
     assert_equal(queue)
 
 
+def test_a_count_is_of_what_its_snapshot_saw(queue):
+    """What is committed between the snapshot and the count is left to the next look, whose mark has not seen it either."""
+    one_of_each(queue)
+    [(until,)] = queue.run("SELECT pg_current_snapshot()::text")
+    one_of_each(queue)
+    count = "SELECT jobherd.count_ended('-infinity', 'infinity', %s::pg_snapshot, %s::pg_snapshot, '{}', NULL)"
+    assert queue.run(count, None, until) == [(6,)]
+    [(later,)] = queue.run("SELECT pg_current_snapshot()::text")
+    assert queue.run(count, until, later) == [(6,)]
+    assert_equal(queue)
+
+
 def test_only_one_looks_at_a_time(queue):
     look(queue)
     one_of_each(queue)
@@ -245,7 +257,7 @@ def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
         each.__exit__()
     assert failed == []
     look_all(queue)
-    assert queue.count("history") == 3 * turns * jobs
+    assert queue.count("history") + queue.count("ready") == 3 * turns * jobs  # a claim may leave what others look at
     assert_equal(queue)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor import facts
 from supervisor.courier import Link
-from supervisor.facts import SLICE, Facts, Look, look, share
+from supervisor.facts import Facts, Look, look, share
 from supervisor.fleet import Fleet
 from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
@@ -138,7 +138,7 @@ def test_sixty_children_are_looked_at_a_few_in_each_turn(scene, monkeypatch):
         one.turn()
         counts.append(len(looks) - before)
         assert one.post.letters or one.facts.wake_at() <= one.now, "it goes on in the next turn"
-    assert max(counts) <= SLICE + 1
+    assert max(counts) <= 9, "and the parent itself in the last one"
     assert len(one.written()["children"]) == 60
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.fleet import Course
 from supervisor.loop import Supervisor
+from supervisor.orders import Asked, Refused
 from supervisor.settings import Settings
 
 
@@ -60,3 +61,23 @@ def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
     assert supervisor.until_empty.wake_at() == 0.0
     supervisor.fleet.steer(Course.DRAINING, time.monotonic())
     assert supervisor.until_empty.wake_at() == float("inf")
+
+
+def test_to_drain_twice_is_to_drain(supervisor):
+    """A second TERM hands back what runs; somebody on another page who presses the button too does not mean that."""
+    now = time.monotonic()
+    order = Asked(1, "drain", {}, "anna")
+    assert supervisor._carry_out(order, now) == {"workers": 4, "running": 0}
+    assert supervisor._carry_out(order, now + 60) == {"workers": 4, "running": 0}
+    assert supervisor.fleet.course is Course.DRAINING
+    with pytest.raises(Refused, match="leaving already"):
+        supervisor._carry_out(Asked(2, "add", {}, "anna"), now + 60)
+
+
+def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
+    now = time.monotonic()
+    assert [supervisor._carry_out(Asked(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")] == [5, 6, 5]
+    generation = supervisor.fleet.generation
+    supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
+    assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now)["problem"] == "the settings do not load, the old ones stay: bad"
+    assert supervisor.fleet.generation == generation + 1

@@ -10,7 +10,7 @@ from supervisor.fleet import Course, Fleet
 from supervisor.limits import Limits
 from supervisor.plan import BUSY, NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
 from supervisor.slot import Exit, Rung, State, Why
-from workers.board import Now, Order, Phase, Reason
+from workers.board import Interruption, Now, Phase, Reason
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
 
 KILLED = Exit(None, signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_a_cancelled_job_climbs_the_same_ladder():
     story = Story().up()
     slot = story.runs(0)
     story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
-    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 5))]
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 5))]
     story.fleet.cancel(incarnation=slot.incarnation, token=9, job=5, now=story.now)
     assert story.step() == []
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
@@ -175,17 +175,29 @@ def test_a_cancel_on_its_way_is_not_put_off_by_the_timeout():
     assert slot.ladder.why is Why.CANCEL
 
 
+def test_a_cancel_that_is_heard_before_the_board_shows_the_claim_is_not_forgotten():
+    story = Story().up()
+    slot = story.runs(0, token=9)
+    story.fleet.cancel(incarnation=slot.incarnation, token=10, job=6, now=story.now)  # the database knows of its next claim already
+    story.step()
+    story.runs(0, token=9)  # and the board does not yet
+    story.runs(0, token=10, job=6)
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 10, 6))]
+    story.runs(0, token=11, job=7)
+    assert not slot.cancels, "its claim is over"
+
+
 def test_cancelling_a_job_that_has_not_started_tells_the_child_and_spares_the_one_that_runs():
     story = Story().up()
     slot = story.runs(0, job=5)
     story.fleet.cancel(incarnation=slot.incarnation, token=9, job=6, now=story.now)
     story.fleet.cancel(incarnation=slot.incarnation, token=9, job=7, now=story.now)
-    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 6))]
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 6))]
     assert story.wake_at <= story.now + 0.05
-    assert story.step(0.05) == [Interrupt(slot, Order(Reason.CANCEL, 9, 7))]
+    assert story.step(0.05) == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
     assert story.step(60) == []
     story.runs(0, job=7)  # it started it all the same: it had not heard in time
-    assert story.step() == [Interrupt(slot, Order(Reason.CANCEL, 9, 7))]
+    assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
 
 
@@ -211,7 +223,7 @@ def test_drain_dismisses_lets_finish_and_cuts_off_at_the_end():
     story.dies(1, LEFT)
     story.fleet.deaths_open -= 1
     assert story.step(30) == []
-    assert story.step(30) == [Interrupt(busy, Order(Reason.DRAIN, 9, 5))]
+    assert story.step(30) == [Interrupt(busy, Interruption(Reason.DRAIN, 9, 5))]
     assert story.step(5) == [Kill(busy, signal.SIGTERM)]
     assert story.step(5) == [Kill(busy, signal.SIGKILL)]
     assert story.dies(0).cause == "drain"
@@ -233,7 +245,7 @@ def test_a_second_term_hands_back_fast_but_an_echo_of_the_first_does_not():
     story.now += 1
     story.fleet.told(signal.SIGTERM, story.now)
     assert story.fleet.course is Course.HURRYING
-    assert Interrupt(busy, Order(Reason.DRAIN, 9, 5)) in story.step()
+    assert Interrupt(busy, Interruption(Reason.DRAIN, 9, 5)) in story.step()
     assert Kill(busy, signal.SIGTERM) in story.step(0.5)
     assert Kill(busy, signal.SIGKILL) in story.step(0.5)
 
@@ -455,7 +467,7 @@ def test_a_lost_lease_ends_what_runs_and_nobody_is_forked_before_there_is_a_new_
     slot = story.runs(0)
     story.fleet.lease_lost(story.now)
     actions = story.step()
-    assert Interrupt(slot, Order(Reason.LOST, 9, 5)) in actions
+    assert Interrupt(slot, Interruption(Reason.LOST, 9, 5)) in actions
     assert not any(isinstance(action, Fork) for action in actions)
     assert Kill(slot, signal.SIGKILL) in story.step(1.0)
 

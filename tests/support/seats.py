@@ -29,7 +29,7 @@ from psycopg.rows import dict_row
 import sql
 from tests.support.processes import is_running, wait_for_exit
 from workers import link, main
-from workers.board import Board, Order, Reason
+from workers.board import Board, Interruption, Reason
 from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
 from workers.tally import OUTCOMES, Policy
@@ -95,10 +95,10 @@ class Child:
             select.select([self.report], [], [], 0.001)
 
     def interrupt(self, reason: Reason, *, job: int | None = None) -> None:
-        """Order it to end the job it runs, as the parent does."""
+        """Tell it to end the job it runs, as the parent does."""
         now = self.board.now()
         assert now is not None
-        self.board.order(Order(reason, now.token, now.job if job is None else job))
+        self.board.interrupt(Interruption(reason, now.token, now.job if job is None else job))
         os.kill(self.pid, signal.SIGUSR2)
 
     def dismiss(self) -> int:

@@ -15,7 +15,7 @@ from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
 from tests.support.gate import Gate
 from tests.support.seats import Bench
 from workers.alarm import Alarm
-from workers.board import Board, Order, Reason
+from workers.board import Board, Interruption, Reason
 from workers.link import EXIT_LEFT, EXIT_WORN
 from workers.wake import Wake
 
@@ -100,7 +100,7 @@ def test_an_order_that_names_another_claim_is_not_obeyed(bench: Bench, gate: Gat
     job = bench.enqueue("act:gated", name="a")
     child.nudge()
     arrival = gate.wait_arrival("a")
-    child.board.order(Order(Reason.CANCEL, 999_999, job))
+    child.board.interrupt(Interruption(Reason.CANCEL, 999_999, job))
     os.kill(child.pid, signal.SIGUSR2)
     arrival.open()
     bench.wait(job, "completed")
@@ -115,7 +115,7 @@ def test_an_old_order_does_not_reach_the_next_job(bench: Bench, gate: Gate):
     now = child.board.now()
     arrival.open()
     arrival = gate.wait_arrival("b")
-    child.board.order(Order(Reason.CANCEL, now.token, first))
+    child.board.interrupt(Interruption(Reason.CANCEL, now.token, first))
     os.kill(child.pid, signal.SIGUSR2)
     arrival.open()
     assert bench.wait(then, "completed")["result"] == ""
@@ -127,7 +127,7 @@ def test_the_parent_s_sigterm_past_the_deadline_interrupts_once_more(bench: Benc
     child.nudge()
     gate.wait_arrival("a")
     now = child.board.now()
-    child.board.order(Order(Reason.CANCEL, now.token, job))
+    child.board.interrupt(Interruption(Reason.CANCEL, now.token, job))
     os.kill(child.pid, signal.SIGUSR2)
     os.kill(child.pid, signal.SIGTERM)
     bench.wait(job, "cancelled")
@@ -230,7 +230,7 @@ def test_an_order_at_any_moment_reaches_its_job_or_nobody(alarm: Alarm, monkeypa
         try:
             dice = random.Random(3)
             while os.getppid() == me:
-                board.order(Order(Reason.CANCEL, 1, dice.randint(1, 8)))
+                board.interrupt(Interruption(Reason.CANCEL, 1, dice.randint(1, 8)))
                 os.kill(me, signal.SIGUSR2)
         finally:
             os._exit(0)

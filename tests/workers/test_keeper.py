@@ -17,6 +17,7 @@ from tests.support.seats import Bench
 from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.keeper import end_groups
 from workers.link import EXIT_LEFT
+from workers.rollup import LAG, Looks
 
 
 def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
@@ -115,6 +116,36 @@ def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gat
     assert bench.ask("SELECT at FROM jobherd.progress") == at
     arrival.open()
     bench.wait(job, "completed")
+
+
+def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
+    bench.ask("CREATE TRIGGER seen AFTER INSERT ON jobherd.rollup FOR EACH STATEMENT EXECUTE FUNCTION public.seen()")
+    bench.ask(
+        "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
+        " SELECT n, now(), now(), now() - n * interval '10 min', current_date + 3, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
+        " FROM generate_series(1, 100) AS n"
+    )
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask("SELECT coalesce(sum(completed), 0) AS n FROM jobherd.rollup")[0]["n"] == 100, "all of them")
+    assert bench.ask("SELECT count(*) AS n FROM jobherd.rollup_mark") == [{"n": 1}]
+
+
+def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
+    looks = Looks()
+    looks.done(took=0.01, behind=False)
+    assert looks.pause == 10
+    span = looks.span
+    looks.done(took=0.5, behind=False)
+    assert looks.pause == 50
+    assert looks.span < span
+    for _ in range(10):
+        looks.done(took=5.0, behind=False)
+    assert looks.pause == 60
+    assert looks.span >= looks.pause + 2 * LAG  # or each look would leave something over
+    for _ in range(10):
+        looks.done(took=0.01, behind=True)
+    assert looks.span == 8 * 86400
+    assert looks.pause < 1
 
 
 def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.seats import Bench, count_of
-from workers.board import Order, Phase, Reason
+from workers.board import Interruption, Phase, Reason
 from workers.link import EXIT_LEFT, EXIT_WORN, More
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_others_does_not_run(bench: B
     bench.wait(first, "running")
     child.wait_idle()
     bench.ask("SELECT jobherd.cancel(%(id)s)", id=first)
-    child.board.order(Order(Reason.CANCEL, bench.job(first)["token"], first))
+    child.board.interrupt(Interruption(Reason.CANCEL, bench.job(first)["token"], first))
     os.kill(child.pid, signal.SIGUSR2)
     rest = put(bench, "sms:linger", "2", "3")
     child.nudge()

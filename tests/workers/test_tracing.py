@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from handlers._hooks import Child, Hooks
 from handlers._tracing import ids_of, tracer
 from tests.support.seats import Bench, wait_for_line
+from workers.hooks import Caller
 from workers.tracing import spans
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +132,7 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
 def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
     assert tracer() is None
     assert spans() is None
+    assert Caller(Hooks(), Child(), None).of_kind("trace:works") is None, "a job of it is run without a look at hooks"
     child = bench.start(handlers=(TRACED,))
     (row,) = bench.ask(
         "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id", p=PARENT

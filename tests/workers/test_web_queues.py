@@ -165,6 +165,7 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
                 child.boards[0].tally.count_error(number, f"WAVE_{wave}_{code}")
             scrape = child.scrape()
             seen |= scrape.samples.keys()
+            assert "made-up" not in scrape.text, "a kind that nobody handles has no label"
             assert scrape.of(JOBS, queue="zz-first", state="ready") == 7, "who has a label keeps it"
             assert sum(scrape.all(JOBS, state="scheduled").values()) == names + 7, "the others are counted together"
             assert scrape.of(JOBS, queue="(other)", state="ready") > 0

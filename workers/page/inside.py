@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from workers.page.guard import Form
 
 SECONDS: Final = 10
-"""How long a profile looks."""
+"""How long a profile looks, unless the form says otherwise."""
+LONGEST: Final = 60
 RATE: Final = 50
 _HOTTEST: Final = 10
 _LARGEST: Final = 2**63 - 1
@@ -42,6 +43,9 @@ async def ask(request: Request, form: Form) -> Done:
     job, name = request.path_params["id"], str(form.get("do", ""))
     if name not in {"stack", "profile"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A running job can be asked for its stack and for a profile.")
+    seconds = str(form.get("seconds", SECONDS))
+    if not (seconds.isascii() and seconds.isdecimal() and 1 <= int(seconds[:9]) <= LONGEST):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"A profile takes 1 to {LONGEST} seconds, a whole number.")
     found = await database(request).row("find_runner", {"id": min(job, _LARGEST)})
     if found is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {job}.")
@@ -50,10 +54,11 @@ async def ask(request: Request, form: Form) -> Done:
         return Done(f"Job {job} does not run: it is {found['state']}.", back, well=False)
     if found["supervisor"] is None:
         return Done(f"Job {job} runs under a supervisor whose lease has lapsed: nobody can ask it.", back, well=False)
-    arguments = {"job": job, "child": found["child"]} | ({"seconds": SECONDS, "rate": RATE} if name == "profile" else {})
+    arguments = {"job": job, "child": found["child"]} | ({"seconds": int(seconds), "rate": RATE} if name == "profile" else {})
     given = {"supervisor": found["supervisor"], "name": name, "arguments": orjson.dumps(arguments).decode()}
     order = (await database(request).act("give_order", given | {"actor": viewer_of(request).actor, "reason": None}))[0]["id"]
-    return Done(_asked(name, job), _path(request, "inside", id=job, order=order))
+    said = f"Job {job} was asked where it is." if name == "stack" else f"Job {job} is looked at for {seconds} s, {RATE} times a second."
+    return Done(said, _path(request, "inside", id=job, order=order))
 
 
 async def show(request: Request) -> Response:
@@ -106,12 +111,6 @@ def _about(answer: Mapping[str, Any]) -> str:
     said += "" if answer["processor"] is None else f", in which it used {duration(answer['processor'])} of processor"
     said += f"; {answer['missed']} could not be taken" if answer["missed"] else ""
     return said + (f"; it ended early: {answer['ended']}" if answer["ended"] else "")
-
-
-def _asked(name: str, job: int) -> str:
-    if name == "stack":
-        return f"Job {job} was asked where it is."
-    return f"Job {job} is looked at for {SECONDS} s, {RATE} times a second."
 
 
 def _path(request: Request, name: str, **parameters: Any) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers import reasons
 from workers.page.redaction import redact, redact_text
+from workers.page.render import duration, size
 from workers.page.timeline import timeline
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ SET_OFF: Final = 50
 """Jobs that one has set off, that are listed."""
 GENERATIONS: Final = 20
 """Jobs that led to one, that are listed."""
+_MEMORY: Final = {
+    "group": "control group", "limit": "may take", "peak": "took at most", "used": "takes", "oom_kills": "killed there so far:",
+}  # fmt: skip
+"""What a post-mortem says of memory, in words."""
+_SIZES: Final = frozenset({"limit", "peak", "used"})
 LONG: Final = 4000
 """Characters of a document from which on it is folded."""
 SHOWN: Final = 100_000
@@ -227,7 +233,7 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
     cpu = [usage[name] for name in ("cpu_user", "cpu_system") if isinstance(usage.get(name), int | float)]
     entries = _parsed(log["entries"]) if log is not None else None
     output = _text(log["output"]) if log is not None else tail
-    error = _text(attempt.get("error"))
+    error, traceback = _text(attempt.get("error")), _text(attempt.get("traceback"))
     return Attempt(
         number=attempt.get("attempt", "?"),
         outcome=str(attempt.get("outcome", "?")),
@@ -237,7 +243,7 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
         code=_text(attempt.get("error_code")),
         error=None if error == sentence else error,  # of a dead process the sentence is the error
         sentence=sentence,
-        traceback=_text(attempt.get("traceback")),
+        traceback=None if traceback == stack else traceback,  # nor is it said twice where it stood
         stack=stack,
         death=list(starmap(_death, told.items())),
         cpu=sum(cpu) if cpu else None,
@@ -248,7 +254,15 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
 
 
 def _death(name: str, value: object) -> tuple[str, object]:
-    return name.replace("_", " "), value if isinstance(value, str | int | float | bool) or value is None else sendable(json.dumps(value))
+    """Return what a post-mortem says under a name, for people: spans and sizes have their units."""
+    if name.endswith("_age") and isinstance(value, int | float):
+        value = duration(value)
+    elif name == "memory" and isinstance(value, dict):
+        known = [(key, value[key]) for key in _MEMORY if value.get(key) is not None]
+        value = ", ".join(f"{_MEMORY[key]} {size(one) if key in _SIZES and isinstance(one, int | float) else one}" for key, one in known)
+    if not (isinstance(value, str | int | float | bool) or value is None):
+        value = json.dumps(value)
+    return name.replace("_", " "), sendable(value) if isinstance(value, str) else value
 
 
 def _text(value: object) -> str | None:
@@ -272,4 +286,6 @@ def _sentence(text: str) -> Sentence:
     found: Sentence = [_moment(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)]
     if isinstance(found[0], str):
         found[0] = found[0][:1].upper() + found[0][1:]
+    if not text.endswith((".", "!", "?")):
+        found.append(".")
     return found

@@ -84,7 +84,7 @@ async def show(request: Request) -> Response:
     bulk.runner_of(request).take_up(going_on)
     query = wanted.query(size=size if size != SIZES[0] else None)
     return page(
-        request, "jobs.html", **context, problems=problems, states=STATES, names=await at.rows("page/list_names"),
+        request, "jobs.html", **context, problems=problems, given=request.query_params, states=STATES, names=await at.rows("page/list_names"),
         sizes=SIZES, going_on=[bulk.shown(one) for one in going_on], deeds=DEEDS, text_reaches=TEXT_REACHES,
         is_first=before == LARGEST, topic=f"jobs:{query}" if before == LARGEST and not wanted.text and len(query) < 190 else "",
     )  # fmt: skip

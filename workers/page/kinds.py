@@ -12,7 +12,7 @@ from workers.page.charts import WINDOWS, window_of
 from workers.page.database import database
 from workers.page.live import Topic
 from workers.page.overview import ask_past
-from workers.page.render import page
+from workers.page.render import count, page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,22 +65,39 @@ async def ask(data: Database, argument: str) -> dict[str, Any]:
     name, _, sort = argument.partition(" ")
     window = window_of(name)
     whole, *rows = await data.rows("page/list_kinds", {"seconds": window.seconds, "most": MOST + 1})
-    return {"window": window, "sort": sort, "kinds": weighed(rows, whole, sort), "whole": weighed([whole], whole, "jobs")[0], "most": MOST}
+    return {
+        "window": window,
+        "sort": sort,
+        "kinds": weighed(rows, whole, sort, window.seconds),
+        "whole": weighed([whole], whole, "jobs", window.seconds)[0],
+        "most": MOST,
+    }
 
 
-def weighed(rows: Sequence[Row], whole: Row, sort: str) -> list[Row]:
+def weighed(rows: Sequence[Row], whole: Row, sort: str, seconds: float) -> list[Row]:
     """Add to each row what follows from its sums and those of all, and sort them.
 
-    Adds jobs (ended), failure_rate (of those that completed or failed), cpu_share, ran_share; None where there is nothing to divide by.
+    seconds: in which they ended. Adds jobs (ended), rate, failure_rate (of those that completed or failed), cpu_share, ran_share; None where there is nothing to divide by.
     """
     for row in rows:
         tried = row["completed"] + row["failed"] + row["expired"]
         row["jobs"] = ended(row)
+        row["rate"] = rate(row["jobs"], seconds)
         row["failure_rate"] = (row["failed"] + row["expired"]) / tried if tried else None
         for name in ("cpu", "ran"):
             row[f"{name}_share"] = row[name] / whole[name] if whole[name] else None
     key = SORTS.get(sort, SORTS["cpu"])
     return sorted(rows, key=lambda row: (not row["jobs"], key(row), row["kind"] or ""))
+
+
+def rate(jobs: int, seconds: float) -> str:
+    """Return how many that is at a time, by the shortest time in which there was one.
+
+    >>> rate(900, 3600), rate(2, 3600), rate(3, 604800)
+    ('15/min', '2/h', '0.429/d')
+    """
+    unit, length = next(((unit, length) for unit, length in (("s", 1), ("min", 60), ("h", 3600)) if jobs * length >= seconds), ("d", 86400))
+    return f"{count(jobs * length / seconds)}/{unit}"
 
 
 def ended(row: Row) -> int:
@@ -92,5 +109,5 @@ topics = (Topic("kinds", "kinds/_live.html", ask, every=10.0),)
 
 routes = (
     Route("/kinds", show, name="kinds"),
-    Route("/kinds/{kind}", show_one, name="kind"),
+    Route("/kinds/{kind:path}", show_one, name="kind"),
 )

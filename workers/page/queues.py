@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 QUEUES: Final = 200
 """Queues on one page."""
+OTHERS: Final = "(all others)"
+"""What queues and tenants that are not shown by name are called; none can be called so."""
 MOST: Final = 20_000
 """Jobs that are counted of one queue in one state."""
 GATES: Final = 1000
@@ -43,7 +45,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
         _of(queues, row["queue"])
     for name in ("ready", "scheduled", "running"):
         for row in await db.rows(f"measure_{name}", bounds):
-            one = _of(queues, row["queue"])
+            one = _of(queues, row["queue"] or OTHERS)
             one[name], one[f"{name}_capped"], one[f"{name}_oldest"] = row["jobs"], row["capped"], row["oldest"]
     gates = await db.rows("list_gates", {"most": GATES})
     others = []
@@ -54,7 +56,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
             others.append(gate)
     tenants: dict[str, dict[str, Any]] = {}
     for row in await db.rows("measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
-        one = tenants.setdefault(row["tenant"] or "(all others)", dict.fromkeys(("ready", "scheduled", "running"), 0))
+        one = tenants.setdefault(row["tenant"] or OTHERS, dict.fromkeys(("ready", "scheduled", "running"), 0))
         one[row["state"]] += row["jobs"]
     return {
         "queues": [queues[name] for name in sorted(queues)],

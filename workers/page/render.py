@@ -70,7 +70,8 @@ def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
     """Return what every template knows."""
 
     def url_for(name: str, **params: Any) -> str:
-        return f"{root}{app.url_path_for(name, **params)}"
+        told = {key: quote(value, safe="") if isinstance(value, str) else value for key, value in params.items()}
+        return f"{root}{app.url_path_for(name, **told)}"
 
     def static(name: str) -> str:
         return f"{root}/static/{name}?{_stamp(name)}"

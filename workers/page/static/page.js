@@ -62,7 +62,7 @@
     Idiomorph.morph(place, html, {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,
-      callbacks: { beforeAttributeUpdated: (name, node) => kept[node.nodeName] !== name },
+      callbacks: { beforeAttributeUpdated: (name, node) => name !== "tabindex" && kept[node.nodeName] !== name },
     });
     localise(place);
     htmx.process(place);

@@ -31,7 +31,9 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
     facts = stage.call("SELECT facts FROM jobherd.supervisors")
     worker = facts["children"][0]
     assert (worker["pid"], worker["state"], worker["job"], worker["job_kind"]) == (arrival.pid, "waiting", job, "t:gate")
-    assert {child["kind"]: child["state"] for child in facts["children"]} == {"worker": "waiting", "keeper": "idle"}
+    states = {child["kind"]: child["state"] for child in facts["children"]}
+    # A keeper has its own times: at that moment it may well be at work.
+    assert states in [{"worker": "waiting", "keeper": keeper} for keeper in ("idle", "computing", "waiting")]
 
     assert order("dance")[1].startswith("it does not know the order 'dance'")
     assert order("add") == ({"workers": 2, "running": 1}, None)

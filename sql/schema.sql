@@ -353,6 +353,7 @@ CREATE FUNCTION jobherd.count_ended(from_at timestamp with time zone, to_at time
     SET enable_bitmapscan TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_sort TO 'off'
+    SET jit TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 DECLARE
@@ -431,6 +432,7 @@ CREATE FUNCTION jobherd.count_past(span interval, lag interval, OUT jobs bigint,
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 DECLARE
     last  jobherd.rollup_mark;

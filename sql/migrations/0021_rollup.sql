@@ -63,10 +63,12 @@ CREATE TABLE jobherd.rollup_gaps (                  -- spans that are still to b
 );
 
 -- Add to the rollup what has ended from from_at on and before to_at, and of the jobs `among` what has ended before `early`: as far as the snapshot `until`
--- saw it and `seen` did not. Sorting many rows to group them costs as much as all else, so they are hashed. The age of a transaction is compared and not its number: that is an integer, and rows are many.
+-- saw it and `seen` did not. Sorting many rows to group them costs as much as all else, so they are hashed. A plan with sorting off is reckoned so
+-- dear that a server with a compiler would compile it, for seconds at each look: jit = off. The age of a transaction is compared and not its number:
+-- that is an integer, and rows are many.
 CREATE FUNCTION jobherd.count_ended(from_at timestamptz, to_at timestamptz, seen pg_snapshot, until pg_snapshot, among bigint[], early timestamptz)
 RETURNS bigint LANGUAGE plpgsql
-SET enable_bitmapscan = on SET enable_seqscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_bitmapscan = on SET enable_seqscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     seen_age   CONSTANT integer   := age(pg_snapshot_xmax(seen)::xid);  -- what is as old or younger was not seen
     seen_open  CONSTANT integer[] := ARRAY(SELECT age(x::xid) FROM pg_snapshot_xip(seen) AS x);
@@ -143,7 +145,7 @@ END $$;
 -- (a fleet without a keeper for hours, the past of before there was a rollup) becomes a gap, and gaps are counted piece by piece, the latest
 -- first. behind: there are gaps. One keeper at a time; another returns at once.
 CREATE FUNCTION jobherd.count_past(span interval, lag interval, OUT jobs bigint, OUT behind boolean) LANGUAGE plpgsql
-SET enable_bitmapscan = on SET enable_seqscan = off AS $$
+SET enable_bitmapscan = on SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     last  jobherd.rollup_mark;
     this  jobherd.rollup_mark;

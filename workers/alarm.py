@@ -7,7 +7,8 @@ code.
 
 One interval timer serves all jobs, and a job costs no system call: it is armed for the earliest deadline that was asked for, and when
 it rings early it is armed again for the one that is current. Once something was raised it rings each second, until the handler is out.
-Signal handlers are installed, never set to be ignored: that would survive an exec into grandchildren.
+Whether a job has moved it is told by its interval, which is a mark of ours and never comes to pass: times differ by when they are looked at,
+and a process that was held up between two looks would be taken for changed. Signal handlers are installed, never set to be ignored: that would survive an exec into grandchildren.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 FOR_EVER: Final = float("inf")
 _EVERY: Final = 1.0
+_MARK: Final = 2.0**23 + 0.125
+"""The interval of our timer, 97 days, which the kernel gives back to the digit. A job that sets the timer for itself does not know it."""
 _LAST_WORDS: Final = 1.0
 """So long an orphan may take to hand its job back. The keeper ends the process group half a second later."""
 
@@ -72,6 +75,8 @@ class Alarm:
         self._lease: Notice | None = None
         self._margin = lease / 5
         self._rings_at = FOR_EVER
+        self._marked = False
+        """The timer has been armed, and carries our mark."""
         self._orphan_until = FOR_EVER
         self._long_at = FOR_EVER
         self.on_long: Callable[[], None] = _nobody
@@ -173,14 +178,19 @@ class Alarm:
         return list(map(_signal.getsignal, self._numbers)) == self._handlers
 
     def rearm_if_touched(self) -> bool:
-        """Put the timer right if somebody stopped or moved it; return whether it was as we left it. A system call: for long jobs."""
-        left = signal.getitimer(signal.ITIMER_REAL)[0]
-        expected = self._rings_at - time.monotonic()
-        if (self._rings_at == FOR_EVER and not left) or (self._rings_at != FOR_EVER and abs(left - expected) < _EVERY / 10):
+        """Put the timer right if somebody stopped or set it; return whether it was as we left it. A system call: for long jobs."""
+        marked = self._marked  # before the look: a ring after it may be the first to arm
+        left, interval = signal.getitimer(signal.ITIMER_REAL)
+        if abs(self._rings_at - time.monotonic() - left) > _EVERY / 10:
+            self._rings_at = (
+                FOR_EVER  # who puts back what he found puts it back late; for that alone nobody is taken for worn: see the head
+            )
+        if interval == _MARK or not (marked or interval or left):
             return True
         self._rings_at = FOR_EVER
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return expected <= 0
+        signal.setitimer(signal.ITIMER_REAL, _MARK, _MARK)
+        self._marked = True
+        return False
 
     # -- called by signals ------------------------------------------------------------------------------------------
 
@@ -246,7 +256,8 @@ class Alarm:
 
     def _arm(self, at: float) -> None:
         self._rings_at = at
-        signal.setitimer(signal.ITIMER_REAL, max(0.0005, at - time.monotonic()))
+        signal.setitimer(signal.ITIMER_REAL, min(max(0.0005, at - time.monotonic()), _MARK), _MARK)
+        self._marked = True
 
     def _note_fork(self) -> None:
         self.forked = True

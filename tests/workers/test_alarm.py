@@ -255,6 +255,68 @@ def test_a_timer_that_rings_early_is_armed_again(alarm: Alarm):
     assert attempt(alarm, 2, 10.0, 0.2) == "JobTimeout"
 
 
+HUNDRED_YEARS = 100 * 365 * 86400.0
+
+
+@pytest.mark.timeout(0)
+def test_whoever_is_held_up_while_the_timer_is_set_is_not_taken_for_changed(alarm: Alarm, monkeypatch: pytest.MonkeyPatch):
+    """Stopped, or starved, between two looks at the clock: then the timer rings later than was reckoned, and no job has touched it."""
+    arm = signal.setitimer
+
+    def held_up(*timer: float) -> object:
+        time.sleep(0.3)
+        return arm(*timer)
+
+    assert alarm.rearm_if_touched(), "nothing was armed yet"
+    with monkeypatch.context() as slow:
+        slow.setattr(signal, "setitimer", held_up)
+        assert attempt(alarm, 1, 0.0, 60.0) == "through"
+    assert alarm.rearm_if_touched()
+    assert attempt(alarm, 2, 0.0, HUNDRED_YEARS) == "through"
+    assert alarm.rearm_if_touched()
+
+
+@pytest.mark.timeout(0)
+def test_a_timer_that_rings_during_the_look_at_it_was_not_moved(alarm: Alarm, monkeypatch: pytest.MonkeyPatch):
+    look = signal.getitimer
+    attempt(alarm, 1, 0.0, 60.0)
+
+    def rung(which: int) -> tuple[float, float]:
+        found = look(which)
+        os.kill(os.getpid(), signal.SIGALRM)
+        return found
+
+    with monkeypatch.context() as ringing:
+        ringing.setattr(signal, "getitimer", rung)
+        assert alarm.rearm_if_touched()
+        alarm.enter(2, deadline=time.monotonic() + 60, timeout=60)
+        assert alarm.rearm_if_touched()
+    assert attempt(alarm, 3, 10.0, 0.05) == "JobTimeout"
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("timer", [(0.0,), (5.0,), (100.0,), (100.0, 100.0)], ids=str)
+def test_a_timer_that_a_job_has_set_for_itself_is_put_right(alarm: Alarm, timer: tuple[float, ...]):
+    for first in (1, 3):  # also where nothing of ours was armed yet, unless the job only stops what does not run
+        if first == 3 or timer != (0.0,):
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            assert not alarm.rearm_if_touched()
+        assert alarm.rearm_if_touched()
+        assert attempt(alarm, first + 1, 10.0, 0.05) == "JobTimeout"
+
+
+@pytest.mark.timeout(0)
+def test_who_puts_the_timer_back_as_he_found_it_has_not_moved_it(alarm: Alarm):
+    """As libraries do that limit a call by a timer of their own. What they put back is late by what they took."""
+    attempt(alarm, 1, 0.0, 1000.0)
+    found = signal.setitimer(signal.ITIMER_REAL, 5.0)
+    signal.setitimer(signal.ITIMER_REAL, found[0] + 2.0, found[1])
+    assert alarm.rearm_if_touched()
+    arming = alarm._rings_at
+    assert arming == float("inf"), "the next job arms it anew"
+    assert attempt(alarm, 2, 10.0, 0.05) == "JobTimeout"
+
+
 @pytest.mark.timeout(0)
 def test_the_timer_costs_one_system_call_for_many_jobs(alarm: Alarm):
     calls = 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from orjson import loads
 
+from tests.support.patience import LIMIT
+
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 60.0
-"""Seconds after which a command has failed."""
 COMMAND = (sys.executable, "-W", "error", "-m", "supervisor")
 
 

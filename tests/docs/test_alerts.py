@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from tests.docs.pages import ROOT, anchors, prose
+from tests.support.patience import LIMIT
 from tests.support.promql import RULES, labels_of, panels, rules, selectors, unanswered
 from tests.workers.web_support import Scrape, Web
 from workers.board import Now, Phase
@@ -113,13 +114,13 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not in
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_unit_tests():
     for words in (["check", "rules", RULES.name], ["test", "rules", TESTS.name]):
-        done = subprocess.run([PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([PROMTOOL, *words], cwd=RULES.parent, capture_output=True, text=True, timeout=LIMIT, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
 def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
-    done = subprocess.run([PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=scrape.text, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -142,5 +143,7 @@ def test_a_real_scrape_of_a_fleet_that_is_well_raises_no_alarm(scrape, tmp_path:
         "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": silent}],
     }
     (tmp_path / "scrape.yml").write_text(json.dumps(test))  # which is YAML
-    done = subprocess.run([PROMTOOL, "test", "rules", "scrape.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", "scrape.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

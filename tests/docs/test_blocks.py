@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, Block, blocks
+from tests.support.patience import LIMIT
 
-LIMIT = 60.0
 RUNNABLE = ("python", "sql", "console")
 TEXT = ("text", "toml", "ini", "yaml", "promql", "mermaid", "json", "sh", "")
 """Languages of blocks that are not run."""

@@ -25,6 +25,7 @@ from handlers import _bulk as bulk
 from handlers import _default as module
 from handlers.testing import inline
 from sql.migrate import migrate
+from tests.support.patience import LIMIT
 
 MOMENT = datetime(2100, 1, 1, 12, tzinfo=UTC)
 PAYLOADS = [
@@ -149,7 +150,7 @@ def test_ids_come_in_order_and_with_one_notification_however_many_chunks(client,
         listener.execute("LISTEN jobherd_jobs")
         listener.execute(sql.load("start_hearing"))  # somebody sleeps, or nobody is told
         found = client.enqueue_many("a:b", numbers(MANY))
-        heard = list(listener.notifies(timeout=30, stop_after=1))
+        heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))
     assert [note.payload for note in heard] == ["default"]
     assert select(database, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::int") == [(job_id,) for job_id in found]

@@ -215,10 +215,8 @@ def test_a_coroutine_that_cleans_up_for_ever_is_ended_by_the_second_ring():
         finally:
             await asyncio.Event().wait()
 
-    begun = time.monotonic()
     with alarm(0.05, every=0.1), pytest.raises(JobTimeout):
         call_handler(slow, {})
-    assert time.monotonic() - begun < 5
 
 
 def test_a_coroutine_that_answers_its_cancellation_with_a_value_has_finished():

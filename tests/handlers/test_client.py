@@ -24,6 +24,7 @@ from handlers import (
 )
 from handlers import _default as module
 from handlers._dsn import find_dsn
+from tests.support.patience import LIMIT
 
 
 @handler("mail:receipt", queue="mail", priority=3)
@@ -95,7 +96,7 @@ def test_many_jobs_keep_their_order(client, database):
 def test_a_waiting_job_is_cancelled_and_run_again(client):
     job_id = client.enqueue("a:b")
     assert client.cancel(job_id) == "cancelled"
-    assert client.wait(job_id, timeout=5)["state"] == "cancelled"
+    assert client.wait(job_id, timeout=LIMIT)["state"] == "cancelled"
     assert client.retry(job_id) == "ready"
     assert client.job(job_id)["state"] == "ready"
     assert client.cancel(2**40) is None
@@ -116,12 +117,12 @@ def test_who_cancels_and_retries_is_noted(client, database):
 
 def test_waiting_ends_with_the_job(client, database):
     job_id = client.enqueue("a:b")
-    waiting = threading.Thread(target=lambda: found.append(client.wait(job_id, timeout=30)))
+    waiting = threading.Thread(target=lambda: found.append(client.wait(job_id, timeout=LIMIT)))
     found = []
     waiting.start()
     with Client(database) as other:
         other.cancel(job_id)
-    waiting.join(30)
+    waiting.join(LIMIT)
     assert found[0]["state"] == "cancelled"
 
 
@@ -160,7 +161,7 @@ def test_a_handler_enqueues_many_by_one_statement_and_one_notification(as_defaul
         listener.execute(sql.load("listen_jobs"))
         listener.execute(sql.load("start_hearing"))
         found = receipt.enqueue_many([{"order_id": 1}, (2,), receipt.payload(order_id=3)])
-        heard = list(listener.notifies(timeout=30, stop_after=1))
+        heard = list(listener.notifies(timeout=LIMIT, stop_after=1))
         heard += list(listener.notifies(timeout=0))
     assert found == ids(database)
     assert [note.payload for note in heard] == ["mail"]
@@ -207,7 +208,7 @@ def test_an_asynchronous_caller(database):
                 many = await receipt.options(connection=connection).aenqueue_many([(1,), (2,)])
                 await connection.rollback()
             assert await client.cancel(first) == "cancelled"
-            assert (await client.wait(first, timeout=5))["state"] == "cancelled"
+            assert (await client.wait(first, timeout=LIMIT))["state"] == "cancelled"
             assert await client.retry(first) == "ready"
             with pytest.raises(TimeoutError):
                 await client.wait(first, timeout=0.05)

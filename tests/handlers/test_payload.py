@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from handlers import PayloadError, ResultError, check_payload
 from handlers._payload import decode_payload, encode_result, max_payload
+from tests.support.patience import LIMIT
 
 
 class Color(enum.Enum):
@@ -218,10 +219,10 @@ def test_the_longest_payload_is_a_megabyte_of_utf8():
 def test_the_limit_comes_from_the_environment():
     code = "from handlers import check_payload; check_payload('x' * 50)"
     environment = {**os.environ, "JOBHERD_MAX_PAYLOAD": "40"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert "52 bytes, more than 40" in ran.stderr
     environment["JOBHERD_MAX_PAYLOAD"] = "2MB"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert "JOBHERD_MAX_PAYLOAD must be a number of bytes" in ran.stderr
     assert max_payload() == 1_000_000
 

@@ -10,6 +10,7 @@ import pytest
 
 import handlers
 from handlers._registry import SHIPPED, Loaded, load
+from tests.support.patience import LIMIT
 
 HANDLER = """
 from handlers import handler
@@ -267,13 +268,13 @@ def test_the_shipped_handlers_are_loaded_by_their_real_names_only_when_asked(wri
 def test_names_are_the_same_in_every_process(write):
     folder = write(a=HANDLER.format(kind="a"))
     code = "import sys; from handlers._registry import load; print(load([sys.argv[1]]).modules[0])"
-    ran = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert ran.stdout.strip() == load([folder]).modules[0]
 
 
 def test_importing_the_public_names_imports_no_handler_and_no_test_tool():
     code = "import handlers, sys; print([n for n in sys.modules if n in ('pytest', 'handlers.testing', 'handlers._registry')])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert ran.stdout.strip() == "[]"
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -153,9 +154,11 @@ def test_the_description_says_why_there_is_no_text():
 
 def test_a_text_of_a_hundred_megabytes_costs_no_more_than_its_head():
     exception = ValueError("x" * 100_000_000)
-    begun = time.monotonic()
+    tracemalloc.start()
     message, trace = describe_exception(exception)
-    assert time.monotonic() - begun < 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000, "its text is not copied"
     assert len(message) == 10_000
     assert len(trace.encode()) <= 64_000
 
@@ -193,9 +196,9 @@ def test_a_chain_of_a_hundred_thousand_causes_is_told_in_bounded_space_and_time(
         following = ValueError(str(number))
         following.__cause__ = exception
         exception = following
-    begun = time.monotonic()
+    begun = time.process_time()
     trace = describe_exception(exception)[1]
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 60, "whoever goes through the chain for each of its links needs an hour"
     assert len(trace) < 10_000
     assert "(99,988 exceptions of the chain are not shown)" in trace
     assert trace.startswith("ValueError: 0\n")

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.support.gate import VARIABLE, Gate
 from tests.support.herd import Herd
+from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -31,8 +32,6 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-LIMIT = 30.0
-"""Seconds until a test that waits in vain fails."""
 WORK = Path(__file__).with_name("work.py")
 W01 = (
     "<script>alert(1)</script>",

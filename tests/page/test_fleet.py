@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.rows import send, supervisor
 from tests.page.support import W01, finish
+from tests.support.patience import LIMIT
 from workers.page import application, fleet
 from workers.page.database import Database
 
@@ -85,7 +86,7 @@ def answering(dsn, answer, error):
 
     def run():
         with psycopg.connect(dsn, autocommit=True) as connection:
-            until = time.monotonic() + 30
+            until = time.monotonic() + LIMIT
             while time.monotonic() < until:
                 done = connection.execute(
                     "UPDATE jobherd.orders SET taken_at = clock_timestamp(), done_at = clock_timestamp(), answer = %s, error = %s"

@@ -7,6 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from handlers import Client
+from tests.support.patience import LIMIT
 
 
 def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
@@ -40,7 +41,7 @@ def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
 def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
     job = herd.enqueue("report:build", {"year": 1999})
     with Client(herd.dsn) as client:
-        assert client.wait(job, timeout="30s")["state"] == "failed"
+        assert client.wait(job, timeout=LIMIT)["state"] == "failed"
     tab.goto(f"/jobs/{job}")
     expect(tab.locator("main .why").first).to_contain_text("Failed at")
     expect(tab.locator("main .why").first).to_contain_text("there are no figures of 1999")

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.page.support import finish
+from tests.support.patience import LIMIT
 from workers.page import application
 from workers.page.database import Away
 from workers.page.guard import Refused
@@ -64,7 +65,7 @@ class Wire:
                 self.events.put_nowait((lines["event"], json.loads(lines["data"])))
 
     async def next(self):
-        return await asyncio.wait_for(self.events.get(), 20)
+        return await asyncio.wait_for(self.events.get(), LIMIT)
 
 
 @contextlib.asynccontextmanager
@@ -113,9 +114,9 @@ def test_nobody_watches_nothing_is_asked():
             await wire.next()
             (watch,) = hub._watched.values()
             wire.left.set()
-            await asyncio.wait_for(wire.task, 20)
+            await asyncio.wait_for(wire.task, LIMIT)
             assert hub._watched == {}
-            await asyncio.wait((watch.task,), timeout=20)
+            await asyncio.wait((watch.task,), timeout=LIMIT)
             assert watch.task.cancelled(), "whoever asks has gone"
 
     finish(watch())
@@ -129,7 +130,7 @@ def test_what_has_not_changed_is_not_sent_again():
             wire = Wire(hub, hub.enter(hub.find(["state"]), HERE))
             await wire.next()
             for _ in range(10):
-                await asyncio.wait_for(asked.came.get(), 20)
+                await asyncio.wait_for(asked.came.get(), LIMIT)
             asked.answers.put_nowait("b")
             assert shown(await wire.next()) == "b", "what came between was not sent"
 
@@ -181,7 +182,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
             await wire.next()
             wire.stalled.clear()
             asked.answers.put_nowait("b")
-            await asyncio.wait_for(wire.task, 20)
+            await asyncio.wait_for(wire.task, LIMIT)
             assert hub._viewers == set()
 
     finish(watch())
@@ -235,7 +236,7 @@ def test_the_streams_end_when_the_child_leaves():
             for wire in wires:
                 await wire.next()
             hub.close()
-            await asyncio.wait_for(asyncio.gather(*(wire.task for wire in wires)), 20)
+            await asyncio.wait_for(asyncio.gather(*(wire.task for wire in wires)), LIMIT)
             with pytest.raises(Refused):
                 hub.enter(hub.find(["state"]), HERE)
 
@@ -274,7 +275,7 @@ def test_a_slow_question_is_not_all_that_is_asked():
 
         async with hub_of(slow, every=0.01) as hub:
             Wire(hub, hub.enter(hub.find(["state"]), HERE))
-            seen = [await asyncio.wait_for(spans.get(), 20) for _ in range(3)]
+            seen = [await asyncio.wait_for(spans.get(), LIMIT) for _ in range(3)]
             assert all(later[0] - earlier[1] >= 0.09 for earlier, later in pairwise(seen))
 
     finish(watch())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from handlers import Client, _waiting
+from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -24,13 +25,13 @@ def test_who_waits_for_results_is_told_of_them_and_of_a_job_that_was_deleted(sta
     refused = stage.enqueue("d:failed")
     answers: list[dict[int, dict[str, object]]] = []
     with Client(stage.dsn) as client:
-        waiting = threading.Thread(target=lambda: answers.append(client.wait_many([returns, refused, deleted], timeout=60)))
+        waiting = threading.Thread(target=lambda: answers.append(client.wait_many([returns, refused, deleted], timeout=LIMIT)))
         waiting.start()
         stage.wait(
             lambda: stage.call("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585"), "somebody to wait"
         )
         stage.run("DELETE FROM jobherd.jobs WHERE id = %s", deleted)
-        doomed.wait_gone(10)
+        doomed.wait_gone()
         arrival.open("the answer")
         waiting.join()
     (rows,) = answers

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from handlers._outcome import OK
+from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
 from workers.settle import Clerk, Finished
 
@@ -35,7 +36,7 @@ def one_after_the_other(queue, first, second):
         while not queue.run(WAITS)[0][0]:
             assert thread.is_alive(), "it did not wait"
         connection.commit()
-    thread.join(30)
+    thread.join(LIMIT)
     return said[0]
 
 

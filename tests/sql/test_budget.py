@@ -12,6 +12,7 @@ import pytest
 import sql
 from handlers import Child, handler
 from handlers._hooks import Hooks
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.admission import Admission
 from workers.wire import Wire
@@ -108,7 +109,7 @@ def test_two_that_both_see_room_do_not_both_take_it(queue):
                 one.child.connection.execute(sql.load(name), parameters)
             second = pool.submit(other.claim)  # it waits, and then sees what was committed meanwhile
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            until = time.monotonic() + 20
+            until = time.monotonic() + LIMIT
             while not queue.run(waiting)[0][0]:
                 assert time.monotonic() < until
                 assert not second.done(), "it did not wait"

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from sql.composed import COLUMNS, compose, definition, find_columns, misfits, names_of
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 
 ODD = {"state": "Status", "id": "Key$", "cancel": "order"}
@@ -52,7 +53,7 @@ def test_what_is_printed_makes_a_table_that_fits(table):
     table.execute("LISTEN jobherd_jobs")
     table.execute(definition(names(), "odd:jobs").encode())  # as often as one likes
     add(table)
-    assert [note.payload for note in table.notifies(timeout=10, stop_after=1)] == ["@table:odd:jobs"]
+    assert [note.payload for note in table.notifies(timeout=LIMIT, stop_after=1)] == ["@table:odd:jobs"]
 
 
 def test_the_next_record_is_found_without_sorting_what_waits(table):

@@ -16,6 +16,7 @@ import pytest
 from handlers._outcome import Outcome
 from sql.migrate import migrate
 from tests.cli.shell import environment
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.queue import Line, Queue
@@ -110,7 +111,11 @@ def drained(dsn, jobs, batch):
     with Proxy(dsn) as proxy:
         words = ["run", "--handlers", WORK, "--workers", 1, "--batch", batch, "--until-empty", "--http", "off", "--poll", "5m"]
         subprocess.run(
-            [sys.executable, "-m", "supervisor", *map(str, words)], env=environment(proxy.dsn), capture_output=True, check=True, timeout=60
+            [sys.executable, "-m", "supervisor", *map(str, words)],
+            env=environment(proxy.dsn),
+            capture_output=True,
+            check=True,
+            timeout=LIMIT,
         )
         return proxy.round_trips()
 

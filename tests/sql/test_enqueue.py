@@ -7,6 +7,7 @@ import json
 import psycopg
 import pytest
 
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 
@@ -32,7 +33,7 @@ def listen(queue):
 def heard(connection, stop_after):
     """What was notified until the marker; a notification is delivered in the order of commits."""
     notes = []
-    for note in connection.notifies(timeout=30, stop_after=None):
+    for note in connection.notifies(timeout=LIMIT, stop_after=None):
         if note.payload == stop_after:
             return notes
         notes.append(note.payload)

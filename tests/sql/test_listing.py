@@ -9,6 +9,7 @@ import pytest
 
 import sql
 from tests.sql.test_past import DAYS, FILL, nodes
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 WANTED = dict.fromkeys(("states", "kind", "queue", "tenant", "code", "since", "until", "text"))
@@ -91,7 +92,7 @@ def test_a_job_that_comes_due_sooner_is_heard_of(queue):
     with psycopg.connect(queue.dsn, autocommit=True) as ear:
         ear.execute(f"LISTEN {sql.CHANNEL}")
         queue.run("SELECT jobherd.reschedule(%s, now() + interval '1 min')", later)
-        assert [note.payload for note in ear.notifies(timeout=10, stop_after=1)] == ["@due"]
+        assert [note.payload for note in ear.notifies(timeout=LIMIT, stop_after=1)] == ["@due"]
 
 
 @pytest.mark.parametrize("call", ["jobherd.reprioritize(%s, 5)", "jobherd.reschedule(%s, now() + interval '1 h')"])
@@ -107,7 +108,7 @@ def test_a_job_that_is_being_claimed_is_not_touched(queue, call):
             thread.start()
             while thread.is_alive() and not queue.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
                 pass
-        thread.join(30)
+        thread.join(LIMIT)
     assert answers == ["running"]
     assert queue.run("SELECT count(*) FROM jobherd.ready") == queue.run("SELECT count(*) FROM jobherd.scheduled") == [(0,)]
     assert queue.state(number) == "running"

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 
@@ -49,7 +50,7 @@ def test_an_order_is_notified_taken_once_by_whom_it_names_and_answered_once(queu
     with psycopg.connect(queue.dsn, autocommit=True) as ears:
         ears.execute("LISTEN jobherd_jobs")
         number = give(queue, mine, arguments='{"job": 7}')
-        assert next(ears.notifies(timeout=30, stop_after=1)).payload == f"@order:{mine.id}"
+        assert next(ears.notifies(timeout=LIMIT, stop_after=1)).payload == f"@order:{mine.id}"
     assert take(queue, other) == []
     [taken] = rows(queue, "take_orders", supervisor=mine.id, most=8)
     assert taken == {"id": number, "name": "drain", "arguments": {"job": 7}, "asked_by": "anna"}

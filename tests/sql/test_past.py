@@ -10,6 +10,7 @@ import pytest
 
 import sql
 from supervisor.cli.database import connect
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 if TYPE_CHECKING:
@@ -144,6 +145,6 @@ def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(databa
         while not keeper.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
             assert reader.is_alive(), "it did not wait"
         keeper.commit()
-        reader.join(30)
+        reader.join(LIMIT)
         assert found == [("completed",)]
         assert queue.run("SELECT count(*) FROM jobherd.history_default") == [(0,)]

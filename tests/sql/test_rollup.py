@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 import sql
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 LAG = 30.0
@@ -249,10 +250,10 @@ def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
     for thread in [*threads, *watchers]:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT)
     ended.set()
     for thread in watchers:
-        thread.join(60)
+        thread.join(LIMIT)
     for each in own.values():
         each.__exit__()
     assert failed == []

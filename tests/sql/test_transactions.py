@@ -105,7 +105,7 @@ def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
     queue.enqueue("a:b")
     (beside,) = other.claim(1)
     rescuer = queue.supervisor()
-    queue.run("SET lock_timeout = '5s'")
+    queue.run("SET lock_timeout = '60s'")
     supervisors, jobs = rescuer.reclaim(dead=[one.child.supervisor])
     assert supervisors == 1
     assert jobs >= 1
@@ -135,7 +135,7 @@ def test_reclaiming_passes_over_a_transaction_that_does_not_end(queue):
 
 def test_the_sweep_passes_over_what_a_transaction_holds(queue):
     one = Working(queue)
-    queue.run("SET lock_timeout = '5s'")
+    queue.run("SET lock_timeout = '60s'")
     queue.run("DELETE FROM jobherd.children WHERE id = %s", one.child.id)
     assert queue.orphans() == []
     one.connection.rollback()

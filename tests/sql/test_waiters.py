@@ -10,6 +10,7 @@ import pytest
 
 from handlers import AsyncClient, Client, _waiting
 from handlers._outcome import OK
+from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
 from workers.settle import Finished, settlement
 
@@ -56,7 +57,7 @@ def heard(connection):
     """The words so far: notifications come in the order of the commits."""
     connection.execute("NOTIFY jobherd_done, 'so far'")
     words = set()
-    for note in connection.notifies(timeout=30):
+    for note in connection.notifies(timeout=LIMIT):
         if note.payload == "so far":
             return words
         words |= set(note.payload.split())

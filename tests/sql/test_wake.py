@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 
 DOORS = ("enqueue", "enqueue_jobs", "insert", "copy", "retry", "promote_due", "settle_jobs", "release_child")
@@ -32,7 +33,7 @@ class Ears:
         """What was notified so far: notifications are delivered in the order of commits, so our own mark is the last."""
         self._queue.run("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes = []
-        for note in self.connection.notifies(timeout=30):
+        for note in self.connection.notifies(timeout=LIMIT):
             if note.payload == "@mark":
                 return notes
             notes.append(note.payload)

@@ -12,9 +12,8 @@ import pytest
 
 from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Link
 from supervisor.spawn import Lookup
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
-
-LIMIT = 30.0
 
 
 class Driver:
@@ -116,7 +115,7 @@ def test_it_survives_a_server_that_is_killed_and_started():
         own.start()
         driver.up()
         driver.courier.close()
-        assert driver.longest < 1.0  # a blocking connect would wait for the server
+        assert driver.longest < CONNECT_PATIENCE  # a blocking connect would wait for the server
 
 
 @pytest.fixture
@@ -138,7 +137,7 @@ def test_a_server_that_never_answers_is_given_up_in_time_and_nothing_waits(silen
     driver.step(now + CONNECT_PATIENCE + 0.1)
     assert driver.courier.link is Link.AWAY
     assert "no connection" in driver.courier.trouble
-    assert driver.longest < 1.0
+    assert driver.longest < CONNECT_PATIENCE
 
 
 def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):

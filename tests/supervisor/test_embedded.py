@@ -26,6 +26,7 @@ import pytest
 
 from supervisor import embedded, embedded_binaries, embedded_server
 from supervisor.embedded import EmbeddedUnavailable
+from tests.support.patience import LIMIT
 from tests.support.processes import children_of, is_running, wait_for_exit
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "work"
     folder.mkdir()
     yield folder
-    embedded_server.stop(folder / ".jobherd" / "postgres", time.monotonic() + 10)
+    embedded_server.stop(folder / ".jobherd" / "postgres", time.monotonic() + LIMIT)
 
 
 class User:
@@ -83,12 +84,12 @@ class User:
         return int(pid), started == "True"
 
     def leave(self) -> bool:
-        said, _ = self.process.communicate("\n", timeout=60)
+        said, _ = self.process.communicate("\n", timeout=LIMIT)
         return said.strip() == "True"
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(LIMIT)
 
     def __enter__(self) -> Self:
         return self
@@ -304,7 +305,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(place: Path):
     with User(place) as user:
         pid, _ = user.joined()
         os.killpg(user.process.pid, signal.SIGINT)
-        user.process.wait(30)
+        user.process.wait(LIMIT)
     assert os.getsid(pid) not in (os.getsid(0), user.process.pid)
     with embedded.start(place) as server:
         assert (server.pid, server.started) == (pid, False)
@@ -323,7 +324,7 @@ def test_a_forked_child_neither_leaves_for_its_parent_nor_keeps_its_place(place:
         os._exit(0)
     os.close(end)
     assert server.leave() is True, "a child that inherited the descriptors is no user"
-    assert embedded.start(place, timeout=10).leave() is True, "and holds nobody up"
+    assert embedded.start(place, timeout=LIMIT).leave() is True, "and holds nobody up"
     os.close(hold)
     os.waitpid(child, 0)
 

@@ -18,12 +18,11 @@ from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
 from supervisor.registration import Registration
 from supervisor.slot import End, Exit
+from tests.support.patience import LIMIT
 from workers.board import Board, Now, Phase
 from workers.link import Ready
 from workers.notice import Notice
 from workers.tally import Policy
-
-LIMIT = 30.0
 
 
 class Post:

@@ -12,11 +12,10 @@ from supervisor.fleet import Fleet
 from supervisor.hearing import Hearing, Stage
 from supervisor.limits import Limits
 from supervisor.plan import BUSY
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.link import Idle, Ready
 from workers.notice import Notice
-
-LIMIT = 30.0
 
 
 class Parent:

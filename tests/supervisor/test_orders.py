@@ -15,10 +15,9 @@ from supervisor.fleet import Course, Fleet
 from supervisor.limits import Limits
 from supervisor.orders import MOST, SOONEST, Orders, Refused, as_json, objection
 from supervisor.registration import Registration
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.notice import Notice
-
-LIMIT = 30.0
 
 
 class Parent:

@@ -15,6 +15,7 @@ from supervisor.courier import Courier, Letter, Link
 from supervisor.fleet import Fleet
 from supervisor.limits import Limits
 from supervisor.registration import ECHO_PATIENCE, Registration
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.notice import Notice
 
@@ -41,7 +42,7 @@ class Parent:
         self.courier.notifications.clear()
 
     def until(self, condition, ahead=0.0):
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + LIMIT
         while not condition():
             assert time.monotonic() < limit, (self.courier.link, self.courier.trouble)
             self.turn(time.monotonic() + ahead)
@@ -139,7 +140,7 @@ def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(dat
     orphan.stdout.readline()
     row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, lease.started(orphan.pid))
     assert lease.dead([row]) == []  # its child still ran; it is being ended now
-    orphan.wait(30)
+    orphan.wait(LIMIT)
     orphan.stdout.close()
     assert lease.dead([row]) == [7]
 

@@ -19,12 +19,12 @@ from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
 from supervisor.sampler import Sampler
 from supervisor.slot import Exit, State
+from tests.support.patience import LIMIT
 from workers import flame
 from workers.board import Board, Now, Phase
 from workers.stacks import MAIN, thread_of
 from workers.tally import Policy
 
-LIMIT = 20.0
 JOB = Now(Phase.RUNNING, child=5, token=8, job=42, started=time.monotonic())
 
 

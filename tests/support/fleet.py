@@ -10,7 +10,7 @@
         assert fleet.wait_exit() == 0
 
 Triggers, in the test database only, write each move of a job into the table `t_trans` and notify the test. `Stage.wait` looks again
-at its condition whenever that happened, a line was logged, or a supervisor ended. What belongs to a fleet is known by its standard
+at its condition whenever that happened, a line was logged, or a supervisor ended, and twice a second. What belongs to a fleet is known by its standard
 error, a pipe whose end nobody can forget to close: when the pipe ends, no process of it is left.
 """
 
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 
+from tests.support.patience import GLANCE, LIMIT
 from tests.support.processes import is_running
 from tests.support.queue import Queue
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 30.0
-"""Seconds after which a wait has failed. Never a wait for success."""
 COMMAND = (sys.executable, "-W", "error", "-m", "supervisor")
 STOCK = ROOT / "tests" / "system" / "jobs.py"
 """The handlers that most tests use."""
@@ -277,17 +276,22 @@ class Stage(Queue):
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], T], what: str | Callable[[], str], *, limit: float = LIMIT) -> T:
-        """Return the condition's value once it is true; look again whenever a row moved, a line was logged, or a supervisor ended."""
+        """Return the condition's value once it is true; look again whenever a row moved, a line was logged, or a supervisor ended.
+
+        And twice a second: what a condition looks at need not be told of, and one event that is missed must not cost the test.
+        """
         until = time.monotonic() + limit
         while True:
             if value := condition():
                 return value
-            if time.monotonic() >= until or not self._hear(until - time.monotonic()):
+            left = until - time.monotonic()
+            if left <= 0:
                 told = what if isinstance(what, str) else what()
                 raise TimeoutError(f"waited {limit} s for {told}")
+            self._hear(min(left, GLANCE))
 
-    def _hear(self, seconds: float) -> bool:
-        """Wait for an event; return whether there was one."""
+    def _hear(self, seconds: float) -> None:
+        """Wait for an event, at most so long."""
         poll = select.poll()
         if not self._ears.closed:
             poll.register(self._ears.fileno(), select.POLLIN)
@@ -308,7 +312,6 @@ class Stage(Queue):
                     pass
             except psycopg.OperationalError:
                 self._ears.close()
-        return bool(heard)
 
     def wait_state(self, job: int, *states: str, limit: float = LIMIT) -> dict[str, Any]:
         """Wait until the job is in one of these states; return its row."""

@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.support.patience import LIMIT
+
 VARIABLE = "JOBHERD_TEST_GATE"
 
 
@@ -57,7 +59,7 @@ class Arrival:
         """Let it pass; ``at_gate`` returns the word there."""
         self._connection.send(word.encode() + b"\n")
 
-    def wait_gone(self, timeout: float = 30.0) -> None:
+    def wait_gone(self, timeout: float = LIMIT) -> None:
         """Wait until it left the gate, with our leave or without (killed, or torn out by an interrupt)."""
         self._connection.settimeout(timeout)
         try:
@@ -84,7 +86,7 @@ class Gate:
         self._connections: list[socket.socket] = []
         self._waiting: list[Arrival] = []
 
-    def wait_arrival(self, label: object = None, timeout: float = 30.0) -> Arrival:
+    def wait_arrival(self, label: object = None, timeout: float = LIMIT) -> Arrival:
         """Wait for the next handler at the gate (with this label, if given); others stay for a later call."""
         wanted = None if label is None else str(label)
         until = time.monotonic() + timeout

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.support.patience import LIMIT
 from tests.support.processes import children_of, is_running, wait_for_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 60.0
-"""Seconds, after which what should have happened counts as never happening."""
 
 
 @dataclass(frozen=True)

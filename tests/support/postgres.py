@@ -24,13 +24,12 @@ from psycopg.conninfo import make_conninfo
 
 from supervisor import embedded_binaries as binaries
 from supervisor import embedded_server as server
+from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 USER = "owner"  # not the name of the schema: PostgreSQL would find unqualified names in it
-LIMIT = 60.0
-"""Seconds for a start or a stop, after which the test fails."""
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_directories": ".",

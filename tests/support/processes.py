@@ -9,11 +9,12 @@ import select
 import time
 from typing import Final
 
-LIMIT: Final = 60.0
+from tests.support.patience import LIMIT
+
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def wait_for_exit(pid: int, timeout: float = 30.0) -> None:
+def wait_for_exit(pid: int, timeout: float = LIMIT) -> None:
     """Return when this process has ended (a zombie has), at once if there is none; TimeoutError names it otherwise."""
     try:
         fd = os.pidfd_open(pid)

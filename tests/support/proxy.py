@@ -23,6 +23,8 @@ from typing import Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.patience import LIMIT
+
 
 class Proxy:
     """Relays everything until it is told to lose an answer."""
@@ -50,13 +52,13 @@ class Proxy:
     def swallow(self) -> None:
         self._ours.send(b"s")
 
-    def wait(self, timeout: float = 30.0) -> None:
+    def wait(self, timeout: float = LIMIT) -> None:
         self._ours.settimeout(timeout)
         assert self._ours.recv(1) == b"d"
 
     def round_trips(self) -> int:
         """How often a client has spoken after its server had: what was sent together counts once."""
-        self._ours.settimeout(30.0)
+        self._ours.settimeout(LIMIT)
         self._ours.send(b"c")
         return struct.unpack("<q", self._ours.recv(8))[0]
 

@@ -27,6 +27,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 import sql
+from tests.support.patience import GLANCE, LIMIT
 from tests.support.processes import is_running, wait_for_exit
 from workers import link, main
 from workers.board import Board, Interruption, Reason
@@ -36,7 +37,6 @@ from workers.tally import OUTCOMES, Policy
 
 ROOT = Path(__file__).parents[2]
 ACTING = str(ROOT / "tests" / "workers" / "acting.py")
-LIMIT = 30.0
 
 WATCH = """
 CREATE FUNCTION public.seen() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -181,7 +181,15 @@ class Bench:
         output = os.pipe2(os.O_CLOEXEC) if capture else None
         if output is not None:
             os.set_blocking(output[0], False)
-        given = {"dsn": self.dsn, "handlers": (ACTING,), "app_dir": ROOT, "poll": 60.0, "retry_initial": 0.01, "host": "test", "http": None}
+        given = {
+            "dsn": self.dsn,
+            "handlers": (ACTING,),
+            "app_dir": ROOT,
+            "poll": 600.0,
+            "retry_initial": 0.01,
+            "host": "test",
+            "http": None,
+        }
         seat = Seat(
             kind=kind,
             slot=len(self.children),
@@ -284,15 +292,17 @@ class Bench:
             raise
 
     def wait_until(self, there: Any, what: str = "it", *, timeout: float = LIMIT) -> Any:
-        """Wait until `there()` is true, looking each time a job's table has changed."""
+        """Wait until `there()` is true, looking each time a job's table has changed, and twice a second."""
         until = time.monotonic() + timeout
         while True:
             if found := there():
                 return found
             left = until - time.monotonic()
-            if left <= 0 or not any(True for _ in self.connection.notifies(timeout=left, stop_after=1)):
+            if left <= 0:
                 tails = "\n".join(child.log() for child in self.children)
                 raise TimeoutError(f"{what} was not to be seen within {timeout} s; the logs:\n{tails}")
+            for _ in self.connection.notifies(timeout=min(left, GLANCE), stop_after=1):
+                pass
 
 
 def count_of(child: Child, kind: str, outcome: str) -> int:

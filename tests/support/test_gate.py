@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.support.gate import VARIABLE, Gate, at_gate
+from tests.support.patience import LIMIT
 from tests.support.processes import wait_for_exit
 
 HANDLER = "import sys; from tests.support.gate import at_gate; sys.exit(0 if at_gate(sys.argv[1]) == sys.argv[2] else 3)"
@@ -24,7 +25,7 @@ def test_a_handler_in_another_process_waits_until_it_is_let_through(gate: Gate):
         assert (arrival.label, arrival.pid) == ("a", child.pid)
         assert child.poll() is None
         arrival.open("go on")
-        assert child.wait(30) == 0
+        assert child.wait(LIMIT) == 0
 
 
 def test_arrivals_are_taken_by_label_and_the_others_keep(gate: Gate):
@@ -47,7 +48,7 @@ def test_a_killed_handler_is_seen_to_leave(gate: Gate):
 def test_nobody_comes_and_the_wait_says_who_was_there_instead(gate: Gate):
     with handler("a", "") as child:
         gate.wait_arrival("a").open()
-        assert child.wait(30) == 0
+        assert child.wait(LIMIT) == 0
     with pytest.raises(TimeoutError, match="'b'"):
         gate.wait_arrival("b", timeout=0.05)
 
@@ -74,5 +75,5 @@ def test_a_closed_gate_lets_nobody_hang(monkeypatch: pytest.MonkeyPatch):
         thread = threading.Thread(target=pass_the_gate)
         thread.start()
         gate.wait_arrival("a")
-    thread.join(30)
+    thread.join(LIMIT)
     assert len(caught) == 1

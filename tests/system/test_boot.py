@@ -31,8 +31,8 @@ def test_handlers_that_do_not_load_stop_the_start_with_file_and_line(stage: Stag
     folder = stage.write("good.py", VERSION.format(version="good"))
     stage.write("broken.py", "import json\n\nraise RuntimeError('out of paper')\n")
     fleet = stage.start(handlers=folder)
-    assert fleet.wait_exit(limit=10) == 78
-    fleet.wait_gone(1)
+    assert fleet.wait_exit() == 78
+    fleet.wait_gone()
     line = fleet.said("broken.py:3")[0]
     assert "out of paper" in line["message"]
     assert fleet.said("stopping")
@@ -43,7 +43,7 @@ def test_handlers_that_do_not_load_stop_the_start_with_file_and_line(stage: Stag
 def test_no_handlers_at_all_is_said(stage: Stage):
     (stage.folder / "empty").mkdir()
     fleet = stage.start(handlers=stage.folder / "empty")
-    assert fleet.wait_exit(limit=10) == 78
+    assert fleet.wait_exit() == 78
     assert fleet.said("no handler was found")
 
 
@@ -91,8 +91,8 @@ def test_term_in_the_middle_of_the_start_leaves_with_0(stage: Stage, gate: Gate)
     gate.wait_arrival("import")
     gate.wait_arrival("import")
     fleet.signal(signal.SIGTERM)
-    assert fleet.wait_exit(5) == 0
-    fleet.wait_gone(1)
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
 
 
 def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):

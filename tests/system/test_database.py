@@ -11,6 +11,7 @@ import pytest
 
 from sql.migrate import migrate
 from tests.support.fleet import Stage
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 from tests.support.queue import Queue
 
@@ -40,7 +41,7 @@ def away(fleet: Fleet, *, after: int) -> None:
 
 
 def back(fleet: Fleet, *, after: int) -> None:
-    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after, limit=6)
+    fleet.wait_log(lambda event: event.get("who") == "supervisor" and event["message"] == "the database is there", after=after)
 
 
 @pytest.mark.promise("C26")
@@ -66,11 +67,11 @@ def test_a_server_that_stops_and_one_that_is_killed_cost_no_process_and_no_job(o
         stage.reconnect()
         for fleet, mark in zip(fleets, marks, strict=True):
             back(fleet, after=mark)
-        assert stage.wait_state(ends_meanwhile, "completed", limit=6)["result"] == "meanwhile"
+        assert stage.wait_state(ends_meanwhile, "completed")["result"] == "meanwhile"
         following = stage.enqueue("t:noop")
-        stage.wait_state(following, "completed", limit=6)
+        stage.wait_state(following, "completed")
         after.open("after")
-        assert stage.wait_state(ends_after, "completed", limit=6)["result"] == "after"
+        assert stage.wait_state(ends_after, "completed")["result"] == "after"
         for job in (ends_meanwhile, ends_after):
             assert (stage.job(job)["attempts"], stage.runs(job)) == (1, 1)
         for fleet, mark in zip(fleets, marks, strict=True):
@@ -90,7 +91,7 @@ def test_an_exclusive_job_is_out_before_its_lease_can_lapse_and_an_ordinary_one_
     alone, other = gate.wait_arrival("exclusive"), gate.wait_arrival("ordinary")
     stopped = time.monotonic()
     cluster.stop("fast")
-    alone.wait_gone(5)
+    alone.wait_gone()
     assert time.monotonic() < stopped + 3.0, "the last beat was before the stop, so the lease lapses within 3 s of it"
     other.open("went on")
     cluster.start()
@@ -138,7 +139,7 @@ def test_a_supervisor_that_starts_before_its_database_waits_for_it(own: tuple[Cl
     cluster.stop()
     away(fleet, after=0)
     assert fleet.stop() == 0, "it leaves without a database too"
-    fleet.wait_gone(2)
+    fleet.wait_gone()
 
 
 def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_database: str):
@@ -155,7 +156,7 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
         blocked = "DO $$ BEGIN WHILE cardinality(pg_blocking_pids({})) = 0 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
         queue.run(blocked.format(child.connection.info.backend_pid))
         keeper.commit()
-        thread.join(30)
+        thread.join(LIMIT)
         assert settled == [[job]]
         assert queue.state(job) == "completed"
         assert queue.run("SELECT tableoid::regclass::text FROM jobherd.history")[0][0] != "jobherd.history_default"
@@ -184,4 +185,4 @@ def test_a_job_nobody_was_told_of_is_found_at_the_next_poll(stage: Stage):
     stage.wait_state(stage.enqueue("t:noop"), "completed")
     stage.run("ALTER TABLE jobherd.ready DISABLE TRIGGER wake")
     for _ in range(2):
-        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=5)
+        stage.wait_state(stage.enqueue("t:noop"), "completed")

@@ -54,7 +54,6 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
     [frame] = told["threads"][0]["frames"]
     assert (frame[0], frame[1]) == ("in_c", f"{place}/inside.py")
     assert (told["job"], told["kind"], told["pid"]) == (stuck, "i:in-c", pids["in c"])
-    assert told["took"] < 1.0
 
     shown = jobherd("stack", stuck, dsn=stage.dsn).out
     assert shown.startswith(f"job {stuck}  i:in-c  on ")

@@ -7,6 +7,8 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
+from tests.support.patience import LIMIT
+
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
     from tests.support.gate import Gate
@@ -21,7 +23,7 @@ class Manager:
         self.address = "@" + self.socket.getsockname()[1:].decode()
         self.heard: list[str] = []
 
-    def wait(self, start: str, *, after: int = 0, limit: float = 20.0) -> str:
+    def wait(self, start: str, *, after: int = 0, limit: float = LIMIT) -> str:
         """Return the first word that starts so."""
         while True:
             for word in self.heard[after:]:

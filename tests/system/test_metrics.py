@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.patience import LIMIT
 from tests.support.promql import expressions, labels_of, unanswered
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Labels = tuple[tuple[str, str], ...]
 
 def fetch(address: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(address + path, timeout=20) as answer:
+        with urllib.request.urlopen(address + path, timeout=LIMIT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as problem:
         with problem:
@@ -82,7 +83,7 @@ def test_the_metrics_at_rest_equal_the_rows(stage: Stage, gate: Gate):
     stage.cancel(cancelled)
     over.append(cancelled)
     running = stage.enqueue("t:gate", '{"label": "running"}')
-    stage.wait_all(over, "completed", "failed", "cancelled", "expired", limit=60)
+    stage.wait_all(over, "completed", "failed", "cancelled", "expired")
     stage.wait_all(waiting, "scheduled", "retrying")
     arrival = gate.wait_arrival("running")
     turn(fleet)

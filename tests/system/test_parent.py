@@ -24,7 +24,7 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     arrivals = [gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon")]
     arrivals[0].open()
     fleet.signal(signal.SIGKILL)
-    fleet.wait_gone(limit=3)
+    fleet.wait_gone()
     assert fleet.processes() == {}
     # The one that could hand back has done so; the other's claim stands under a lease that has ten minutes to go.
     stage.wait_state(polite, "ready")
@@ -44,7 +44,7 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
     # Its last attempt: killed now, it has failed and does not wait for anybody.
     successor.signal(signal.SIGKILL)
-    successor.wait_gone(limit=3)
+    successor.wait_gone()
     third = stage.run_fleet(workers=1, lease="600s", poll="300s")
     row = stage.wait_state(stuck, "failed")
     assert row["error_code"] == "WORKER_LOST"
@@ -77,7 +77,7 @@ def test_a_dying_supervisor_ends_nothing_of_another_databases_on_the_same_machin
             gate.wait_arrival(f"dying{name}")
         others = [gate.wait_arrival(f"living{name}") for name in names]
         dying.signal(signal.SIGKILL)
-        dying.wait_gone(limit=3)
+        dying.wait_gone()
         assert all(is_running(arrival.pid) for arrival in others)
         assert other.state(kept) == "running"
         living.signal(signal.SIGQUIT)

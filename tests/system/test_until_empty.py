@@ -19,7 +19,7 @@ def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_
     paused = stage.enqueue("t:noop", queue="closed")
     fleet = stage.start("--until-empty", workers=2)
     assert fleet.wait_exit() == 0
-    fleet.wait_gone(1)
+    fleet.wait_gone()
     assert stage.census(jobs) == {"completed": 200}
     assert stage.states([failing, crashing, later, backed_off, paused]) == ["failed", "failed", "scheduled", "retrying", "ready"]
     assert stage.completed_twice() == []
@@ -41,7 +41,7 @@ def test_it_waits_for_what_runs_and_for_what_that_enqueues(stage: Stage, gate: G
 
 def test_on_an_empty_queue_it_leaves_at_once(stage: Stage):
     fleet = stage.start("--until-empty", workers=1)
-    assert fleet.wait_exit(10) == 0
+    assert fleet.wait_exit() == 0
 
 
 def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gate):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from tests.support.patience import LIMIT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,7 +36,7 @@ class Ears:
         """What was notified since the last time; what the supervisor says to itself begins with @."""
         self._connection.execute("SELECT pg_notify('jobherd_jobs', '@mark')")
         notes: list[str] = []
-        for note in self._connection.notifies(timeout=30):
+        for note in self._connection.notifies(timeout=LIMIT):
             if note.payload == "@mark":
                 return notes
             notes += [note.payload] if note.payload[0] != "@" else []
@@ -53,13 +55,13 @@ def ears(stage: Stage) -> Iterator[Ears]:
 
 def wait_busy(stage: Stage) -> None:
     """Wait until no supervisor holds a sleep key: whoever wants one alone is let in then."""
-    with psycopg.connect(stage.dsn, autocommit=True, options="-c lock_timeout=30s") as connection:
+    with psycopg.connect(stage.dsn, autocommit=True, options="-c lock_timeout=60s") as connection:
         connection.execute("SELECT pg_advisory_lock(1785684584, key) FROM generate_series(1, 16) AS key")
 
 
 def wait_asleep(stage: Stage, supervisors: int = 1) -> None:
     """Wait until so many hold the sleep keys. That is no event for anybody; the look is short."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + LIMIT
     while stage.call(KEYS) < 16 * supervisors:
         assert time.monotonic() < until, "the supervisor does not go to sleep"
         stage._hear(0.005)
@@ -175,5 +177,5 @@ def test_whatever_producers_do_every_job_starts(stage: Stage):
     for thread in producers:
         thread.join()
     left = "SELECT count(*) FROM jobherd.jobs WHERE state <> 'completed'"
-    stage.wait(lambda: not stage.call(left), lambda: f"{stage.call(left)} jobs to be completed", limit=30)
+    stage.wait(lambda: not stage.call(left), lambda: f"{stage.call(left)} jobs to be completed")
     assert stage.completed_twice() == []

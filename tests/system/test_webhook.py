@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tests.support.patience import LIMIT
+
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
 
@@ -38,11 +40,11 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
             stage.run_fleet(workers=1, poll="300s", webhook_secret=SECRET, webhook_allow="127.0.0.1")
             url = f"http://127.0.0.1:{server.server_port}/done"
             job = stage.call("SELECT jobherd.enqueue('t:noop', '{}', json_build_object('webhook', %s::text, 'tenant', 'acme')::jsonb)", url)
-            headers, body = got.get(timeout=30)
+            headers, body = got.get(timeout=LIMIT)
             webhook = int(headers["Jobherd-Delivery"])
             stage.wait_state(webhook, "retrying")
             assert stage.call("SELECT jobherd.retry(%s)", webhook) == "ready"  # its back-off is ten seconds
-            again, same = got.get(timeout=30)
+            again, same = got.get(timeout=LIMIT)
             stage.wait_state(webhook, "completed")
         finally:
             server.shutdown()

@@ -29,12 +29,12 @@ def returns(value: object = None) -> object:
     return value
 
 
-@handler("act:gated", timeout="60s")
+@handler("act:gated", timeout="10m")
 def gated(name: str) -> str:
     return at_gate(name)
 
 
-@handler("act:gated_job", timeout="60s", backoff="1h")
+@handler("act:gated_job", timeout="10m", backoff="1h")
 def gated_job(job: Job, name: str) -> str:
     job.progress(0.5, name, {"half": True})
     return at_gate(name)
@@ -136,7 +136,7 @@ def edge(seconds: float) -> str:
     return "through"
 
 
-@handler("act:quick", timeout="1m")
+@handler("act:quick", timeout="10m")
 def quick() -> str:
     n = 0
     for k in range(200):
@@ -144,7 +144,7 @@ def quick() -> str:
     return "through"
 
 
-@handler("act:waits", timeout="60s", backoff="1h")
+@handler("act:waits", timeout="10m", backoff="1h")
 async def waits(name: str) -> str:
     try:
         loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ def burns(seconds: float) -> None:
         pass
 
 
-@handler("act:deaf", timeout="60s")
+@handler("act:deaf", timeout="10m")
 def deaf(name: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     while True:

@@ -38,7 +38,7 @@ def send(jobs: list[Job], messages: list[Sms]) -> dict[int, object]:
     return answers
 
 
-@handler("sms:gated", batch=5, max_attempts=3, backoff="1h", timeout="60s")
+@handler("sms:gated", batch=5, max_attempts=3, backoff="1h", timeout="10m")
 async def gated(jobs: list[Job]) -> list[object]:
     label = at_gate(f"gate {len(jobs)}")
     for job in jobs:

@@ -28,7 +28,7 @@ def sees(job: Job) -> list[object]:
     return [job.set_off_by, job.traceparent]
 
 
-@handler("line:root", timeout="60s")
+@handler("line:root", timeout="10m")
 def root(dsn: str) -> dict[str, list[int]]:
     """Enqueue in every way. It takes no job: the worker knows it all the same."""
     found: dict[str, list[int]] = {

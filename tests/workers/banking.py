@@ -23,7 +23,7 @@ def _note(connection: psycopg.Connection[Any], job: Job, note: str) -> None:
 def nothing(n: int = 0) -> None: ...
 
 
-@handler("bank:declared", transactional=True, timeout="60s")
+@handler("bank:declared", transactional=True, timeout="10m")
 def declared(job: Job, how: str) -> object:  # one branch for each way to end
     connection = job.connection
     _note(connection, job, how)
@@ -84,7 +84,7 @@ def sleeps(job: Job) -> None:
     job.connection.execute("SELECT pg_sleep(60)")
 
 
-@handler("bank:async", transactional=True, timeout="60s")
+@handler("bank:async", transactional=True, timeout="10m")
 async def coroutine(job: Job, how: str) -> object:
     connection: Any = job.connection
     await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])
@@ -98,7 +98,7 @@ async def coroutine(job: Job, how: str) -> object:
     return how
 
 
-@handler("bank:part", timeout="60s", backoff="1h")
+@handler("bank:part", timeout="10m", backoff="1h")
 def part(job: Job, how: str = "") -> object:  # one branch for each way to end
     if how == "twice":
         try:
@@ -130,7 +130,7 @@ def part(job: Job, how: str = "") -> object:  # one branch for each way to end
     return None
 
 
-@handler("bank:apart", timeout="60s")
+@handler("bank:apart", timeout="10m")
 async def apart(job: Job, how: str) -> None:
     async with job.transaction() as connection:
         await connection.execute("INSERT INTO public.ledger (job, token, note) VALUES (%s, %s, %s)", [job.id, job.token, how])

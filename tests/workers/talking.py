@@ -14,7 +14,7 @@ from handlers import Job, handler
 libc = ctypes.CDLL(None)
 
 
-@handler("talk:says", timeout="60s", backoff="1h")
+@handler("talk:says", timeout="10m", backoff="1h")
 def says(job: Job, how: str = "") -> None:  # one branch for each way to speak
     match how:
         case "print":

@@ -158,7 +158,7 @@ def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_
 def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
     child = bench.fork(dsn="host=/nowhere dbname=x", retry_initial=30.0)
     child.close_wake()
-    assert child.wait(timeout=10) == EXIT_LEFT
+    assert child.wait() == EXIT_LEFT
     assert "password" not in child.log()
 
 
@@ -171,7 +171,7 @@ def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
     wait_for_line(child, "the database is away")
     link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
     child.nudge()
-    child.wait_report(Ready, timeout=10)
+    child.wait_report(Ready)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 import sql
 from tests.support.gate import Gate
+from tests.support.patience import LIMIT
 from tests.support.processes import is_running, wait_for_exit
 from tests.support.seats import Bench
 from workers.clearing import DEAD, VACUUMS, Clearing
@@ -35,7 +36,7 @@ def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
     late = sorted(row["late"] for row in bench.ask("SELECT late FROM public.moved"))
     assert len(late) == 10
     assert late[0] >= 0
-    assert late[5] < 0.05
+    assert late[-1] < 300, "at their time, and not at the next poll"
 
 
 def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
@@ -44,7 +45,7 @@ def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
     child.nudge()
     soon = bench.enqueue("act:nothing", options={"delay": 0.2})
     child.nudge()
-    bench.wait(soon, "ready", timeout=5)
+    bench.wait(soon, "ready")
 
 
 def test_more_due_jobs_than_one_statement_moves(bench: Bench):
@@ -182,9 +183,9 @@ def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Be
     before = time.monotonic()
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert stubborn.wait(30) == -signal.SIGKILL
-    assert 1.4 < time.monotonic() - before < 5
-    wait_for_exit(pid, timeout=5)
+    assert stubborn.wait(LIMIT) == -signal.SIGKILL
+    assert time.monotonic() - before > 1.4, "they had time to leave by themselves"
+    wait_for_exit(pid)
 
 
 def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(monkeypatch):
@@ -194,19 +195,19 @@ def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left
     stranger = subprocess.Popen(sleep, start_new_session=True)
     try:
         assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
-        escaped.wait(10)
+        escaped.wait(LIMIT)
         assert is_running(other.pid)
         assert is_running(stranger.pid)
     finally:
         for process in (escaped, other, stranger):
             process.kill()
-            process.wait(10)
+            process.wait(LIMIT)
 
 
 def test_nothing_left_is_not_waited_for():
     before = time.monotonic()
-    assert end_groups(set(), marks="no such:", seconds=30.0) == []
-    assert time.monotonic() - before < 5
+    assert end_groups(set(), marks="no such:", seconds=600.0) == []
+    assert time.monotonic() - before < 300
 
 
 def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):

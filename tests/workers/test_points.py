@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.herd import ROOT
+from tests.support.patience import LIMIT
 from workers import points
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def process(folder: Path) -> subprocess.Popen[str]:
 
 
 def let_go(started: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = started.communicate("\n", timeout=30)
+    out, err = started.communicate("\n", timeout=LIMIT)
     return started.returncode, out, err
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from handlers._hooks import Child, Hooks
 from handlers._tracing import ids_of, tracer
+from tests.support.patience import LIMIT
 from tests.support.seats import Bench, wait_for_line
 from workers.hooks import Caller
 from workers.tracing import spans
@@ -53,7 +54,7 @@ def run(program: str, *words: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

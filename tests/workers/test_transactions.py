@@ -141,7 +141,7 @@ def test_it_is_cancelled_while_its_transaction_is_open_and_cancelling_does_not_w
     job = bank.enqueue("bank:declared", how="gate")
     child.nudge()
     gate.wait_arrival("gate")
-    bank.ask("SET statement_timeout = '5s'")
+    bank.ask("SET statement_timeout = '60s'")
     assert bank.ask("SELECT jobherd.cancel(%(job)s) AS said", job=job)[0]["said"] == "cancelling"
     child.interrupt(Reason.CANCEL)
     assert bank.wait(job, "cancelled")["error_code"] == "JOB_CANCELLED"

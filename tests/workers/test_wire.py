@@ -43,7 +43,6 @@ def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepare
         assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
 
 
-@pytest.mark.timeout(20)
 def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
     wire = Wire(connection, "jobherd", prepared=False)
     connection.execute("CREATE TABLE public.held ()")

@@ -239,7 +239,7 @@ def test_the_board_says_what_runs(bench: Bench, gate: Gate):
         5,
         "act:gated",
     )
-    assert now.deadline == pytest.approx(now.started + 60)
+    assert now.deadline == pytest.approx(now.started + 600)
     assert not child.board.idle
     arrival.open()
     bench.wait(job, "completed")
@@ -267,7 +267,7 @@ def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gat
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     os.kill(pid, signal.SIGTERM)  # what the kernel sends when the fork had asked for it
-    wait_for_exit(pid, timeout=5)
+    wait_for_exit(pid)
     assert bench.wait(job, "ready")["attempts"] == 0
 
 
@@ -278,15 +278,15 @@ def test_an_orphan_that_cannot_hand_its_job_back_ends_itself_and_its_group(bench
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     os.kill(pid, signal.SIGTERM)
-    wait_for_exit(pid, timeout=5)
-    wait_for_exit(int(arrival.label.split()[1]), timeout=5)
+    wait_for_exit(pid)
+    wait_for_exit(int(arrival.label.split()[1]))
 
 
 def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
     parent, pid = bench.start_orphan_to_be()
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    wait_for_exit(pid, timeout=5)
+    wait_for_exit(pid)
 
 
 @pytest.mark.parametrize("what", ["thread", "handlers", "mask"])

@@ -13,13 +13,12 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.patience import LIMIT
 from workers import link, web
 from workers.board import Board
 from workers.notice import Notice
 from workers.seat import ChildSettings, Seat
 
-LIMIT = 20.0
-"""Seconds until a test that waits in vain fails."""
 NO_DATABASE = "host=/nowhere/at/all port=1 user=jobherd password=canary-secret dbname=jobs"
 
 

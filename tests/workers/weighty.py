@@ -8,17 +8,17 @@ from handlers import handler
 from tests.support.gate import at_gate
 
 
-@handler("weigh:gate", timeout="60s", cost={"memory_mb": 600})
+@handler("weigh:gate", timeout="10m", cost={"memory_mb": 600})
 def gated(name: str) -> str:
     return at_gate(name)
 
 
-@handler("weigh:computed", timeout="60s", cost=lambda payload: {"memory_mb": payload["size"]})
+@handler("weigh:computed", timeout="10m", cost=lambda payload: {"memory_mb": payload["size"]})
 def computed(name: str, size: float) -> str:
     return at_gate(name)
 
 
-@handler("weigh:free", timeout="60s")
+@handler("weigh:free", timeout="10m")
 def free(name: str) -> str:
     return at_gate(name)
 

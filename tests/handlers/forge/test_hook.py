@@ -18,6 +18,7 @@ from handlers.forge._database import transaction
 from handlers.forge._pushes import MISSED, Change, Push, catch_up, keep, read_push, tell
 from handlers.forge._repository import CONFIG, Place, RepositoryError, init_repository, read_place, write_place
 from tests.handlers.forge.conftest import Forge
+from tests.support.patience import LIMIT
 from tests.support.repositories import ENVIRONMENT, bare, commit, generated, git, push
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def test_the_hook_needs_no_path_and_no_home(forge: Forge) -> None:
         env={"GIT_DIR": "."},
         input=f"{ZEROS} {A} refs/heads/main\n".encode(),
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT,
     )
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"recorded, 1 job enqueued" in done.stderr
@@ -284,7 +285,7 @@ def test_a_folder_for_hooks_that_the_user_has_named_does_not_take_ours_away(forg
     remote = forge.repository()
     source = generated(forge.folder / "source.git", 3)
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "GIT_CONFIG_GLOBAL"} | {"HOME": str(forge.folder)}
-    done = subprocess.run(["git", "-C", source, "push", "-q", remote, "main"], env=environment, capture_output=True, timeout=60)
+    done = subprocess.run(["git", "-C", source, "push", "-q", remote, "main"], env=environment, capture_output=True, timeout=LIMIT)
     assert b"recorded, 1 job enqueued" in done.stderr
 
 

@@ -18,6 +18,7 @@ from handlers.forge import _git, _mirror
 from handlers.forge.github import import_repo
 from handlers.testing import Ran, run_payload
 from tests.handlers.forge.conftest import Forge
+from tests.support.patience import LIMIT
 from tests.support.repositories import bare, commit, generated, git
 
 if TYPE_CHECKING:
@@ -261,6 +262,6 @@ def test_git_speaks_no_other_protocol(forge: Forge) -> None:
     commit(source, "refs/heads/main", {"a.py": b"1\n"})
     for url in (f"file://{source}", f"ext::sh -c touch% {forge.folder}/touched", str(source)):
         with pytest.raises(_git.GitError, match="not allowed"):
-            _mirror.mirror(url, str(forge.folder / "mirror.git"), timeout=30, more={})
+            _mirror.mirror(url, str(forge.folder / "mirror.git"), timeout=LIMIT, more={})
     assert not (forge.folder / "touched").exists()
     assert not (forge.folder / "mirror.git").exists()

@@ -3,13 +3,15 @@
 It connects, listens, sends one statement after the other and hands the answers to whoever asked. Everything is driven by `step`, which
 does what can be done now and returns; the loop waits for the socket. What does not come within its time is given up: the session is
 dropped and made anew, with a back-off, for ever. Nothing of policy stands here, and nothing here may block: libpq looks up host names by
-itself, and blocks, so it is only ever given addresses, which a short-lived child has found (`spawn.Lookup`).
+itself, and blocks, so it is only ever given addresses, which a short-lived child has found (`spawn.Lookup`), and one at a time: of several
+it would stay with the first that is silent.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import select
 import selectors
 from collections import deque
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from sql.parameters import as_text
 from workers import points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from psycopg.pq.abc import PGconn
 
@@ -33,6 +35,9 @@ Answer = list[Row] | None
 """The rows, as text; None when the session was lost before the answer came, or the server refused."""
 
 CONNECT_PATIENCE: Final = 10.0
+"""Seconds for a connection, all servers that the DSN names together, unless it says `connect_timeout` for each."""
+LEAST_PATIENCE: Final = 2.0
+"""Seconds that each of them gets, however many there are."""
 ANSWER_PATIENCE: Final = 10.0
 """Seconds without an answer after which a session is taken for dead."""
 SERVER_PATIENCE_MS: Final = 5000
@@ -88,6 +93,11 @@ class Courier:
         self._at = 0.0
         """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
         self._poll = pq.PollingStatus.OK
+        self._servers: deque[dict[str, str]] = deque()
+        """Those that are still to be tried, as host, hostaddr and port."""
+        self._share = CONNECT_PATIENCE
+        self._refusals: list[str] = []
+        """Why those that were tried are not it."""
         self.link = Link.AWAY
         self.epoch = 0
         """Grows with each session: a new socket may have an old one's number."""
@@ -145,24 +155,10 @@ class Courier:
             values = [as_text(_harmless(parameters[key])) for key in order]
         self._queue.append(Letter(name, text.encode(), values, answered, refused))
 
-    def addressed(self, addresses: Mapping[str, str], now: float) -> None:
+    def addressed(self, addresses: Mapping[str, Sequence[str]], now: float) -> None:
         """The look-up has ended with these addresses by host; a host that has none is left out."""
-        if self.link is not Link.NAMING:
-            return
-        hosts = self._hosts()
-        ports = str(self._given.get("port") or os.environ.get("PGPORT", "")).split(",")
-        known = [place for place, host in enumerate(hosts) if host in addresses or not _is_name(host)]
-        if not known:
-            self._lose(f"no address is known for {', '.join(hosts)}", now)
-            return
-        self._connect(
-            {
-                "host": ",".join(hosts[place] for place in known),
-                "hostaddr": ",".join(addresses.get(hosts[place], "") for place in known),
-                "port": ",".join(ports[place] for place in known) if len(ports) == len(hosts) else ports[0],
-            },
-            now,
-        )
+        if self.link is Link.NAMING:
+            self._set_out(addresses, now)
 
     def lose(self, why: str, now: float) -> None:
         """Give the session up: it is up, but what should come does not come."""
@@ -172,8 +168,10 @@ class Courier:
         """Do what can be done without waiting."""
         if self.link is Link.AWAY and now >= self._at:
             self._begin(now)
-        if self.link in (Link.NAMING, Link.CONNECTING) and now >= self._at:
-            self._lose(f"no connection within {CONNECT_PATIENCE:.0f} s", now)
+        if self.link is Link.NAMING and now >= self._at:
+            self._lose(f"no address of {', '.join(self.wants_addresses)} within {CONNECT_PATIENCE:.0f} s", now)
+        if self.link is Link.CONNECTING and now >= self._at:
+            self._fail(f"no connection to {self._where} within {self._share:g} s", now)
         if self.link is Link.CONNECTING:
             self._advance(now)
         if self.link is Link.UP:
@@ -196,20 +194,58 @@ class Courier:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
+    def _listed(self, name: str) -> list[str]:
+        return str(self._given.get(name) or os.environ.get(f"PG{name.upper()}", "")).split(",")
+
     def _hosts(self) -> list[str]:
-        if self._given.get("hostaddr"):
-            return []
-        return str(self._given.get("host") or os.environ.get("PGHOST", "")).split(",")
+        return [] if any(self._listed("hostaddr")) else self._listed("host")
 
     def _begin(self, now: float) -> None:
         self._at = now + CONNECT_PATIENCE
         if any(_is_name(host) for host in self._hosts()):
             self.link = Link.NAMING
         else:
-            self._connect({}, now)
+            self._set_out({}, now)
 
-    def _connect(self, where: Mapping[str, str], now: float) -> None:
-        given = {**self._given, **{key: value for key, value in where.items() if value}}
+    def _set_out(self, addresses: Mapping[str, Sequence[str]], now: float) -> None:
+        """Try the servers that the DSN names, one after the other; those that a name stands for too."""
+        hosts, given, ports = self._listed("host"), self._listed("hostaddr"), self._listed("port")
+        count = max(len(hosts), len(given))
+        hosts, given, ports = (words * count if len(words) == 1 else words for words in (hosts, given, ports))
+        self._servers = deque()
+        if len(hosts) == len(given) == len(ports) == count:
+            for host, address, port in zip(hosts, given, ports, strict=True):
+                known = addresses.get(host, ()) if _is_name(host) and not address else (address,)
+                self._servers.extend({"host": host, "hostaddr": one, "port": port} for one in known)
+        else:
+            self._servers.append({})  # libpq says what is wrong with that
+        if self._given.get("load_balance_hosts") == "random":
+            random.shuffle(self._servers)
+        asked = str(self._given.get("connect_timeout") or "")
+        self._share = float(asked) if asked.isdigit() and int(asked) else max(CONNECT_PATIENCE / max(len(self._servers), 1), LEAST_PATIENCE)
+        self._refusals = []
+        self._fail("" if self._servers else f"no address is known for {', '.join(hosts)}", now)
+
+    def _fail(self, why: str, now: float) -> None:
+        """This server is not it: the next, or a rest if that was the last."""
+        if why:
+            self._refusals.append(why.strip().splitlines()[0])
+        while self._servers:
+            if self._conn is not None:
+                self._conn.finish()
+            if self._connect(self._servers.popleft(), now):
+                return
+            self._refusals.append(self._message())
+        self._lose("; ".join(dict.fromkeys(self._refusals)), now)
+
+    @property
+    def _where(self) -> str:
+        host, port = (self._conn.host.decode(), self._conn.port.decode()) if self._conn is not None else ("", "")
+        return f"{host} port {port}" if host else "the server"
+
+    def _connect(self, where: Mapping[str, str], now: float) -> bool:
+        given = {key: value for key, value in self._given.items() if key not in where}
+        given |= {key: value for key, value in where.items() if value}
         given.setdefault("keepalives_idle", "10")
         given.setdefault("keepalives_interval", "3")
         given.setdefault("keepalives_count", "3")
@@ -221,19 +257,19 @@ class Courier:
         given.pop("connect_timeout", None)
         self._conn = pq.PGconn.connect_start(conninfo.make_conninfo("", **given).encode())
         self.link = Link.CONNECTING
-        self._at = now + CONNECT_PATIENCE
+        self._at = now + self._share
         self._poll = pq.PollingStatus.WRITING
         self.epoch += 1
-        if self._conn.status == pq.ConnStatus.BAD:
-            self._lose(self._message(), now)
+        return self._conn.status != pq.ConnStatus.BAD
 
     def _advance(self, now: float) -> None:
         conn = self._conn
-        if conn is None:
+        if conn is None or not _is_ready(conn.socket, self._poll):
             return
         self._poll = pq.PollingStatus(conn.connect_poll())
+        self.epoch += 1  # without TLS after all: on a new socket, which may have the number of the old one
         if self._poll is pq.PollingStatus.FAILED:
-            self._lose(self._message(), now)
+            self._fail(self._message(), now)
         elif self._poll is pq.PollingStatus.OK:
             conn.nonblocking = 1
             self.link = Link.UP
@@ -329,8 +365,9 @@ class Courier:
         return False
 
     def _message(self) -> str:
-        text = self._conn.error_message.decode(errors="replace").strip() if self._conn is not None else ""
-        return text.splitlines()[-1] if text else "the connection failed"
+        text = self._conn.error_message.decode(errors="replace") if self._conn is not None else ""
+        lines = [line for line in text.splitlines() if line and not line[0].isspace()]  # what is indented are guesses at the reason
+        return lines[-1] if lines else "the connection failed"
 
     def _lose(self, why: str, now: float) -> None:
         self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
@@ -349,6 +386,13 @@ class Courier:
         self._sent, self._queue = None, deque()
         for letter in lost:
             letter.answered(None)
+
+
+def _is_ready(fd: int, wanted: pq.PollingStatus) -> bool:
+    """Whether the socket is where libpq wants it. Asked before, it takes a connection for made, and waits until it is: for a vanished host, long."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT if wanted is pq.PollingStatus.WRITING else select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_name(host: str) -> bool:

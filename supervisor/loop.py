@@ -206,6 +206,7 @@ class Supervisor:
         if up and not self._was_up:
             log.info("the database is there", extra={"listening": True})
             self.fleet.database_up(now)
+            self.undertaker.hurry()
             self.notice.bump()
         elif self._was_up and not up:
             log.warning("the database is away: %s", self.courier.trouble)

@@ -14,10 +14,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from workers import link, main
 from workers.points import reach
@@ -38,6 +39,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _OUTPUT = 256 * 1024
 """Bytes that a worker may print before the parent must have looked, four times a second."""
+LOOKUP_PATIENCE: Final = 8.0
+"""Seconds after which what is not found is left out: a first name server that is gone costs 5 of them."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: loading takes locks
 
 
@@ -190,8 +193,15 @@ def _assert_single_threaded() -> None:
         raise RuntimeError(msg)
 
 
+def _look_up(host: str, write: int) -> None:
+    """Called in a thread of that child: a name that nobody answers for must not hold up the others."""
+    with suppress(OSError, UnicodeError):
+        found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        os.write(write, f"{' '.join([host, *found])}\n".encode())
+
+
 class Lookup:
-    """A host name being looked up by a short-lived child: the C library's own look-up blocks, for half a minute if a name server is gone."""
+    """Host names being looked up by a short-lived child: the C library's own look-up blocks, for half a minute if a name server is gone."""
 
     def __init__(self, hosts: list[str]) -> None:
         self.fd, write = link.open_pipe()
@@ -202,11 +212,12 @@ class Lookup:
                 signal.signal(signum, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-            lines = []
-            for host in hosts:
-                with suppress(OSError):
-                    lines.append(f"{host} {socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]}")
-            os.write(write, "\n".join(lines).encode())
+            looks = [threading.Thread(target=_look_up, args=(host, write), daemon=True) for host in hosts]
+            for look in looks:
+                look.start()
+            until = time.monotonic() + LOOKUP_PATIENCE
+            for look in looks:
+                look.join(max(until - time.monotonic(), 0.0))
             os._exit(0)
 
         try:
@@ -217,14 +228,14 @@ class Lookup:
         finally:
             os.close(write)
 
-    def read(self) -> dict[str, str] | None:
+    def read(self) -> dict[str, list[str]] | None:
         """Return the addresses by host once the child is through, else None."""
         try:
             while chunk := os.read(self.fd, 65536):
                 self._data += chunk
         except BlockingIOError:
             return None
-        return dict(line.split() for line in self._data.decode().splitlines())
+        return {host: addresses for host, *addresses in map(str.split, self._data.decode().splitlines())}
 
     def close(self) -> None:
         """End it, whatever it is at."""

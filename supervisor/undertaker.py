@@ -2,7 +2,8 @@
 
 The order is the point. A claim that was in flight when the child was killed still commits in its backend: released before that, its jobs
 would hang until the lease ends. So nothing is released while the backend lives, and it is asked every few milliseconds. Nothing here waits;
-each step is a letter to the database, and a case whose letter is lost is taken up again when the session is back.
+each step is a letter to the database, and a case whose letter is lost or refused is taken up again, ever more seldom, and at once when the
+database is back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from handlers._outcome import Label, Outcome
 from supervisor.slot import Death, Rung
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from supervisor.postmortem import PostMortem
     from workers.board import Now
     from workers.tally import Policy
+
+
+AGAIN: Final = 0.05
+"""Seconds before a letter that was lost or refused is sent again the first time; doubled each time, with jitter."""
+SELDOM: Final = 5.0
+"""The longest such rest: a refusal may last for hours, and there may be a hundred cases."""
 
 
 class Post(Protocol):
@@ -107,6 +114,9 @@ class Case:
     waiting: bool = False
     again_at: float = 0.0
     pause: float = 0.001
+    """Between two looks whether its session is gone."""
+    failures: int = 0
+    """How often in a row its letter was lost or refused."""
 
     @property
     def token(self) -> int:
@@ -130,6 +140,11 @@ class Undertaker:
     def wake_at(self) -> float:
         """When `step` must be called at the latest."""
         return min((case.again_at for case in self.cases if not case.waiting), default=float("inf"))
+
+    def hurry(self) -> None:
+        """The database is back: no case rests any longer."""
+        for case in self.cases:
+            case.again_at, case.failures = 0.0, 0
 
     def step(self, now: float) -> None:
         """Send what is due."""
@@ -180,24 +195,25 @@ class Undertaker:
     def _ended(self, case: Case, answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            case.again_at = now + 0.05
+            _rest(case, now)
         elif answer and answer[0][0] not in (None, "0"):
+            case.failures = 0
             case.again_at = now + case.pause
             case.pause = min(case.pause * 2, 0.1)
         else:
-            case.step, case.again_at = Step.SETTLE, 0.0
+            case.step, case.again_at, case.failures = Step.SETTLE, 0.0, 0
             self._write_up(case)
             self._send(case, now)
 
     def _settled(self, case: Case, part: list[Finished], answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            case.again_at = now + 0.05
+            _rest(case, now)
             return
         # Not among them: the child had settled it before it died, or the claim was somebody else's by then. Both are fine.
         case.settled |= {int(row[0] or 0) for row in answer}
         case.parts.remove(part)
-        case.again_at = 0.0
+        case.again_at, case.failures = 0.0, 0
         self._send(case, now)
 
     def _refused(self, case: Case, part: list[Finished], now: float) -> None:
@@ -215,7 +231,7 @@ class Undertaker:
     def _released(self, case: Case, answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
-            case.again_at = now + 0.05
+            _rest(case, now)
             return
         case.step = Step.DONE
         ours = case.verdict is not None and case.now.job in case.settled
@@ -242,6 +258,11 @@ class Undertaker:
             if verdict is not None:
                 entries.append(_died_with(case, record, verdict))
         case.parts = [entries] if entries else []
+
+
+def _rest(case: Case, now: float) -> None:
+    case.again_at = now + min(AGAIN * 2 ** min(case.failures, 20), SELDOM) * random.uniform(0.75, 1.0)
+    case.failures += 1
 
 
 def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:

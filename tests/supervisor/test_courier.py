@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -9,6 +10,7 @@ import time
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Link
 from supervisor.spawn import Lookup
@@ -179,8 +181,90 @@ def test_of_several_hosts_those_without_an_address_are_left_out(silent):
     driver = Driver(f"host=gone.invalid,here.invalid port=1,{port} dbname=x user=x")
     driver.step()
     assert driver.courier.wants_addresses == ["gone.invalid", "here.invalid"]
-    driver.courier.addressed({"here.invalid": "127.0.0.1"}, time.monotonic())
+    driver.courier.addressed({"here.invalid": ["127.0.0.1"]}, time.monotonic())
     assert driver.courier.link is Link.CONNECTING
+
+
+def peer(courier):
+    """The address that its socket is connected to."""
+    if courier.fileno() < 0:
+        return None
+    with socket.socket(fileno=os.dup(courier.fileno())) as twin, contextlib.suppress(OSError):
+        return twin.getpeername()[0]
+
+
+def test_every_address_of_a_name_is_tried(silent):
+    """`localhost` is two of them on most machines, and the server may listen on the second."""
+    port = conninfo_to_dict(silent)["port"]
+    driver = Driver(f"host=db.invalid port={port} dbname=x user=x")
+    driver.step()
+    driver.courier.addressed({"db.invalid": ["127.0.0.7", "127.0.0.1"]}, time.monotonic())  # nobody listens at the first
+    driver.until(lambda: peer(driver.courier) == "127.0.0.1")
+    driver.courier.close()
+
+
+@pytest.fixture
+def void():
+    """An address that no word comes back from, not even that it takes connections: its queue of them is full, so the kernel drops what comes."""
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(8):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield f"host=127.0.0.1 port={server.getsockname()[1]} user=nobody dbname=x"
+
+
+def test_a_vanished_host_holds_up_nothing(void):
+    """libpq, asked before the socket is ready, waits for the connection: until the kernel gives it up, here after ten minutes."""
+    driver = Driver(f"{void} tcp_user_timeout=600000")
+    for _ in range(10):
+        driver.step()
+        assert driver.courier.link is Link.CONNECTING
+    driver.step(time.monotonic() + CONNECT_PATIENCE + 1)
+    assert driver.courier.link is Link.AWAY
+    assert "no connection to 127.0.0.1 port" in driver.courier.trouble
+    assert driver.longest < 60
+
+
+@pytest.mark.parametrize("first", ["silent", "void", "refusing"])
+def test_of_several_hosts_the_second_is_tried_when_the_first_is_not_it(cluster, request, first):
+    here = conninfo_to_dict(cluster.dsn())
+    port = 1 if first == "refusing" else conninfo_to_dict(request.getfixturevalue(first))["port"]
+    driver = Driver(make_conninfo(cluster.dsn(), host=f"127.0.0.1,{here['host']}", port=f"{port},{here['port']}"))
+    if first != "refusing":
+        for _ in range(3):
+            driver.step()
+        assert driver.courier.link is Link.CONNECTING
+        driver.step(time.monotonic() + CONNECT_PATIENCE / 2 + 1)  # half the time is the first one's
+    driver.up()
+    driver.courier.close()
+    assert driver.longest < 60
+
+
+def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
+    port = conninfo_to_dict(silent)["port"]
+    driver = Driver(make_conninfo(silent, host="127.0.0.1,127.0.0.1", port=f"{port},{port}", connect_timeout=100))
+    now = time.monotonic()
+    driver.step(now)
+    driver.step(now + 99)
+    assert driver.courier.wake_at() == now + 100
+    driver.step(now + 101)
+    assert (driver.courier.link, driver.courier.wake_at()) == (Link.CONNECTING, now + 201)
+    driver.step(now + 202)
+    assert driver.courier.link is Link.AWAY
+
+
+def test_of_several_hosts_one_that_takes_no_writes_is_passed_over(cluster, database):
+    with psycopg.connect(database, autocommit=True) as connection, cluster.database() as other:
+        name = conninfo_to_dict(other)["dbname"]
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        here = conninfo_to_dict(other)
+        driver = Driver(make_conninfo(other, host=f"{here['host']},127.0.0.1", port=f"{here['port']},1"))
+        driver.until(lambda: driver.courier.trouble)
+        assert "read-only" in driver.courier.trouble
+        assert "refused" in driver.courier.trouble, "the second was tried too"
 
 
 def test_a_look_up_is_made_by_a_child():
@@ -190,6 +274,7 @@ def test_a_look_up_is_made_by_a_child():
         assert select.select([lookup.fd], [], [], LIMIT)[0]
         found = lookup.read()
     assert set(found) == {"localhost"}
+    assert "127.0.0.1" in found["localhost"]
     lookup.close()
     os.waitpid(lookup.pid, 0)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.postmortem import PostMortem
 from supervisor.slot import Death, Exit, Ladder, Rung, Why
-from supervisor.undertaker import Verdict, delay, judge
+from supervisor.undertaker import SELDOM, Case, Undertaker, Verdict, delay, judge
 from workers.board import Now, Phase
 from workers.tally import Policy
 
@@ -55,3 +56,34 @@ def test_the_backoff(attempts, seconds):
 def test_a_backoff_that_no_number_holds_is_its_cap(backoff):
     assert delay(Policy(backoff=backoff), 100, 0.0) == 3600
     assert delay(Policy(backoff=(0.0, *backoff[1:])), 100, 0.0) == 0
+
+
+class Refusing:
+    """A database that refuses every letter, and counts them."""
+
+    def __init__(self):
+        self.letters = []
+
+    def ask(self, name, parameters, answered, refused=None):
+        self.letters.append(name)
+        answered(None)
+
+
+def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
+    post, closed = Refusing(), []
+    undertaker = Undertaker(post, host="here", closed=lambda *what: closed.append(what))
+    undertaker.take(Case(death(), now(), POLICY, PostMortem.__new__(PostMortem)))
+    clock, rests = 0.0, []
+    for _ in range(20):
+        undertaker.step(clock)
+        rests.append(undertaker.wake_at() - clock)
+        clock = undertaker.wake_at()
+    assert rests[0] <= 0.05
+    assert all(later > 1.1 * earlier for earlier, later in zip(rests[:6], rests[1:7], strict=True))
+    assert all(SELDOM * 0.7 < rest <= SELDOM for rest in rests[8:]), rests
+    assert post.letters == ["end_backend"] * 20
+    undertaker.hurry()
+    assert undertaker.wake_at() == 0.0
+    undertaker.step(clock)
+    assert undertaker.wake_at() - clock <= 0.05, "and it begins anew"
+    assert not closed

@@ -1,4 +1,7 @@
-"""Jobherd itself, in the words of the peers: a supervisor with two workers, full history, batches of 500 for a drain and of 1 for a start."""
+"""Jobherd itself, in the words of the peers: a supervisor with two workers, batches of 500 for a drain and of 1 for a start.
+
+The first word says what is kept of jobs that went well: `history`, everything, or `failures`, nothing.
+"""
 
 import contextlib
 import os
@@ -13,10 +16,16 @@ import sql
 from handlers import Client, handler
 
 BATCH = {"drain": 500, "start": 1}
+KINDS = {"history": "peer:noop", "failures": "peer:forgotten"}
 
 
 @handler("peer:noop")
 def noop(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
+    notes.noop()
+
+
+@handler("peer:forgotten", keep_completed=0)
+def forgotten(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
     notes.noop()
 
 
@@ -34,7 +43,7 @@ def setup():
 def load(count):
     with Client(notes.DSN) as client:
         for part in notes.slices(count):
-            client.enqueue_many("peer:noop", part)
+            client.enqueue_many(KINDS[kept], part)
 
 
 def work(purpose):
@@ -62,4 +71,5 @@ def offering():
 
 
 if __name__ == "__main__":
+    kept = sys.argv.pop(1)
     notes.main(setup, load, work, offering)

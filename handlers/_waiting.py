@@ -27,6 +27,8 @@ BLIND: Final = (0.02, 1.0)
 """The same for one who cannot listen."""
 FACTOR: Final = 1.5
 """By which the one grows into the other."""
+LATE: Final = 2.0
+"""Seconds that the word of an end may come after the end itself was seen: of some kinds nothing else is left."""
 SHOWN: Final = 10
 """Ids in an error."""
 
@@ -43,30 +45,37 @@ class Vigil:
         self._order = tuple(self.left)
         self._over: dict[int, JobRow] = {}
         self._told: dict[int, str] = {}
+        self._missed: dict[int, float] = {}
+        """Jobs that were there and are not any more, and until when a word of their end may come."""
+        self._deaf = deaf
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
         self._look = time.monotonic()
         self._pause, self._longest = BLIND if deaf else BACKSTOP
 
     def due(self) -> list[int]:
-        """Return the jobs to look at now: those that were told of, or all if nothing was heard for long."""
-        if time.monotonic() >= self._look:
-            self._look = time.monotonic() + self._pause
+        """Return the jobs to look at now: those that were told of or must be given up, or all if nothing was heard for long."""
+        now = time.monotonic()
+        if now >= self._look:
+            self._look = now + self._pause
             self._pause = min(self._longest, self._pause * FACTOR)
             return list(self.left)
-        return [number for number in self._told if number in self.left]
+        return [number for number in self.left if number in self._told or self._missed.get(number, now + 1) <= now]
 
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
-        """Enter what was found of these jobs. Raises LookupError for one that does not exist, and was not told of."""
+        """Enter what was found of these jobs. Raises LookupError for one that does not exist, and is not told of."""
         gone = []
         for number in looked_at:
             row, seen = rows.get(number), self.left[number]
             if row is None and seen is not None and number in self._told:
                 row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
             if row is None:
-                gone.append(number)
+                # The look may have overtaken the word: both come from the same commit, and only one of them waits to be read.
+                if seen is None or self._deaf or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
+                    gone.append(number)
             elif row["state"] in OVER:
                 self._over[number] = row
                 del self.left[number]
+                self._missed.pop(number, None)
             else:
                 self.left[number] = row
                 self._told.pop(number, None)
@@ -88,7 +97,7 @@ class Vigil:
             states = {row["state"] for row in self.left.values() if row is not None}
             many = len(self.left) > 1
             raise TimeoutError(f"job{'s' * many} {_listed(list(self.left))} {'are' if many else 'is'} still {' or '.join(sorted(states))}")
-        return min(max(self._look - now, 0.0), left)
+        return min(max(min(self._look, *self._missed.values(), float("inf")) - now, 0.0), left)
 
     def rows(self) -> dict[int, JobRow]:
         """Return the rows of the jobs, all over, in the order in which they were asked for."""

@@ -211,6 +211,7 @@ class Facts:
             "cpu": cpu,
             "cpu_seconds": seen.ticks / _TICK if seen is not None else None,
             "jobs": board.jobs_started - slot.started_at_fork,
+            "held": board.held,
         }
         return said if record is None else said | self._work(board, record, now)
 

@@ -76,11 +76,31 @@ class Notice:
         self._words[self._DRAINING] = value
 
     def publish(self, facts: dict[str, object]) -> None:
-        """Called in the parent: what it knows of the fleet, for the page and the metrics."""
-        self._facts.write(json.dumps(facts).encode())
+        """Called in the parent: what it knows of the fleet, for the page and the metrics. Of more than there is room for, the longest lose their end."""
+        self._facts.write(_fitted(facts, self._FACTS))
 
     def facts(self) -> dict[str, object]:
         """Return what the parent last published."""
         record = self._facts.read()
         found = json.loads(record) if record else {}
         return found if isinstance(found, dict) else {}
+
+
+def _fitted(facts: dict[str, object], most: int) -> bytes:
+    """Return facts as JSON of at most so many bytes: a record that is cut is none at all, and its readers would know nothing.
+
+    The longest field is halved until all fit. What stands first stays: a counter that was shown goes on being shown.
+    """
+    text = json.dumps(facts).encode()
+    while len(text) > most:
+        name = max(facts, key=lambda name: len(json.dumps(facts[name])))
+        match facts[name]:
+            case dict() as value if len(value) > 1:
+                shorter: object = dict(list(value.items())[: len(value) // 2])
+            case list() | str() as value if len(value) > 1:
+                shorter = value[: len(value) // 2]
+            case _:
+                shorter = None
+        facts = facts | {name: shorter}
+        text = json.dumps(facts).encode()
+    return text

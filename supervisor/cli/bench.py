@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -57,6 +58,8 @@ START: Final = 60.0
 PATIENCE: Final = 60.0
 """Seconds without any progress, after which a drain has failed."""
 LEAVE: Final = 30.0
+CANCEL: Final = 5.0
+"""Seconds for the server to take a cancel."""
 NOTHING: Final = dict.fromkeys(
     (
         "queue",
@@ -116,19 +119,41 @@ def _run(arguments: argparse.Namespace) -> int:
 # -- the schema ------------------------------------------------------------------------------------------------------
 
 
+class _Interrupted(BaseException):
+    """Somebody wants the measurement to end.
+
+    No KeyboardInterrupt: psycopg would cancel the statement once and then wait for it, and a cancel that comes before its statement has
+    begun ends nothing.
+    """
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let TERM and a terminal that goes away end a measurement as Ctrl-C does, so that its schema is dropped."""
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Let Ctrl-C, TERM and a terminal that goes away end a measurement, so that its schema is dropped."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except _Interrupted:
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+    raise _Interrupted
+
+
+def _calm(connection: psycopg.Connection[object]) -> None:
+    """End the statement that was interrupted: cancel it again and again until it is over. Raises psycopg.Error for a session that is lost."""
+    ours = connection.pgconn
+    while ours.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+        connection.cancel_safe(timeout=CANCEL)
+        select.select([ours.socket], [], [], GLANCE)
+        ours.flush()
+        ours.consume_input()
+        while not ours.is_busy() and ours.get_result() is not None:
+            pass
 
 
 @contextmanager
@@ -161,6 +186,7 @@ def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
 def _drop(at: Session) -> None:
     """Drop it, whatever the session was at when it was interrupted."""
     try:
+        _calm(at.connection)
         at.connection.rollback()
         at.connection.execute(sql.load("drop_scratch", at.schema).encode())
     except psycopg.Error:

@@ -35,7 +35,7 @@ FRESH: Final = 2.0
 MOST: Final = 1000
 _COLUMNS: Final = (
     Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
-    Column("JOBS", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
+    Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
 )  # fmt: skip
 _STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "resting": "red"}
 
@@ -168,7 +168,7 @@ def _row(child: dict[str, Any]) -> tuple[object, ...]:
     return (
         child.get("name", "?"), state, child.get("pid"),
         None if cpu is None else f"{100 * cpu:.0f}%", None if rss is None else f"{rss / 1e6:.0f}MB",
-        None if jobs is None else f"{jobs:,}", child.get("restarts", 0), _work(child),
+        None if jobs is None else f"{jobs:,}", child.get("held") or None, child.get("restarts", 0), _work(child),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
 _CHILDREN: Final = (
-    Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True), Column("JOBS", right=True),
+    Column("SLOT", right=True), Column("KIND"), Column("PID", right=True), Column("UP", right=True), Column("IN HAND", right=True),
     Column("FOR", right=True), Column("WORKS ON", least=10),
 )  # fmt: skip
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
+import threading
 
 import psycopg
 import pytest
 
 import sql
+from supervisor.cli import bench
 from supervisor.cli.bench import PREFIX, TIMES
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
@@ -64,6 +68,33 @@ def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database,
     assert scratches(empty_database) == []
     for pid in family:
         wait_for_exit(pid, LIMIT)
+
+
+def test_an_interruption_whose_cancel_comes_too_early_ends_the_statement_all_the_same(empty_database):
+    with psycopg.connect(empty_database, autocommit=True) as connection, psycopg.connect(empty_database, autocommit=True) as other:
+        cancel, times = connection.cancel_safe, itertools.count(1)
+
+        def cancel_too_early_twice(**options):
+            if next(times) > 2:
+                cancel(**options)
+
+        connection.cancel_safe = cancel_too_early_twice
+
+        def interrupt():
+            while not other.execute("SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'").fetchall():
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        thread = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt), bench._interruptible():
+            thread.start()
+            try:
+                connection.execute("SELECT pg_sleep(3600)")
+            finally:
+                bench._calm(connection)
+        thread.join()
+        assert next(times) > 3
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_what_a_killed_one_left_is_dropped_by_the_next_and_what_a_living_one_uses_is_not(empty_database):

@@ -16,7 +16,7 @@ FACTS = {
     "course": "serving", "wanted": 2, "reloading": False,
     "ends": [{"name": "worker 1", "ago": 30, "sentence": "Somebody killed process 12 with \x1b[31mSIGKILL."}],
     "children": [
-        {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
+        {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "held": 4, "restarts": 0,
          "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "progress": {"fraction": 0.4, "note": "x"}},
         {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "Somebody killed it.", "ago": 30}},
         {"name": "worker 2", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
@@ -49,7 +49,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     code, said = run(database, capsys, "fleet")
     assert code == 0
     assert f"supervisor {number} alpha/77" in said
-    assert "worker 0 computing 11 98% 120MB 1,203 0 mail:receipt #17 for 3s, 40%" in said
+    assert "worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for 3s, 40%" in said
     assert "waits for a lock" in said
     assert "own:store #5 for 1s" in said
     assert "for 2s: Somebody killed it." in said

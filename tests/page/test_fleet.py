@@ -17,10 +17,10 @@ from workers.page.database import Database
 
 FACTS = {
     "course": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,
-    "ends": [{"name": "worker 1", "pid": 12, "ago": 90, "cause": "signal", "sentence": "Somebody killed process 12 with SIGKILL.", "job": 16}],
+    "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "Somebody killed process 12 with SIGKILL.", "job": 16}],
     "children": [
         {"name": "worker 0", "kind": "worker", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
-         "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "attempt": 2, "most_attempts": 5, "progress": {"fraction": 0.4, "note": "half way"}},
+         "held": 3, "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "attempt": 2, "most_attempts": 5, "progress": {"fraction": 0.4, "note": "half way"}},
         {"name": "worker 1", "kind": "worker", "state": "resting", "restarts": 3, "left": 2.0,
          "last_end": {"cause": "signal", "sentence": "Somebody killed it.", "ago": 3}},
         {"name": "worker 2", "kind": "worker", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
@@ -41,14 +41,14 @@ def test_without_a_supervisor_it_says_how_to_start_one(page):
 
 
 def test_every_supervisor_is_shown_with_its_children(page, database):
-    number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, host="gamma", lease=-7)
+    number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, host="gamma", lease=-7200)
     say(database, number, FACTS)
     text = page.get("/fleet").text
     for wanted in (
         "alpha, process 77", "computing", "mail:receipt", 'href="/jobs/17"', "3.2 s", "40 %", "half way", "98 %", "114 MiB", "1,203",
-        "attempt 2 of 5", "resting", "starts again in 2.0 s", "on a lock", "record 5", "reloading", "mail, media",
-        "worker 1, 1 min 30 s ago:", "Somebody killed process 12 with SIGKILL.", 'href="/jobs/16"',
-        "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease lapsed 7.0 s ago",
+        "attempt 2 of 5", "resting", "starts again in 2.0 s", "on a lock", "record 5", "and holds 3 that have not started", "reloading", "mail, media",
+        "worker 1, 1 h 30 min ago:", "Somebody killed process 12 with SIGKILL.", 'href="/jobs/16"',
+        "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease lapsed 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert text.count('value="drain"') == 2, "nobody steers the dead"

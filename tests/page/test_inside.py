@@ -98,6 +98,18 @@ def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
     ET.fromstring(saved.text)
 
 
+def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(page: Page, running):
+    conn, job = running
+    place = ask(page, job, "profile", seconds=60)
+    conn.execute("UPDATE jobherd.orders SET asked_at = asked_at - interval '80 s'")
+    assert "refresh" in page.get(place).headers, "it takes a minute"
+    conn.execute("UPDATE jobherd.orders SET asked_at = asked_at - interval '11 s'")
+    silent = page.get(place)
+    assert "refresh" not in silent.headers
+    assert "data-live" not in silent.text.partition("<main")[2]
+    assert "has not answered" in silent.text
+
+
 def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_shown(page: Page, running):
     conn, job = running
     place = ask(page, job, "stack")

@@ -37,7 +37,8 @@ class Asked:
             self.current = self.answers.get_nowait()
         if isinstance(self.current, BaseException):
             raise self.current
-        return {"title": f"{self.current}{argument}", "reason": "", "since": None}
+        more = {"final": True} if self.current == "last" else {"pace": 3600.0} if self.current == "slow" else {}
+        return {"title": f"{self.current}{argument}", "reason": "", "since": None} | more
 
 
 class Wire:
@@ -101,6 +102,44 @@ def test_however_many_watch_it_is_asked_once():
             assert hub.asked == len(asked.at)
             # So often as one viewer would ask: once each `every`, not once a viewer.
             assert all(later - earlier >= 0.04 for earlier, later in pairwise(asked.at))
+
+    finish(watch())
+
+
+def test_what_cannot_change_any_more_is_not_asked_for_until_somebody_comes():
+    async def watch():
+        asked = Asked()
+        asked.current = "last"
+        async with hub_of(asked) as hub:
+            wires = [Wire(hub, hub.enter(hub.find(["state"]), HERE)) for _ in range(3)]
+            for wire in wires:
+                assert [shown(await wire.next()), await wire.next()] == ["last", ("final", {"topic": "state"})]
+            (watch,) = hub._watched.values()
+            assert (watch.task, len(asked.at)) == (None, 1)
+            late = Wire(hub, hub.enter(hub.find(["state"]), HERE))
+            assert [shown(await late.next()), await late.next()] == ["last", ("final", {"topic": "state"})]
+            assert len(asked.at) == 2
+            for wire in (*wires, late):
+                wire.left.set()
+                await asyncio.wait_for(wire.task, 20)
+            assert hub._watched == {}
+
+    finish(watch())
+
+
+def test_what_changes_seldom_is_asked_for_seldom():
+    async def watch():
+        asked = Asked()
+        asked.current = "slow"
+        async with hub_of(asked, every=0.001) as hub:
+            slow = Wire(hub, hub.enter(hub.find(["state"]), HERE))
+            assert shown(await slow.next()) == "slow"
+            asked.current = "often"
+            often = Wire(hub, hub.enter(hub.find(["other"]), HERE))
+            for _ in range(20):
+                assert await asyncio.wait_for(asked.came.get(), 20) == ""
+            assert slow.events.empty()
+            assert shown(await often.next()) == "often"
 
     finish(watch())
 

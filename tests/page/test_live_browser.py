@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 
+import psycopg
 import pytest
 from jinja2 import ChoiceLoader, DictLoader
+from playwright.sync_api import expect
 from starlette.routing import Route
 
 import workers.page
+from handlers import Client
 from tests.page.support import W01
 from tests.support.postgres import Cluster
 from tests.workers.web_support import Web
@@ -23,6 +27,9 @@ TEMPLATES = {
 <label>Tick <input type="checkbox" id="tick"></label><label>Say <input id="say"></label>{{ at|when }}
 {% if may_act %}{{ ui.button(url_for("live-test-action"), "Do it", csrf_token) }}{% endif %}""",
 }
+
+PATIENCE = 60_000
+"""Milliseconds until a test that waits in vain fails."""
 
 
 @pytest.fixture
@@ -95,6 +102,40 @@ def test_it_changes_without_a_reload_and_leaves_what_somebody_is_at(browser, dat
         tab.get_by_text("It is done.").wait_for()
         assert len(site) == 1
         assert complaints == []
+
+
+def test_the_overview_and_the_kinds_follow_a_job_from_its_start_to_the_charts(browser, herd):
+    """The rollup is filled every ten seconds and asked for as often, so this takes its time; nothing is loaded again meanwhile."""
+    with herd.window(browser) as overview, herd.window(browser) as kinds:
+        herd.enqueue("mail:receipt", {"order_id": 1})  # or an empty queue has another page
+        overview.goto("/")
+        kinds.goto("/kinds?sort=kind")
+        for tab in (overview, kinds):
+            tab.evaluate("window.same = true")
+        job = herd.enqueue("video:wait", {"name": "overview"})
+        arrival = herd.gate.wait_arrival("overview")
+        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_be_visible(timeout=PATIENCE)
+        arrival.open()
+        expect(overview.get_by_role("region", name="Jobs in hand").get_by_role("link", name=f"#{job}")).to_have_count(0, timeout=PATIENCE)
+        failed = herd.enqueue("card:charge", {"card": "4000", "amount": 1})
+        failures = overview.get_by_role("region", name="What failed, by kind and code")
+        expect(failures.get_by_role("row").filter(has_text="card:charge")).to_contain_text(f"#{failed}", timeout=PATIENCE)
+        row = kinds.get_by_role("row").filter(has_text="card:charge")
+        expect(row.get_by_role("link", name=re.compile("^[1-9]")).first).to_be_visible(timeout=PATIENCE)
+        assert overview.evaluate("window.same") and kinds.evaluate("window.same"), "it was loaded again"
+
+
+def test_a_job_that_is_gone_is_not_asked_for_any_more(tab, herd):
+    job = herd.enqueue("mail:receipt", {"order_id": 9})
+    with Client(herd.dsn) as client:
+        client.wait(job, timeout="60s")
+    tab.goto(f"/jobs/{job}")
+    expect(tab.locator("[data-live]:not(script)")).to_have_count(2)
+    with psycopg.connect(herd.dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.jobs WHERE id = %s", [job])
+    expect(tab.get_by_role("heading", name=f"Job {job} is gone")).to_be_visible(timeout=PATIENCE)
+    expect(tab.locator("[data-live]:not(script)")).to_have_count(0, timeout=PATIENCE)
+    assert tab.locator("#trouble").is_hidden()
 
 
 def test_an_outage_is_a_banner_and_a_restart_is_not_even_that(browser, site):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import psycopg
 import pytest
@@ -245,6 +246,53 @@ def test_the_end_of_a_job_of_which_nothing_is_kept_is_told(queue, never_looks):
         thread.join()
     assert (answers[0]["state"], answers[0]["kind"]) == ("completed", "a:b")
     assert queue.state(number) is None
+
+
+def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue, monkeypatch):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    held, looked = [], []
+    heard, found = _waiting.Vigil.heard, _waiting.Vigil.found
+
+    def hold_back(vigil, message):
+        held.append(message)
+
+    def let_go_once_missed(vigil, looked_at, rows):
+        found(vigil, looked_at, rows)
+        looked.append(set(rows))
+        if not rows:
+            for message in held:
+                heard(vigil, message)
+
+    monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
+    monkeypatch.setattr(_waiting, "LATE", 600.0)
+    monkeypatch.setattr(_waiting.Vigil, "heard", hold_back)
+    monkeypatch.setattr(_waiting.Vigil, "found", let_go_once_missed)
+    with Client(queue.dsn) as client:
+        thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
+        until(lambda: waiters(queue) == 1)
+        (job,) = child.claim(1)
+        child.settle(job.token, [number], "ok", keep=0)
+        thread.join()
+    assert (answers[0]["state"], answers[0]["kind"]) == ("completed", "a:b")
+    assert set() in looked
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
+    monkeypatch.setattr(_waiting, "LATE", 600.0)
+    vigil = _waiting.Vigil([7], None, deaf=deaf)
+    vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
+    if deaf:
+        with pytest.raises(LookupError):  # whoever hears nothing need not wait for a word
+            vigil.found([7], {})
+        return
+    vigil.found([7], {})
+    assert 7 in vigil.left
+    monkeypatch.setattr(_waiting.time, "monotonic", lambda start=time.monotonic(): start + 601)
+    assert vigil.due() == [7]
+    with pytest.raises(LookupError, match="there is no job 7"):
+        vigil.found([7], {})
 
 
 def test_asyncio_waits_for_many_at_once(queue, never_looks):

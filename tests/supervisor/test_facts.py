@@ -105,11 +105,13 @@ def test_nobody_asks_nothing_is_said(scene):
 
 def test_a_report_is_written_and_answered_once_it_is(scene):
     one = scene(2)
+    one.boards[1].set_held(4)
     one.report(5)
     assert one.facts.wake_at() <= one.now
     one.turn()
     document = one.written()
     assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
+    assert [child["held"] for child in document["children"]] == [0, 4], "claimed, and not started"
     assert document["course"] == "serving"
     assert document["queues"] == ["mail"]
     assert one.book.answers == {}, "not before it is written"

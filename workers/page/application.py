@@ -19,6 +19,7 @@ import sql
 from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
+from workers.page.door import Door
 from workers.page.guard import Guard, Refused, Rules
 from workers.page.redaction import Redactions
 from workers.page.render import HERE, page
@@ -86,6 +87,7 @@ def application(
     )
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
+    app.state.door = Door(app.state.database)
     app.state.redactions = Redactions()
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
@@ -113,6 +115,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         resuming.cancel()
         app.state.hub.close()
         await app.state.bulks.close()
+        await app.state.door.close()
         await app.state.database.close()
 
 

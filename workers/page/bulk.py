@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from workers.page.database import Away, database, name_of
 from workers.page.guard import Done, action, root_of, said, viewer_of
-from workers.page.live import Topic
+from workers.page.live import FINAL, Topic
 from workers.page.looking import look
 from workers.page.redaction import paths_of
 from workers.page.render import page
@@ -217,7 +217,7 @@ async def _ask(at: Database, argument: str) -> dict[str, object]:
     )
     if found is not None and at in _RUNNERS:
         _RUNNERS[at].take_up([found])
-    return {"bulk": shown(found) if found else None}
+    return {"bulk": shown(found) if found else None, FINAL: found is None or found["ended_at"] is not None}
 
 
 async def show(request: Request) -> Response:

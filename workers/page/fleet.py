@@ -178,6 +178,7 @@ def child(said: Mapping[str, Any]) -> dict[str, Any]:
         "cpu_seconds": number_of(said.get("cpu_seconds")),
         "rss": number_of(said.get("rss")),
         "jobs": number_of(said.get("jobs")),
+        "held": number_of(said.get("held")) or 0,
         "restarts": number_of(said.get("restarts")) or 0,
         "why": text(end.get("sentence")) if text(end.get("cause")) not in QUIET else "",
         "job": number_of(said.get("job")),

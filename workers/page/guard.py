@@ -342,6 +342,7 @@ class Guard:
         if kind.lower() == "bearer":
             found = rules.keys.bearer(token.strip())
             if found is None:
+                request.app.state.door.refused(request)
                 raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not one of this page.")
             return Viewer(found[0], f"page:{found[1]}", "", "bearer")
         if found := rules.keys.session(request.cookies.get(rules.keys.cookie, "")):

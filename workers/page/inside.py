@@ -16,7 +16,7 @@ from starlette.routing import Route
 from workers.flame import ROW, SHADES, WIDTH, boxes, counts_of, hottest, picture
 from workers.page.database import database
 from workers.page.guard import Done, Refused, action, root_of, viewer_of
-from workers.page.live import Topic
+from workers.page.live import FINAL, Topic
 from workers.page.render import duration, page
 from workers.stacks import thread_of
 
@@ -34,6 +34,12 @@ LONGEST: Final = 60
 RATE: Final = 50
 _HOTTEST: Final = 10
 _LARGEST: Final = 2**63 - 1
+PATIENCE: Final = 30.0
+"""Seconds that an answer may take, beyond what it takes anyhow; what nobody has taken by then is refused."""
+_SILENT: Final = (
+    "The supervisor that runs the job has not answered. It may have died, or have lost its database: the page of the fleet says when it was "
+    "last heard of. Should the answer still come, it is shown here when you reload."
+)
 _GONE: Final = "What was asked of the job is not kept any more: ask again on the job's page."
 
 
@@ -87,13 +93,16 @@ async def download(request: Request) -> Response:
 async def _look(at: Database, argument: str) -> Mapping[str, Any]:
     """Return what is known of an order about a job; the argument names both, and only what belongs together is shown."""
     job, _, order = argument.partition("/")
-    known: dict[str, Any] = {"id": job, "order": order, "answer": None, "error": None, "waits": False, "name": ""}
+    known: dict[str, Any] = {"id": job, "order": order, "answer": None, "error": None, "waits": False, "name": "", FINAL: True}
     if not (job.isdecimal() and order.isdecimal()):
         return known | {"error": _GONE}
     row = await at.row("page/show_inside", {"job": job, "order": min(int(order), _LARGEST)})
     if row is None:
         return known | {"error": _GONE}
     known |= {"name": row["name"], "error": row["error"], "waits": row["done_at"] is None}
+    if known["waits"] and row["age"] > PATIENCE + (row["takes"] or 0.0):
+        known |= {"waits": False, "error": _SILENT}  # or who looks would be told for ever that it comes at once
+    known[FINAL] = not known["waits"]
     if row["answer"] is None:
         return known
     answer = orjson.loads(row["answer"])

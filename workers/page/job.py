@@ -19,7 +19,7 @@ from handlers._payload import PayloadError, check_payload, decode_payload
 from workers.page.database import database
 from workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
 from workers.page.job_facts import OVER, document, head_of, pretty, trail_of
-from workers.page.live import Topic
+from workers.page.live import FINAL, PACE, Topic
 from workers.page.redaction import redact, restore
 from workers.page.render import page
 from workers.page.tails import tail_of
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 LARGEST_ID: Final = 2**63 - 1
 GONE: Final = "It never was, it was deleted, or its time in the history is over."
+SELDOM: Final = 10.0
+"""Seconds between two looks at a job that is over."""
 _ANSWERS: Final = {
     ("retry", "ready"): ("Job {id} is ready to run again.", True),
     ("retry", "running"): ("Job {id} runs already.", False),
@@ -125,11 +127,18 @@ def topics_of(app: Starlette) -> tuple[Topic, ...]:
 
 async def _ask_head(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
     head = await head_of(at, app.state.redactions, _known(argument))
-    return {"id": argument, "head": head, "tail": None if head is None else _tail(app, head.job)}
+    tail = None if head is None else _tail(app, head.job)
+    return {"id": argument, "head": head, "tail": tail} | _pace(head.job["state"] if head is not None else None)
 
 
 async def _ask_trail(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
-    return {"id": argument, "trail": await trail_of(at, app.state.redactions, _known(argument))}
+    trail = await trail_of(at, app.state.redactions, _known(argument))
+    return {"id": argument, "trail": trail} | _pace(trail["job"]["state"] if trail is not None else None)
+
+
+def _pace(state: str | None) -> dict[str, object]:
+    """Return how often a job in this state is looked at: one that is gone no more, one that is over now and then, for it may be run again."""
+    return {FINAL: True} if state is None else {PACE: SELDOM} if state in OVER else {}
 
 
 def _known(argument: str) -> int:

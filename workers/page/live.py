@@ -1,7 +1,8 @@
 """What changes while it is looked at: one hub, which asks each topic's question once for all viewers and sends them what has changed.
 
 A topic that nobody watches asks nothing. However many watch, its question is asked at most every `every` seconds, and its fragment is
-rendered once for all who come by the same path and may do the same. A viewer who is slow misses versions, never gets them late: for each
+rendered once for all who come by the same path and may do the same. What cannot change any more (`FINAL`) is asked for once more by each who
+comes, and no longer; what changes seldom may say so (`PACE`). A viewer who is slow misses versions, never gets them late: for each
 topic only the latest waits for him, and one who takes nothing for `SLOW` seconds is left. A viewer is one HTTP answer without an end
 (server-sent events); the browser comes again by itself.
 """
@@ -47,6 +48,10 @@ ALIVE: Final = 15.0
 """Seconds of silence after which a word is sent that means nothing: a connection that is dead is found out, one behind a proxy kept."""
 LASTS: Final = 600.0
 """Seconds after which a stream ends: the browser comes again, and is asked anew who it is."""
+FINAL: Final = "final"
+"""What an answer has under this name, if it is true: nothing more will come, whoever watches need not."""
+PACE: Final = "pace"
+"""What an answer has under this name: seconds until the next look, instead of the topic's."""
 AGAIN: Final = 2000
 """Milliseconds after which a browser that has lost its connection comes again."""
 
@@ -174,11 +179,16 @@ class Hub:
 
     async def _look_again(self, watch: _Watch) -> None:
         while True:
-            started = self._clock()
+            started, every = self._clock(), watch.topic.every
             try:
                 self.asked += 1
                 context = await watch.topic.ask(self._database, watch.argument)
                 self._spread(watch, context)
+                if context.get(FINAL):
+                    self._end(watch)
+                    return
+                pace = context.get(PACE)
+                every = pace if isinstance(pace, float) else watch.topic.every
             except Away as away:
                 self._tell_all(watch, "outage", {"since": away.since.isoformat()})
             except psycopg.Error as problem:  # a statement that took too long, a schema that does not fit: the page says so and goes on
@@ -189,7 +199,7 @@ class Hub:
                 self._tell_all(watch, "trouble", {"topic": watch.key, "reason": "an error of the page's own; the log says which"})
             # Never sooner than `every` after it began, and as long again as it took: a slow question does not become all that is asked.
             took = self._clock() - started
-            await asyncio.sleep(max(watch.topic.every - took, took))
+            await asyncio.sleep(max(every - took, took))
 
     def _spread(self, watch: _Watch, context: Mapping[str, object]) -> None:
         """Render it once for each way, and hand it to those for whom it is new."""
@@ -204,6 +214,13 @@ class Hub:
                         viewer.hand(watch.key, event)
         for gone in watch.sent.keys() - ways:
             del watch.sent[gone]
+
+    def _end(self, watch: _Watch) -> None:
+        """Let those who watch know that this was all."""
+        watch.task = None  # whoever comes now has it looked at again
+        event = _event("final", {"topic": watch.key})
+        for viewer in watch.viewers:
+            viewer.hand(f"{watch.key} final", event)
 
     def _tell_all(self, watch: _Watch, name: str, document: Mapping[str, object]) -> None:
         event = _event(name, document)

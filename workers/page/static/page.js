@@ -81,6 +81,12 @@
       troubled.delete(said.topic);
       show();
     });
+    source.addEventListener("final", (event) => {  // nothing more will come of it: whatever else is live here goes on without
+      const said = JSON.parse(event.data);
+      for (const place of all("[data-live]:not(script)")) if (place.dataset.live === said.topic) delete place.dataset.live;
+      close();
+      open();
+    });
     source.addEventListener("outage", (event) => {
       const since = new Date(JSON.parse(event.data).since);
       troubled.set("database", `The database does not answer since ${clock(since)}. What is shown is what was known then; this mends itself.`);

@@ -1,0 +1,27 @@
+"""What the parent tells all its children of the fleet: whatever it is, it can be read."""
+
+from __future__ import annotations
+
+from workers.notice import Notice
+
+
+def test_facts_that_do_not_fit_lose_the_end_of_what_is_longest_and_stay_readable():
+    notice = Notice()
+    kinds = [f"{number:03}:" + "k" * 200 for number in range(250)]
+    errors = {kind: {"WORKER_CRASHED": number} for number, kind in enumerate(kinds)}
+    settled = {kind: {"retry": 1} for kind in kinds[:100]}
+    notice.publish({"pid": 7, "settled": settled, "errors": errors, "version": "1"})
+    found = notice.facts()
+    assert (found["pid"], found["version"], found["settled"]) == (7, "1", settled)
+    assert 100 < len(found["errors"]) < 250
+    assert list(found["errors"].items()) == list(errors.items())[: len(found["errors"])], "what stands first stays"
+    notice.publish({"pid": 8, "errors": {"one": "x" * 100_000}, "text": "y" * 100_000})
+    assert (notice.facts()["pid"], notice.facts()["errors"]) == (8, None)
+    assert set(notice.facts()["text"]) == {"y"}
+
+
+def test_facts_that_fit_are_told_as_they_are():
+    notice = Notice()
+    assert notice.facts() == {}
+    notice.publish({"children": [{"slot": 1}], "none": None})
+    assert notice.facts() == {"children": [{"slot": 1}], "none": None}

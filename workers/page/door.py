@@ -1,0 +1,99 @@
+"""Who came in and who was turned away, noted in the audit. Nobody waits for it, and nobody who is turned away can have much written.
+
+A guess is noted at once; what the same address tries in the next minutes is counted, and noted as one at their end. A database that is away
+loses the note, not the visitor: the log has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import psycopg
+
+from workers.page.database import Away, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import HTTPConnection
+
+    from workers.page.database import Database
+
+log = logging.getLogger("jobherd.page")
+
+TOGETHER: Final = 600.0
+"""Seconds in which the wrong tokens of one address become one note."""
+ADDRESSES: Final = 100
+"""Addresses that are counted by themselves at a time; those of all others together."""
+WAITING: Final = 300
+"""Notes that wait to be written; of a database that is away the oldest are lost."""
+NOBODY: Final = "page:unknown"
+
+
+class Door:
+    """Notes it. Made by `application`, one a process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._notes: deque[dict[str, object]] = deque(maxlen=WAITING)
+        self._writing: asyncio.Task[None] | None = None
+        self._since: dict[str, int] = {}
+        """How often each address has shown a wrong token since that was last noted."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def opened(self, request: HTTPConnection, actor: str, role: str) -> None:
+        """Somebody has logged in."""
+        self._note(actor, "log in", {"address": _address(request), "may": role})
+
+    def left(self, request: HTTPConnection, actor: str) -> None:
+        """Somebody has logged out."""
+        self._note(actor, "log out", {"address": _address(request)})
+
+    def refused(self, request: HTTPConnection) -> None:
+        """Somebody has shown a token that is none."""
+        address = _address(request)
+        if address not in self._since and len(self._since) >= ADDRESSES:
+            address = "others"
+        if address in self._since:
+            self._since[address] += 1
+            return
+        log.warning("somebody has shown a token that is none", extra={"address": address})
+        self._note(NOBODY, "refuse login", {"address": address})
+        self._since[address] = 0
+        self._timers[address] = asyncio.get_running_loop().call_later(TOGETHER, self._count, address)
+
+    async def close(self) -> None:
+        """Write what is counted and not noted."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for address in list(self._since):
+            self._count(address)
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=1.0)
+            self._writing.cancel()
+
+    def _count(self, address: str) -> None:
+        self._timers.pop(address, None)
+        if times := self._since.pop(address, 0):
+            self._note(NOBODY, "refuse login", {"address": address, "times": times})
+
+    def _note(self, actor: str, action: str, target: Mapping[str, object]) -> None:
+        self._notes.append({"actor": actor, "action": action, "target": orjson.dumps(target).decode(), "reason": None})
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        while self._notes:
+            note = self._notes.popleft()
+            try:
+                await self._database.act("note_audit", note)
+            except (Away, psycopg.Error) as problem:
+                log.warning("the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"])
+
+
+def _address(request: HTTPConnection) -> str:
+    return request.client.host if request.client else "?"

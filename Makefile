@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points machines model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -80,6 +80,18 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 
 points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
 	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)
+
+chaos: $(VENV)/.ready  ## faults of every sort at once, several a second, over two supervisors (MINUTES=10 SEED=...)
+	$(BIN)/python -m tests.faults.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+chaos-long: $(VENV)/.ready  ## the same for an hour, with a seed of its own every ten minutes (SLICES=6 MINUTES=10); stops at the first that is red
+	for slice in $$(seq $(or $(SLICES),6)); do $(BIN)/python -m tests.faults.chaos --minutes $(or $(MINUTES),10) || exit 1; done
+
+soak: $(VENV)/.ready  ## half load for hours, with respawns, a pinned xmin and a VACUUM; what leaks, what grows (HOURS=2)
+	$(BIN)/python -m tests.faults.soak --hours $(or $(HOURS),2)
+
+chaos-page: $(VENV)/.ready  ## write the counts and figures of these runs into docs/reliability.md
+	$(BIN)/python -m tests.faults.publish
 
 machines: $(VENV)/.ready  ## the parent's policies under a million random moves, the job's states under ten thousand (some minutes; SEED=...)
 	$(BIN)/python -m tests.machines $(if $(SEED),--seed $(SEED))

@@ -67,3 +67,13 @@ def lines(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
         )
         parts.append(f'<text x="{drawn[-1][0] + 6:.1f}" y="{drawn[-1][1] + 4:.1f}">{escape(name)}</text>')
     return _svg(height, title, parts)
+
+
+def panels(title: str, parts: Sequence[tuple[str, Mapping[str, Sequence[Sequence[float]]]]]) -> str:
+    """Pictures of curves below each other."""
+    height = 260
+    drawn = [
+        lines(name, curves).replace("<svg ", f'<svg x="0" y="{30 + number * height}" width="{WIDTH}" height="{height}" ', 1)
+        for number, (name, curves) in enumerate(parts)
+    ]
+    return _svg(30 + len(parts) * height, title, drawn)

@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.faults import ledger
 from tests.support.audit import Audit
-from tests.support.figures import Report
+from tests.support.figures import Report, machine
 from tests.support.ground import arguments, ground
 from tests.support.herd import LIMIT, Herd
 from tests.support.processes import become_reaper, members, wait_all_gone
@@ -208,6 +209,9 @@ def main() -> int:
             "what a transactional job wrote is there once if it was completed, and else not", not wrong, wrong[:5] if wrong else ""
         )
         audit.close()
+        ledger.note(
+            "points", seed=given.seed, seconds=elapsed, machine=machine(dsn), kills=killed, jobs=len(acknowledged), broken=report.broken
+        )
     return report.end()
 
 

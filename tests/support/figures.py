@@ -161,6 +161,11 @@ class Report:
     def is_broken(self) -> bool:
         return bool(self._broken)
 
+    @property
+    def broken(self) -> list[str]:
+        """The invariants that do not hold."""
+        return list(self._broken)
+
     def end(self) -> int:
         """Print everything and return the exit code."""
         print(f"# {self.title}")

@@ -1,7 +1,8 @@
 """A producer in a process of its own: puts jobs in one by one or in small groups, and appends an id to a file once its COMMIT has returned.
 
 What stands in the file was acknowledged, and must come to an end whatever happens. Runs until its standard input ends; a database that is
-away is waited for. `python -m tests.support.producer DSN FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight].
+away is waited for. `python -m tests.support.producer DSN FILE SEED RATE KINDS` where KINDS is a JSON list of [kind, payload, weight], or of
+[kind, payload, weight, options].
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from tests.support.audit import read_ids
 from tests.support.herd import LIMIT, ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
 class Producer:
     """The process, seen from the script that started it. `rate` in jobs a second; `most` jobs wait at most, so that a fault cannot pile up hours of work."""
 
-    def __init__(
-        self, dsn: str, path: Path, *, seed: int, rate: float, kinds: list[tuple[str, dict[str, Any], float]], most: int = 500
-    ) -> None:
+    def __init__(self, dsn: str, path: Path, *, seed: int, rate: float, kinds: Sequence[tuple[Any, ...]], most: int = 500) -> None:
         self.path = path
         path.touch()
         words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
@@ -55,7 +55,7 @@ class Producer:
 def main() -> None:
     dsn, path, seed, rate, kinds, most = sys.argv[1:]
     dice, table = random.Random(int(seed)), json.loads(kinds)
-    weights = [weight for _, _, weight in table]
+    weights = [each[2] for each in table]
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     connection: psycopg.Connection[Any] | None = None
     due, count = time.monotonic(), 0
@@ -71,8 +71,9 @@ def main() -> None:
             ).fetchone() == (int(most),):
                 due += 0.2
                 continue
-            kind, payload, _ = dice.choices(table, weights)[0]
-            row = connection.execute("SELECT jobherd.enqueue(%s, %s::jsonb)", [kind, json.dumps(payload)]).fetchone()
+            kind, payload, _, *options = dice.choices(table, weights)[0]
+            values = [kind, json.dumps(payload), json.dumps(options[0] if options else {})]
+            row = connection.execute("SELECT jobherd.enqueue(%s, %s::jsonb, %s::jsonb)", values).fetchone()
             assert row is not None
             os.write(file, b"%d\n" % row[0])  # only now: the commit has returned
             count += 1

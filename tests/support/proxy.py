@@ -5,6 +5,8 @@
         proxy.swallow()     # the next message is delivered and answered, but the answer is lost and the connection with it
         proxy.wait()        # that has happened
         proxy.round_trips() # so far, all connections together
+    proxy.cut(2)        # ends so many connections; 0: all
+    proxy.hold()        # from now on everything is swallowed whole, as by a network that is down; until proxy.heal()
 
 It is a process of its own: the tests fork, so their process holds no threads.
 """
@@ -62,19 +64,32 @@ class Proxy:
         self._ours.send(b"c")
         return struct.unpack("<q", self._ours.recv(8))[0]
 
+    def cut(self, count: int = 0) -> None:
+        """End so many of the connections, those with the newest ones first; 0: all."""
+        self._ours.send(b"x" + bytes([count]))
+
+    def hold(self) -> None:
+        """Relay nothing, and take no connection."""
+        self._ours.send(b"h")
+
+    def heal(self) -> None:
+        """Relay again, also what was sent meanwhile."""
+        self._ours.send(b"r")
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ours.close()  # it ends with us
+        self._ours.send(b"q")  # by a word: another proxy, forked later, may hold our end open
+        self._ours.close()
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._folder)
 
 
 def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     partner: dict[socket.socket, socket.socket] = {}
-    clients: set[socket.socket] = set()
-    swallow = False
+    clients: dict[socket.socket, None] = {}  # in the order in which they came
+    swallow = held = False
     turns = 0
     answered: set[socket.socket] = set()  # clients whose server has spoken last
     losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, and the last bytes of those
@@ -82,14 +97,16 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     def drop(end: socket.socket) -> None:
         other = partner.pop(end)
         partner.pop(other)
-        clients.discard(end)
-        clients.discard(other)
+        clients.pop(end, None)
+        clients.pop(other, None)
         answered.difference_update((end, other))
         end.close()
         other.close()
+        losing.pop(end, None)
+        losing.pop(other, None)
 
     while True:
-        readable, _, _ = select.select([door, control, *partner], [], [])
+        readable, _, _ = select.select([control] if held else [door, control, *partner], [], [])
         for end in readable:
             if end is control:
                 match control.recv(1):
@@ -97,14 +114,24 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                         control.send(struct.pack("<q", turns))
                     case b"s":
                         swallow = True
+                    case b"h" | b"r" as word:
+                        held = word == b"h"
+                    case b"x":
+                        for client in list(reversed(clients))[: control.recv(1)[0] or None]:
+                            drop(client)
                     case _:
                         return
             elif end is door:
                 client, _ = door.accept()
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(target)
+                try:
+                    server.connect(target)
+                except OSError:  # the server is away
+                    client.close()
+                    server.close()
+                    continue
                 partner[client], partner[server] = server, client
-                clients.add(client)
+                clients[client] = None
                 answered.add(client)
             elif end in partner:
                 data = b""

@@ -1,0 +1,148 @@
+"""A seeded mix of every fault, several a second, over two supervisors, their network and their server: `make chaos SEED=... MINUTES=...`
+
+Faults do not wait for each other: children are killed while others are frozen, while the server restarts, while a supervisor starts. Producers
+write down outside the database what they were acknowledged. Looked at meanwhile: no row runs that nobody is at, nothing completes twice. At the end, when all has
+been taken back: everything acknowledged is over, once; what a job's transaction wrote is there exactly once; every attempt is explained; no
+process and no session is left.
+
+A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each leaves a line in .bench/chaos/runs.jsonl, from which
+`make chaos-page` makes docs/reliability.md, and a journal of its faults beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.faults.chaos.farm import WORK
+from tests.faults.chaos.storm import Storm
+from tests.faults.chaos.verdict import INSTALL, judge, recoveries
+from tests.faults.ledger import folder as folder_of
+from tests.faults.ledger import note
+from tests.support.audit import Audit
+from tests.support.figures import Report, machine
+from tests.support.ground import arguments, ground
+from tests.support.herd import LIMIT, ROOT, Herd
+from tests.support.processes import become_reaper
+from tests.support.producer import Producer
+
+if TYPE_CHECKING:
+    import argparse
+
+KINDS = [
+    ("chaos:quick", {}, 25),
+    ("chaos:line", {}, 25),
+    ("chaos:line", {"seconds": 0.05}, 8, {"queue": "bulk"}),
+    ("chaos:line", {"seconds": 2.0}, 0.4),
+    ("chaos:line", {}, 5, {"delay": "2 seconds", "priority": -1}),
+    ("chaos:burn", {}, 6),
+    ("chaos:effect", {}, 15),
+    ("chaos:halfway", {}, 8),
+    ("chaos:capped", {}, 4, {"queue": "bulk"}),
+    ("chaos:exclusive", {}, 3),
+    ("chaos:flaky", {}, 6),
+    ("chaos:undecided", {}, 4),
+    ("chaos:brittle", {}, 3),
+    ("chaos:crash", {}, 1),
+    ("chaos:crash", {"times": 5}, 0.3),
+    ("chaos:stuck", {}, 0.15),
+]
+SHOWN = 200
+
+
+def main() -> int:
+    given = arguments(__doc__, minutes=10.0, faults=10**9, rate=12.0, workers=3, jobs=160.0)
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda which, _: stopped.append(which))
+    become_reaper()
+    with tempfile.TemporaryDirectory(prefix="jobherd-chaos-") as folder:
+        return storm_through(given, Path(folder), stopped)
+
+
+def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -> int:
+    report = Report(f"chaos: {given.minutes:g} minutes of faults drawn by {given.rate:g} a second", given.seed)
+    journal = folder_of("chaos") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{given.seed}.jsonl"
+    with ground() as (cluster, dsn):
+        report.on(dsn)
+        with Herd(dsn, WORK, workers=1):
+            pass  # makes the kinds known
+        audit = Audit(dsn)
+        audit.run(INSTALL)
+        audit.run("SELECT jobherd.set_cap(kind => 'chaos:capped', max_running => 2)")
+        storm = Storm(cluster, dsn, folder, seed=given.seed, rate=given.rate, workers=given.workers, journal=journal)
+        try:
+            with contextlib.ExitStack() as stack:
+                producers = [
+                    stack.enter_context(
+                        Producer(through, folder / f"acknowledged-{n}", seed=given.seed + n, rate=given.jobs / 2, kinds=KINDS, most=300)
+                    )
+                    for n, through in enumerate([dsn, storm.farms[0].proxy.dsn])
+                ]
+                begun = time.monotonic()
+                storm.blow(given.minutes * 60, given.faults, lambda: bool(stopped))
+                elapsed = time.monotonic() - begun
+                storm.calm()
+                acknowledged = [job for producer in producers for job in producer.stop()] + storm.extra
+            audit.reconnect()
+            over, left = settle(storm, audit), [farm.leave() for farm in storm.farms]
+            report.fact("faults", f"{storm.faults.total():,} in {elapsed:.0f} s, {storm.faults.total() / elapsed * 60:.0f} a minute")
+            for name, count in storm.faults.most_common():
+                report.fact(f"  {name}", count)
+            report.fact("deeds of operators", dict(storm.deeds.most_common()))
+            report.fact("supervisors, and starts of the server", f"{sum(farm.supervisors for farm in storm.farms)}, {len(storm.started)}")
+            took = recoveries(audit, storm.events, storm.started)
+            took["a supervisor dies: no process of it left"] = [seconds * 1000 for farm in storm.farms for seconds in farm.gone]
+            for label, values in took.items():
+                report.spread(label, values)
+            report.holds("nothing went wrong meanwhile", not storm.wrongs, storm.wrongs[:3] if storm.wrongs else "")
+            report.holds("both supervisors left with 0", left == [0, 0], left)
+            judge(report, audit, acknowledged, folder / "notes", over=over)
+            alive = marked(str(folder))
+            report.holds("no process is left", not alive, alive or "")
+            note(
+                "chaos", seed=given.seed, seconds=elapsed, machine=machine(dsn), faults=storm.faults, deeds=storm.deeds, jobs=len(acknowledged),
+                recoveries=took, ownerless=storm.ownerless, broken=report.broken,
+            )  # fmt: skip
+            audit.close()
+        finally:
+            storm.close()
+    if report.is_broken:
+        print(f"the last of what was done (all of it: {journal.relative_to(ROOT)}):")
+        for event in list(storm.events)[-SHOWN:]:
+            print(f"  {event.number} {event.at:.3f} {event.name}: {event.target}" + (f" for {event.lasts:.2f} s" if event.lasts else ""))
+    return report.end()
+
+
+def settle(storm: Storm, audit: Audit) -> bool:
+    """Wait until all jobs are over; those that would wait for long are asked for."""
+    until = time.monotonic() + 3 * LIMIT
+    while time.monotonic() < until:
+        storm.rest()
+        with contextlib.suppress(psycopg.OperationalError):
+            if not audit.waiting():
+                return True
+    return False
+
+
+def marked(mark: str) -> Counter[str]:
+    """The processes that have this in their environment, other than those of the harness."""
+    found: Counter[str] = Counter()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and f"CHAOS_FOLDER={mark}".encode() in Path("/proc", name, "environ").read_bytes():
+                found[Path("/proc", name, "cmdline").read_text().replace("\0", " ")[:60]] += 1
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

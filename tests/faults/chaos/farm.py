@@ -1,0 +1,128 @@
+"""One supervisor at a time behind a proxy of its own, and a new one whenever it is dead. Knows nothing of why it died, only whether it was to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.herd import LIMIT, Herd, is_ready
+from tests.support.processes import is_running
+from tests.support.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORK = Path(__file__).with_name("work.py")
+LEASE = 3.0
+FLAGS = (
+    "--poll", "1s", "--lease", f"{LEASE:g}s", "--respawn-initial", "10ms", "--respawn-max", "100ms", "--drain-timeout", "3s", "--grace", "500ms",
+    "--db-retry-initial", "100ms", "--db-retry-max", "1s",
+)  # fmt: skip
+GLANCE = 0.5
+"""Seconds between two looks for what a dead supervisor has left behind: each goes through all processes of the machine."""
+
+
+class Farm:
+    """A place for supervisors. `wrong` is called with what must not happen."""
+
+    def __init__(self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]) -> None:
+        self.number = number
+        self.proxy = Proxy(dsn)
+        self.frozen = False
+        self.supervisors = 0
+        self.gone: list[float] = []
+        """Seconds from the death of each supervisor until no process of it was left."""
+        self.begin_at = 0.0
+        self._flags, self._workers, self._env, self._wrong = flags, workers, env, wrong
+        self._orphans: dict[int, tuple[Herd, float]] = {}
+        self._looked = 0.0
+        self._allowed: set[int] = set()
+        self.herd: Herd | None = None
+
+    def begin(self) -> None:
+        self.supervisors += 1
+        self._allowed, self.frozen = {-signal.SIGKILL}, False  # at a named point: nobody knows whose
+        self.herd = Herd(self.proxy.dsn, WORK, *FLAGS, *self._flags, workers=self._workers, wait=False, env=self._env)
+
+    def is_up(self) -> bool:
+        """Whether a supervisor runs there, with a child that has been ready."""
+        return self.herd is not None and self.herd.process.poll() is None and any(is_ready(event) for event in list(self.herd.events))
+
+    def signal(self, what: signal.Signals, *allowed: int) -> list[int]:
+        """Send it to the supervisor, which may leave with one of these codes from now on; return its children."""
+        assert self.herd is not None
+        self._allowed.update(allowed)
+        children = self.herd.children()
+        self.herd.signal(what)
+        return children
+
+    def tend(self, *, again: bool = True) -> None:
+        """Clear up after a supervisor that has left, and begin another when it is time."""
+        now = time.monotonic()
+        if self.herd is None:
+            if again and now >= self.begin_at:
+                self.begin()
+        elif (code := self.herd.process.poll()) is not None:
+            if code not in self._allowed:
+                self._wrong(f"supervisor {self.herd.pid} left with {code}, which nobody had asked for; it said\n{self.herd.tail(40)}")
+            self._orphans[self.herd.pid] = (self.herd, now)
+            self.herd = None
+        if self._orphans and now - self._looked > GLANCE:
+            self._look_for_orphans()
+
+    def _listen_to_the_end(self, herd: Herd) -> None:
+        """When nobody is left to say anything: its log does not end while one of its children is frozen."""
+        herd.wait()
+        for event in herd.events:
+            if "Traceback" in event.line and "ConnectionError: not yet" not in event.line:
+                self._wrong(f"a traceback in the log: {event.line}")
+        with suppress(Exception):
+            herd.__exit__(None)
+
+    def _look_for_orphans(self) -> None:
+        self._looked = time.monotonic()
+        left = dict.fromkeys(self._orphans, 0)
+        for name in os.listdir("/proc"):
+            with suppress(ValueError, OSError):
+                session = os.getsid(int(name))
+                if session in left:
+                    with suppress(ChildProcessError):
+                        os.waitpid(int(name), os.WNOHANG)  # its parent is dead, and we are the reaper of its orphans
+                    left[session] += is_running(int(name))
+        for session, count in left.items():
+            if not count:
+                herd, died = self._orphans.pop(session)
+                self.gone.append(time.monotonic() - died)
+                self._listen_to_the_end(herd)
+
+    def leave(self) -> int | None:
+        """Have the last one drain; return its exit code, and leave nothing behind."""
+        code = None
+        if self.herd is not None:
+            try:
+                code = self.herd.stop(3 * LIMIT)
+            except subprocess.TimeoutExpired:
+                self._wrong(f"supervisor {self.herd.pid} does not leave; it said\n{self.herd.tail(40)}")
+                self.herd.destroy()
+            self._allowed.add(self.herd.wait())
+            self.tend(again=False)
+        until = time.monotonic() + LIMIT
+        while self._orphans and time.monotonic() < until:
+            time.sleep(0.1)
+            self._look_for_orphans()
+        for session in self._orphans:
+            self._wrong(f"processes of supervisor {session} are left")
+        return code
+
+    def close(self) -> None:
+        """Destroy what is left, and the proxy."""
+        if self.herd is not None:
+            with suppress(Exception):
+                self.herd.__exit__(RuntimeError, None, None)
+        self.proxy.heal()
+        self.proxy.__exit__()

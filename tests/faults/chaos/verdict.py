@@ -1,0 +1,124 @@
+"""What must hold when the storm is over, and how long it took to recover from each sort of fault. Reads the audit; changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tests.faults.points import WRONG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tests.faults.chaos.storm import Event
+    from tests.support.audit import Audit
+    from tests.support.figures import Report
+
+INSTALL = """
+CREATE INDEX ON audit.steps (job, number);
+CREATE INDEX ON audit.steps (child);
+CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL);  -- deliberately without a key
+CREATE TABLE audit.children (child bigint, pid int, at timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION audit.born() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.children (child, pid) VALUES (new.id, new.pid);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit_children AFTER INSERT ON jobherd.children FOR EACH ROW EXECUTE FUNCTION audit.born();
+CREATE TABLE audit.faults (number int, name text, pid int, at timestamptz);
+"""
+OVER = "('completed', 'failed', 'cancelled', 'expired')"
+TWICE = "SELECT job, count(*) FROM audit.steps WHERE step = 'completed' GROUP BY 1 HAVING count(*) > 1"
+ILLEGAL = f"""
+SELECT job, number, before, step, token_before, token FROM (
+       SELECT job, number, step, token, attempts, lag(step) OVER each AS before, lag(token) OVER each AS token_before
+         FROM audit.steps WINDOW each AS (PARTITION BY job ORDER BY number)) AS s
+ WHERE (before IN {OVER} AND NOT (step = 'ready' AND attempts = 0))
+    OR (before IS NULL AND step NOT IN ('ready', 'scheduled'))"""
+BACKWARDS = """
+SELECT job, number, token FROM (
+       SELECT job, number, token, max(token) OVER (PARTITION BY job ORDER BY number ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW) AS highest
+         FROM audit.steps WHERE step = 'claimed') AS s
+ WHERE token < highest"""
+RETRIED = f"""
+SELECT DISTINCT job FROM (SELECT job, step, lag(step) OVER (PARTITION BY job ORDER BY number) AS before FROM audit.steps) AS s
+ WHERE step = 'ready' AND before IN {OVER}"""
+UNEXPLAINED = f"""
+SELECT h.id, h.kind, h.attempts, h.crashes, a.counted, a.crashed
+  FROM jobherd.history h CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE outcome NOT IN ('snoozed', 'abandoned')) AS counted, count(*) FILTER (WHERE error_code = 'WORKER_CRASHED') AS crashed
+         FROM jobherd.attempts a WHERE a.job = h.id) AS a
+ WHERE h.state = 'completed' AND (h.attempts <> a.counted + 1 OR h.crashes <> a.crashed) AND h.id NOT IN ({RETRIED})"""
+TOO_OFTEN = """
+SELECT h.id, h.kind, h.attempts, h.crashes FROM jobherd.history h JOIN jobherd.kinds k ON k.name = h.kind
+ WHERE h.attempts > coalesce(h.max_attempts, k.max_attempts) OR h.crashes > k.max_crashes"""
+SESSIONS = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'jobherd%'"
+RECOVERIES = f"""
+WITH held AS (
+    SELECT f.name, f.at, s.job, s.number FROM audit.faults f
+      CROSS JOIN LATERAL (SELECT c.child FROM audit.children c WHERE c.pid = f.pid AND c.at < f.at ORDER BY c.at DESC LIMIT 1) AS c
+      JOIN audit.steps s ON s.child = c.child AND s.step = 'claimed' AND s.at < f.at
+), next AS (
+    SELECT h.name, h.at, n.at AS moved, n.step, n.token
+      FROM held h CROSS JOIN LATERAL (SELECT * FROM audit.steps s WHERE s.job = h.job AND s.number > h.number ORDER BY s.number LIMIT 1) AS n
+)
+SELECT name, extract(epoch FROM moved - at)::double precision * 1000 FROM next WHERE moved > at AND step NOT IN {OVER}"""
+RESUMED = "SELECT extract(epoch FROM min(at))::double precision FROM audit.steps WHERE step = 'claimed' AND at > to_timestamp(%s)"
+
+
+def recoveries(audit: Audit, events: Iterable[Event], started: Iterable[float]) -> dict[str, list[float]]:
+    """Milliseconds by sort of fault: until what the dead held could be claimed again, until anything was claimed again."""
+    with audit.connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO audit.faults VALUES (%s, %s, %s, to_timestamp(%s))",
+            [(event.number, event.name, pid, event.at) for event in events for pid in event.pids],
+        )
+    found: dict[str, list[float]] = {}
+    for name, took in audit.run(RECOVERIES):
+        found.setdefault(f"{name}: its jobs ready again", []).append(took)
+    again = [(row[0] - at) * 1000 for at in started for row in audit.run(RESUMED, at) if row[0] is not None]
+    if again:
+        found["the server is there again: the next claim"] = again
+    return found
+
+
+def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path, *, over: bool) -> None:
+    """Every invariant, each a line."""
+
+    def none(invariant: str, rows: Sequence[Any]) -> None:
+        report.holds(invariant, not rows, rows[:5] if rows else "")
+
+    rows = audit.run(f"SELECT job, step FROM audit.steps WHERE step IN {OVER}")
+    ended = {job for job, _ in rows}
+    none(f"nothing lost of {len(acknowledged):,} acknowledged jobs", sorted(set(acknowledged) - ended))
+    report.fact("ends", dict(Counter(step for _, step in rows)))
+    none("nothing completed twice", audit.run(TWICE))
+    none("nothing leaves its end but by a retry, and nothing begins in the middle", audit.run(ILLEGAL))
+    none("no token is below an earlier one of its job", audit.run(BACKWARDS))
+    none("what a transaction of a job wrote is there once if the job completed, and else not", audit.run(WRONG))
+    none("every counted attempt and every crash is explained in the history of its job", audit.run(UNEXPLAINED))
+    none("no job was tried or crashed more often than it may", audit.run(TOO_OFTEN))
+    report.holds("no job waits or runs at the end", over and not audit.waiting(), audit.waiting() or "")
+    none("no session is left on the server", audit.run(SESSIONS))
+    _judge_notes(report, audit, notes)
+
+
+def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:
+    """What handlers did outside the database: done for each job that completed, and at the same time only where a lease was lost."""
+    lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+    ran = Counter(int(job) for what, job, *_ in lines if what == "end")
+    noted = audit.run(
+        "SELECT id FROM jobherd.history WHERE state = 'completed' AND kind IN"
+        " ('chaos:line', 'chaos:burn', 'chaos:capped', 'chaos:exclusive', 'chaos:brittle')"
+    )
+    missing = [job for (job,) in noted if not ran[job]]
+    report.holds("what completed has done its work outside", not missing, missing[:5] if missing else "")
+    repeated = sum(times > 1 for times in ran.values())
+    overlapped = sorted({int(job) for what, job, *_ in lines if what == "overlap"})
+    lost = {row[0] for row in audit.run("SELECT DISTINCT job FROM jobherd.attempts WHERE outcome = 'lost'")}
+    unexcused = [job for job in overlapped if job not in lost]
+    report.fact(
+        "work outside done again, in part or whole", f"{repeated} of {len(ran)} jobs; {len(overlapped)} overlapped after a lost lease"
+    )
+    report.holds("two runs of a job overlap only where a lease was lost between", not unexcused, unexcused[:5] if unexcused else "")

@@ -6,6 +6,7 @@ database, and one that is killed half-way leaves nothing. It must not decide who
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     import psycopg
+
+log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
 OLDEST_SERVER = 150000
@@ -46,13 +49,15 @@ def migrations(area: str = CORE) -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda step: step.version))
 
 
-def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:
-    """Apply what is missing and return how many steps that were.
+def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE, grant: bool = False) -> int:
+    """Apply what is missing, say again what each role may do, and return how many steps that were.
 
+    grant: say it also if nothing is missing. Without it nothing is written then, and a role that may only look can ask.
     `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when the server is older than
     PostgreSQL 15, or when the database does not hold UTF-8.
     """
-    check_schema(schema)
+    if not grant and not pending(connection, schema=schema, area=area):
+        return 0
     cursor = connection.cursor
     with connection.transaction():
         check_server(connection)
@@ -62,7 +67,20 @@ def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
         for step in missing:
             cursor().execute(in_schema(step.text, schema).encode())
             cursor().execute(load("note_migration", schema), {"area": area, "version": step.version, "name": step.name})
+        if missing or grant:
+            _grant(connection, schema)
     return len(missing)
+
+
+def _grant(connection: psycopg.Connection[object], schema: str) -> None:
+    connection.cursor().execute(load("grant_roles", schema))
+    lacking = [str(row[0]) for row in connection.cursor().execute(load("find_roles")).fetchall() if isinstance(row, tuple)]
+    if lacking:
+        log.warning(
+            "this role may not create roles, so there is no %s, and only the owner of the schema can work with it: have somebody who may "
+            "run `CREATE ROLE ... NOLOGIN` for each, and then run `jobherd migrate` again",
+            ", ".join(lacking),
+        )
 
 
 def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:

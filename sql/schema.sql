@@ -38,7 +38,7 @@ DECLARE
     answer text;
     did    boolean := false;
 BEGIN
-    IF row_security_active('jobherd.ready'::regclass) THEN
+    IF jobherd.is_confined() THEN
         RETURN jobherd.cancel_own(job_id);
     END IF;
     FOR look IN 1..3 LOOP
@@ -564,7 +564,8 @@ BEGIN
 END $_$;
 
 CREATE FUNCTION jobherd.enable_webhooks() RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
     IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
@@ -812,8 +813,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION jobherd.is_confined() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT row_security_active('jobherd.ready'::regclass)
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r
+                            WHERE r.rolname IN ('jobherd_work', 'jobherd_admin') AND pg_has_role(r.oid, 'USAGE'))
+$$;
+
 CREATE FUNCTION jobherd.keep_partitions(ahead integer, most integer DEFAULT NULL::integer, OUT made integer, OUT dropped integer) RETURNS record
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
 DECLARE
     parent text;
@@ -1104,7 +1114,7 @@ DECLARE
     answer text;
     did    boolean := false;
 BEGIN
-    IF row_security_active('jobherd.ready'::regclass) THEN
+    IF jobherd.is_confined() THEN
         RETURN jobherd.retry_own(job_id);
     END IF;
     FOR look IN 1..3 LOOP
@@ -2081,6 +2091,28 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
 CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+
+CREATE POLICY jobherd_admin ON jobherd.history TO jobherd_admin USING (true);
+
+CREATE POLICY jobherd_admin ON jobherd.ready TO jobherd_admin USING (true);
+
+CREATE POLICY jobherd_admin ON jobherd.scheduled TO jobherd_admin USING (true);
+
+CREATE POLICY jobherd_enqueue ON jobherd.ready TO jobherd_enqueue USING (true);
+
+CREATE POLICY jobherd_enqueue ON jobherd.scheduled TO jobherd_enqueue USING (true);
+
+CREATE POLICY jobherd_read ON jobherd.history TO jobherd_read USING (true);
+
+CREATE POLICY jobherd_read ON jobherd.ready TO jobherd_read USING (true);
+
+CREATE POLICY jobherd_read ON jobherd.scheduled TO jobherd_read USING (true);
+
+CREATE POLICY jobherd_work ON jobherd.history TO jobherd_work USING (true);
+
+CREATE POLICY jobherd_work ON jobherd.ready TO jobherd_work USING (true);
+
+CREATE POLICY jobherd_work ON jobherd.scheduled TO jobherd_work USING (true);
 
 CREATE POLICY own_tenant ON jobherd.history USING (((extras).tenant = ANY (( SELECT jobherd.own_tenants() AS own_tenants)::text[])));
 

@@ -26,7 +26,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
             missing = pending(connection, schema=settings.schema)
             print(f"{missing} migrations to apply" if missing else "up to date")
             return ExitCode.WRONG if missing else ExitCode.DONE
-        applied = migrate(connection, schema=settings.schema)
+        applied = migrate(connection, schema=settings.schema, grant=True)
     print(f"{applied} migrations applied" if applied else "up to date")
     return ExitCode.DONE
 

@@ -20,7 +20,10 @@ HEAD = """\
 def dump(dsn: str) -> str:
     """Return the definitions of everything in the schema, as pg_dump writes them, without what differs from run to run."""
     done = subprocess.run(
-        [programs().bin / "pg_dump", "--schema-only", "--no-owner", "--schema=jobherd", dsn], capture_output=True, text=True, check=True
+        [programs().bin / "pg_dump", "--schema-only", "--no-owner", "--no-privileges", "--schema=jobherd", dsn],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = [line for line in done.stdout.splitlines() if not line.startswith(("--", "SET ", "SELECT pg_catalog.set_config", "\\"))]
     return HEAD + re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

@@ -1,0 +1,135 @@
+-- Who may do what. What is not written here nobody may but the owner of the schema; what a role was granted otherwise is taken back. Run by `migrate` at
+-- the end of its transaction, so that what comes with a migration has its place here. Letters as psql's \dp shows them: r SELECT,
+-- a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. Roles belong to the whole server and no password is theirs: logins are made their members.
+DO $$
+DECLARE
+    ours  CONSTANT text := split_part('jobherd.grants', '.', 1);  -- the schema that this text was loaded for
+    roles CONSTANT text[] := '{jobherd_enqueue,jobherd_work,jobherd_read,jobherd_admin}';
+    word  CONSTANT jsonb := '{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}';
+    who   text;
+    one   record;
+    place integer;
+    given text;
+BEGIN
+    FOREACH who IN ARRAY roles LOOP
+        CONTINUE WHEN to_regrole(who) IS NOT NULL;
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', who);
+        EXCEPTION
+            WHEN duplicate_object OR unique_violation THEN NULL;  -- another database of this server was quicker
+            WHEN insufficient_privilege THEN NULL;  -- find_roles.sql tells of it
+        END;
+    END LOOP;
+    -- Functions can be called by everybody when they are made, and some run as the owner.
+    FOR one IN SELECT p.oid::regprocedure AS called FROM pg_proc p WHERE p.pronamespace = ours::regnamespace LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', one.called);
+    END LOOP;
+    -- These run as the caller, who needs the privileges on what they touch, or keep to the caller's tenants.
+    FOR one IN
+        SELECT p.oid::regprocedure AS called FROM pg_proc p
+         WHERE p.pronamespace = ours::regnamespace
+           AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
+                             'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
+                             'retry_as', 'retry_own')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', one.called);
+    END LOOP;
+    FOR place IN 1..4 LOOP
+        who := roles[place];
+        CONTINUE WHEN to_regrole(who) IS NULL;
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', ours, who);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', ours, who);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA %I FROM %I', ours, who);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', ours, who);
+        FOR one IN
+            SELECT m.name, m.may[place] AS may, c.relkind
+              FROM (VALUES
+                    -- table             enqueue  work   read  admin
+                    ('ready',           '{a,      rawd,  r,    rawd}'::text[]),
+                    ('scheduled',       '{a,      rawd,  r,    rawd}'),
+                    ('parked',          '{-,      rawd,  r,    rd}'),
+                    ('running',         '{-,      rawd,  r,    rw}'),
+                    ('history',         '{-,      rawd,  r,    rad}'),
+                    ('history_default', '{-,      -,     r,    r}'),
+                    ('attempts',        '{-,      rawd,  r,    rad}'),
+                    ('attempts_default', '{-,     -,     r,    r}'),
+                    ('logs',            '{-,      rawd,  r,    rd}'),
+                    ('progress',        '{-,      rawd,  r,    r}'),
+                    ('demands',         '{raw,    rawd,  r,    rawd}'),
+                    ('kinds',           '{r,      rawd,  r,    r}'),
+                    ('gates',           '{-,      rawd,  r,    rawd}'),
+                    ('supervisors',     '{-,      rawd,  r,    r}'),
+                    ('children',        '{-,      rawd,  r,    r}'),
+                    ('orders',          '{-,      rwd,   r,    rawd}'),
+                    ('audit',           '{-,      rd,    r,    r}'),
+                    ('bulks',           '{-,      r,     r,    rawd}'),
+                    ('table_ends',      '{-,      rad,   r,    r}'),
+                    ('rollup',          '{-,      rawd,  r,    r}'),
+                    ('rollup_failures', '{-,      rawd,  r,    r}'),
+                    ('rollup_times',    '{-,      rawd,  r,    r}'),
+                    ('rollup_gaps',     '{-,      rawd,  r,    r}'),
+                    ('rollup_mark',     '{-,      rawd,  r,    r}'),
+                    ('migrations',      '{r,      r,     r,    r}'),
+                    ('tenants',         '{-,      -,     -,    -}'),
+                    ('jobs',            '{-,      r,     r,    rd}'),
+                    ('caps',            '{-,      r,     r,    r}'),
+                    ('tenant_jobs',     '{-,      -,     -,    -}'),
+                    ('job_ids',         '{U,      rU,    r,    rU}'),
+                    ('tokens',          '{-,      U,     -,    -}')) AS m (name, may)
+              JOIN pg_class c ON c.relname = m.name AND c.relnamespace = ours::regnamespace
+             WHERE m.may[place] <> '-'
+        LOOP
+            SELECT string_agg(word ->> letter, ', ') INTO given FROM regexp_split_to_table(one.may, '') AS letter;
+            EXECUTE format('GRANT %s ON %s %I.%I TO %I', given, CASE one.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, ours, one.name, who);
+        END LOOP;
+        FOR one IN
+            SELECT p.oid::regprocedure AS called
+              FROM (VALUES
+                    -- function           enqueue work read admin
+                    ('claim_gated',       '{-, X, -, -}'::text[]),
+                    ('count_ended',       '{-, X, -, -}'),
+                    ('count_past',        '{-, X, -, -}'),
+                    ('count_running',     '{-, X, X, X}'),
+                    ('delete',            '{-, -, -, X}'),
+                    ('enable_webhooks',   '{-, X, -, -}'),
+                    ('gate_as_target',    '{-, X, -, X}'),
+                    ('gate_of',           '{-, X, X, X}'),
+                    ('keep_partitions',   '{-, X, -, -}'),
+                    ('lock_cap',          '{-, X, -, -}'),
+                    ('note_audit',        '{-, -, -, X}'),
+                    ('note_unless_noted', '{-, X, -, X}'),
+                    ('order',             '{-, -, -, X}'),
+                    ('pause',             '{-, -, -, X}'),
+                    ('rank_queue',        '{-, X, X, X}'),
+                    ('reprioritize',      '{-, -, -, X}'),
+                    ('reschedule',        '{-, -, -, X}'),
+                    ('resume',            '{-, X, -, X}'),
+                    ('retry_edited',      '{-, -, -, X}'),
+                    ('rollup_quantile',   '{-, X, X, X}'),
+                    ('set_cap',           '{-, -, -, X}'),
+                    ('tell_sleepers',     '{-, X, -, X}'),
+                    ('tell_waiters',      '{-, X, -, X}')) AS m (name, may)
+              JOIN pg_proc p ON p.proname = m.name AND p.pronamespace = ours::regnamespace
+             WHERE m.may[place] = 'X'
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', one.called, who);
+        END LOOP;
+        -- The tables of the example application are its handlers' and whoever looks on.
+        FOR one IN SELECT c.relname, c.relkind FROM pg_class c
+                    WHERE c.relnamespace = ours::regnamespace AND c.relname LIKE 'forge\_%' AND c.relkind IN ('r', 'p', 'v') LOOP
+            CONTINUE WHEN who = 'jobherd_enqueue';
+            EXECUTE format('GRANT %s ON TABLE %I.%I TO %I', CASE who WHEN 'jobherd_work' THEN 'SELECT, INSERT, UPDATE, DELETE' ELSE 'SELECT' END,
+                           ours, one.relname, who);
+        END LOOP;
+        -- Row security, once there are tenants, must not hide jobs from those who look after all of them.
+        FOREACH given IN ARRAY '{ready,scheduled,history}'::text[] LOOP
+            CONTINUE WHEN who = 'jobherd_enqueue' AND given = 'history' OR EXISTS (SELECT FROM pg_policies p WHERE p.schemaname = ours AND p.tablename = given AND p.policyname = who);
+            EXECUTE format('CREATE POLICY %I ON %I.%I TO %I USING (true)', who, ours, given, who);  -- privileges say what it may do with them
+        END LOOP;
+    END LOOP;
+    -- What an INSERT gives back, and what decides whether the promoter is to be called; nothing of anybody's payload.
+    IF to_regrole('jobherd_enqueue') IS NOT NULL THEN
+        EXECUTE format('GRANT SELECT (id) ON %I.ready TO jobherd_enqueue', ours);
+        EXECUTE format('GRANT SELECT (id, run_at) ON %I.scheduled TO jobherd_enqueue', ours);
+    END IF;
+END $$

@@ -1,0 +1,260 @@
+"""Who may do what in the database: every statement that there is on every object of the schema, tried as each role.
+
+What they may is read from the two tables of sql/queries/grant_roles.sql; here it is tried, and an object that has no place there fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg import sql as names
+
+import sql
+from sql.drift import drift
+from sql.migrate import migrate, pending
+from tests.support.postgres import Cluster
+from tests.support.queue import Queue
+
+ROLES = ("jobherd_enqueue", "jobherd_work", "jobherd_read", "jobherd_admin")
+ROW = re.compile(r"^ +\('(\w+)', +'\{([^}]*)\}'", re.MULTILINE)
+EVERYBODY = re.compile(r"p\.proname IN \(([^)]*)\)")
+
+
+def written() -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
+    """What each role may do with each object, in the order of ROLES, and the functions that everybody may call."""
+    text = sql.load("grant_roles")
+    rows = {name: tuple(part.strip() for part in may.split(",")) for name, may in ROW.findall(text)}
+    open_to_all = EVERYBODY.search(text)
+    assert open_to_all
+    return rows, frozenset(re.findall(r"'(\w+)'", open_to_all[1]))
+
+
+MAY, EVERYBODYS = written()
+
+
+@pytest.fixture
+def connection(database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+def ask(connection, statement, *parameters):
+    return connection.execute(statement, parameters or None).fetchall()
+
+
+def functions(connection):
+    """The functions that can be called: name, and a call of it with nothing but nulls."""
+    found = ask(
+        connection,
+        """SELECT p.proname, format('SELECT jobherd.%I(%s)', p.proname,
+                  (SELECT string_agg(format('NULL::%s', format_type(t, NULL)), ', ' ORDER BY n) FROM unnest(p.proargtypes) WITH ORDINALITY AS a (t, n)))
+             FROM pg_proc p WHERE p.pronamespace = 'jobherd'::regnamespace AND p.prorettype <> 'trigger'::regtype""",
+    )
+    return dict(found)
+
+
+def relations(connection):
+    """Tables, views and sequences by name, but for partitions that come and go."""
+    return dict(
+        ask(
+            connection,
+            """SELECT c.relname, c.relkind FROM pg_class c
+                WHERE c.relnamespace = 'jobherd'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
+                  AND (NOT c.relispartition OR c.relname LIKE '%\\_default')
+                  AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')""",
+        )
+    )
+
+
+def is_allowed(connection, role, statement):
+    """Whether a role may: EXPLAIN asks for the privileges as the statement itself would, and does nothing."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(names.SQL("SET LOCAL ROLE {}").format(names.Identifier(role)))
+        try:
+            with connection.transaction(force_rollback=True):
+                connection.execute(statement)
+        except errors.InsufficientPrivilege:
+            return False
+        except errors.DataError:
+            return True  # an immutable function was called while the plan was made, and does not like nulls
+    return True
+
+
+@pytest.mark.promise("G17")
+def test_every_object_of_the_schema_has_its_place(connection):
+    placed = set(MAY) | EVERYBODYS
+    there = set(relations(connection)) | set(functions(connection)) - {"grant_tenant", "revoke_tenant", "leave_first_range"}
+    assert there - placed == set(), "say in sql/queries/grant_roles.sql who may do what with it"
+    assert placed - there == set(), "it is gone"
+
+
+@pytest.mark.promise("G17")
+def test_each_role_may_do_what_is_written_and_nothing_else(connection):
+    kinds = relations(connection)
+    tried = 0
+    for name, kind in kinds.items():
+        column = ask(
+            connection,
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attidentity = '' DESC, attnum LIMIT 1",
+            f"jobherd.{name}",
+        )[0][0]
+        statements = {
+            "r": f"EXPLAIN SELECT {'*' if kind != 'S' else 'last_value'} FROM jobherd.{name}",
+            "a": f"EXPLAIN INSERT INTO jobherd.{name} DEFAULT VALUES",
+            "w": f"EXPLAIN UPDATE jobherd.{name} SET {column} = DEFAULT",
+            "d": f"EXPLAIN DELETE FROM jobherd.{name}",
+            "t": f"TRUNCATE jobherd.{name} CASCADE",
+            "l": f"COMMENT ON TABLE jobherd.{name} IS 'mine'",
+        }
+        if kind == "S":
+            statements = {"r": statements["r"], "U": f"SELECT nextval('jobherd.{name}')", "w": f"SELECT setval('jobherd.{name}', 7)"}
+        elif kind == "v":
+            statements = {letter: statements[letter] for letter in (("r", "d") if name == "jobs" else ("r",))}
+        for (role, may), (letter, statement) in itertools.product(zip(ROLES, MAY[name], strict=True), statements.items()):
+            assert is_allowed(connection, role, statement) == (letter in may), f"{role}: {statement}"
+            tried += 1
+    for name, statement in functions(connection).items():
+        may = MAY.get(name, ("X",) * 4 if name in EVERYBODYS else ("-",) * 4)
+        for role, letter in zip(ROLES, may, strict=True):
+            assert is_allowed(connection, role, f"EXPLAIN {statement}") == (letter == "X"), f"{role}: {statement}"
+            tried += 1
+    assert tried > 800
+
+
+CALLS = {
+    "enqueue": "SELECT jobherd.enqueue('a:b')",
+    "enqueue later": """SELECT jobherd.enqueue('a:b', '{}', '{"delay": 60}')""",
+    "enqueue bytes": "SELECT jobherd.enqueue_bytes('a:b', 'x')",
+    "demand": """SELECT jobherd.demand(jobherd.enqueue('a:b'), '{"memory_mb": 9}')""",
+    "cancel": "SELECT jobherd.cancel({job})",
+    "retry": "SELECT jobherd.retry({past})",
+    "delete": "SELECT jobherd.delete({past})",
+    "pause": "SELECT jobherd.pause('mail')",
+    "resume": "SELECT jobherd.resume('mail')",
+    "cap": "SELECT jobherd.set_cap('mail', 3)",
+    "reprioritize": "SELECT jobherd.reprioritize({job}, 4)",
+    "reschedule": "SELECT jobherd.reschedule({job}, now() + interval '1 hour')",
+    "retry edited": "SELECT jobherd.retry_edited({past}, '{{}}')",
+    "order": "SELECT jobherd.order({supervisor}, 'report')",
+    "read": "SELECT payload, result FROM jobherd.jobs",
+    "audit": "SELECT * FROM jobherd.audit",
+    "forge a note": "SELECT jobherd.note_audit('anna', 'delete')",
+    "change a note": "UPDATE jobherd.audit SET actor = 'anna'",
+    "partitions": "SELECT jobherd.keep_partitions(20)",
+    "webhooks": "SELECT jobherd.enable_webhooks()",
+    "past": "SELECT jobherd.count_past('1 hour', '1 second')",
+    "tenant": "SELECT jobherd.grant_tenant('jobherd_read', 'acme')",
+    "schema": "CREATE TABLE jobherd.mine (a int)",
+}
+ENQUEUES = {"enqueue", "enqueue later", "enqueue bytes", "demand"}
+OPERATES = {"cancel", "retry", "delete", "pause", "resume", "cap", "reprioritize", "reschedule", "retry edited", "order", "forge a note"}
+SUCCEED = {
+    "jobherd_enqueue": ENQUEUES,
+    "jobherd_work": ENQUEUES | {"cancel", "retry", "read", "audit", "partitions", "webhooks", "past", "resume"},
+    "jobherd_read": {"read", "audit"},
+    "jobherd_admin": ENQUEUES | OPERATES | {"read", "audit"},
+}
+
+
+@pytest.mark.promise("G17")
+@pytest.mark.parametrize("tenants", [False, True], ids=["plain", "with row security"])
+@pytest.mark.parametrize("role", ROLES)
+def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenants):
+    with Queue(database) as queue:
+        child = queue.child()
+        past = queue.enqueue_many("a:b", 1)[0]
+        claimed = child.claim(1)
+        child.settle(claimed[0].token, [past], "failed", error="no", code="NO")
+        job = queue.enqueue_many("a:b", 1)[0]
+        if tenants:
+            queue.run("ALTER TABLE jobherd.ready ENABLE ROW LEVEL SECURITY")
+            queue.run("ALTER TABLE jobherd.scheduled ENABLE ROW LEVEL SECURITY")
+            queue.run("ALTER TABLE jobherd.history ENABLE ROW LEVEL SECURITY")
+        given = {"job": job, "past": past, "supervisor": child.supervisor}
+        done = set()
+        for name, statement in CALLS.items():
+            if name == "cancel" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:
+                continue  # they count as tenants without any: null, and nothing happens
+            if name == "retry" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:
+                continue
+            text = statement.format(**given) if "{job}" in statement or "{past}" in statement or "{supervisor}" in statement else statement
+            with queue.connection.transaction(force_rollback=True):
+                queue.connection.execute(f"SET LOCAL ROLE {role}")
+                try:
+                    with queue.connection.transaction():
+                        cursor = queue.connection.execute(text)
+                        answer = cursor.fetchone()[0] if text.startswith("SELECT jobherd") else None
+                except errors.InsufficientPrivilege:
+                    continue
+            done.add(name)
+            if name in {"cancel", "retry", "delete", "retry edited", "reprioritize", "reschedule"}:
+                assert answer is not None, f"{name} found no job"
+        assert done == SUCCEED[role] - ({"cancel", "retry"} if tenants and role == "jobherd_read" else set())
+
+
+@pytest.mark.promise("G17")
+def test_a_producer_s_role_sees_ids_and_moments_and_nobody_s_payload(connection):
+    connection.execute("SELECT jobherd.enqueue('a:b', '{\"card\": 4111}')")
+    connection.execute("SET ROLE jobherd_enqueue")
+    assert len(ask(connection, "SELECT id FROM jobherd.ready")) == 1
+    for statement in (
+        "SELECT payload FROM jobherd.ready",
+        "SELECT * FROM jobherd.scheduled",
+        "SELECT * FROM jobherd.jobs",
+        "TABLE jobherd.history",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            ask(connection, statement)
+
+
+def test_a_function_that_runs_as_its_owner_has_a_search_path_of_its_own(connection):
+    found = ask(
+        connection,
+        """SELECT p.oid::regprocedure::text, p.proconfig FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+            WHERE n.nspname = 'jobherd' AND p.prosecdef""",
+    )
+    assert len(found) >= 7
+    for called, settings in found:
+        assert "search_path=pg_catalog, pg_temp" in (settings or []), called
+
+
+def test_a_migration_by_somebody_who_may_make_no_roles_says_so_and_works(caplog):
+    with Cluster() as own:
+        with psycopg.connect(own.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE plain LOGIN")
+            connection.execute("CREATE DATABASE theirs OWNER plain ENCODING 'UTF8' TEMPLATE template0")
+        dsn = psycopg.conninfo.make_conninfo(own.dsn("theirs"), user="plain")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            assert migrate(connection) > 0
+            assert "jobherd_admin, jobherd_enqueue, jobherd_read, jobherd_work" in caplog.text
+            assert "CREATE ROLE ... NOLOGIN" in caplog.text
+            assert ask(connection, "SELECT jobherd.enqueue('a:b')")
+            caplog.clear()
+            assert migrate(connection) == 0
+            assert not caplog.text, "it is said when something is done about it"
+        with psycopg.connect(own.dsn(), autocommit=True) as connection:
+            for role in ROLES:
+                connection.execute(f"CREATE ROLE {role}")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            assert migrate(connection, grant=True) == 0
+            assert not caplog.text
+            assert ask(connection, "SELECT has_table_privilege('jobherd_read', 'jobherd.jobs', 'SELECT')") == [(True,)]
+            assert drift(connection) == []
+
+
+def test_what_was_granted_besides_is_taken_back_and_doctor_finds_no_difference(connection):
+    connection.execute("GRANT UPDATE ON jobherd.audit TO jobherd_read")
+    assert migrate(connection, grant=True) == 0
+    assert ask(connection, "SELECT has_table_privilege('jobherd_read', 'jobherd.audit', 'UPDATE')") == [(False,)]
+    assert drift(connection) == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_that_may_change_nothing_can_see_that_nothing_is_missing(connection, role):
+    connection.execute(names.SQL("SET ROLE {}").format(names.Identifier(role)))
+    assert pending(connection) == 0
+    assert migrate(connection) == 0

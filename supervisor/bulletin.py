@@ -17,10 +17,12 @@ from supervisor.version import VERSION
 if TYPE_CHECKING:
     from supervisor.courier import Courier
     from supervisor.fleet import Fleet
+    from supervisor.lateness import Lateness
     from supervisor.lease import Identity
     from supervisor.manager import ServiceManager
     from supervisor.registration import Registration
     from supervisor.undertaker import Case, Verdict
+    from supervisor.voice import Voice
     from workers.board import Board
     from workers.notice import Notice
 
@@ -41,6 +43,8 @@ class Bulletin:
         *,
         manager: ServiceManager,
         me: Identity,
+        voice: Voice,
+        lateness: Lateness,
     ) -> None:
         self.counts = {"notifications": 0, "wakes": 0, "released": 0}
         self._fleet = fleet
@@ -50,6 +54,8 @@ class Bulletin:
         self._registration = registration
         self._manager = manager
         self._me = me
+        self._voice = voice
+        self._lateness = lateness
         self._settled: dict[str, dict[str, int]] = {}
         self._timeouts: dict[str, int] = {}
         self._errors: dict[str, dict[str, int]] = {}
@@ -61,6 +67,12 @@ class Bulletin:
     def hurry(self) -> None:
         """Something has changed that people wait for."""
         self._at = 0.0
+
+    def reload_begins(self) -> None:
+        """Say so, and later that it is over. One that comes before we are READY is a part of the start, and none begins while we stop."""
+        if self._told_ready and self._fleet.course is Course.SERVING:
+            self._reloading = True
+            self._manager.reloading()
 
     def wake_at(self) -> float:
         """When `publish` must be called at the latest."""
@@ -82,12 +94,13 @@ class Bulletin:
     def publish(self, now: float) -> None:
         """Say what is due."""
         fleet, up = self._fleet, self._fleet.database_since is not None
-        if fleet.ever_ready and not self._told_ready:
-            self._told_ready = True
-            self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
-        if self._reloading and not fleet.reloading:
-            self._manager.tell("READY=1")  # or the service manager waits for the end of a reload that is over
-        self._reloading = fleet.reloading
+        if fleet.course is Course.SERVING:
+            if not self._told_ready and fleet.stands():
+                self._told_ready = True
+                self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
+            if self._reloading and not fleet.reloading:
+                self._reloading = False
+                self._manager.tell("READY=1")  # or the service manager waits for the end of a reload that is over
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
@@ -128,6 +141,9 @@ class Bulletin:
             "timeouts": self._timeouts,
             "errors": self._errors,
             "at": now,
+            "dropped": self._voice.dropped,
+            "late": self._lateness.facts(),
+            "late_seconds": self._lateness.seconds,
             **self.counts,
             "children": [
                 {
@@ -155,4 +171,5 @@ class Bulletin:
                 kind = self._boards[slot.number].tally.policy(record.kind).name
                 doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
             lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
+        lines.append(f"{self._lateness}; {self._voice.dropped} lines of the log were dropped")
         return lines

@@ -75,6 +75,8 @@ class Fleet:
         """Until then nobody holds claimed jobs behind one that runs."""
         self.deaths_open = 0
         """Deaths whose jobs are not given back yet."""
+        self.buried_at = 0.0
+        """When the last death was settled."""
         self.exit_code: int | None = None
         self.deaths: Counter[str] = Counter()
         self.ends: deque[End] = deque(maxlen=10)
@@ -109,6 +111,11 @@ class Fleet:
         if kind is RESETTER:
             return int(self.stores)
         return self.wanted if kind.count is None else kind.count
+
+    def stands(self) -> bool:
+        """Whether the start is over: somebody works, or there is nobody who should, and no child is still on its way."""
+        alive = self.alive()
+        return (self.ever_ready or (not self.wanted and bool(alive))) and all(slot.state is not State.BOOTING for slot in alive)
 
     # -- noting -----------------------------------------------------------------------------------------------------
 
@@ -305,6 +312,11 @@ class Fleet:
         slot.state, slot.since, slot.pid, slot.ladder, slot.worn = State.EMPTY, now, 0, None, False
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
+
+    def buried(self, now: float) -> None:
+        """The jobs of a dead child are where they belong."""
+        self.deaths_open -= 1
+        self.buried_at = now
 
     def explained(self, slot: Slot, end: End) -> None:
         """It is known how the last child of a slot ended."""

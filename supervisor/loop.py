@@ -24,6 +24,7 @@ from supervisor.crew import Crew
 from supervisor.facts import Facts
 from supervisor.fleet import Course, Fleet
 from supervisor.hearing import Hearing
+from supervisor.lateness import Lateness
 from supervisor.limits import Limits
 from supervisor.manager import ServiceManager
 from supervisor.orders import MEANT, Asked, Orders, Refused, objection
@@ -35,6 +36,7 @@ from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.until_empty import UntilEmpty
 from supervisor.version import VERSION
+from supervisor.voice import Voice
 from workers.notice import Notice
 from workers.points import reach
 
@@ -58,13 +60,23 @@ BECAME: Final = {
 class Supervisor:
     """The parent. One per process; `run` returns the exit code."""
 
-    def __init__(self, settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str,
+        *,
+        reload: Callable[[], Settings] | None = None,
+        signals: SignalPipe | None = None,
+        voice: Voice | None = None,
+    ) -> None:
         self.settings = settings
         self._reload = reload
         self.me = lease.identity()
         self.fleet = Fleet(Limits.of(settings))
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
-        self.signals = SignalPipe()
+        self.signals = signals or SignalPipe()
+        self.voice = voice or Voice()
+        self.lateness = Lateness()
         self.notice = Notice()
         self.courier = Courier(
             settings.listen_dsn or dsn,
@@ -85,7 +97,7 @@ class Supervisor:
             self.signals,
             self.courier,
             settings=child_settings(settings, dsn=dsn),
-            fds=lambda: [*self.manager.fds, *([self.lookup.fd] if self.lookup is not None else [])],
+            fds=lambda: [*self.manager.fds, *self.voice.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
         self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
@@ -94,7 +106,15 @@ class Supervisor:
             self.fleet, self.crew.boards, self.courier, served=lambda: self.settings.served, empty=self._nothing_left
         )
         self.bulletin = Bulletin(
-            self.fleet, self.notice, self.crew.boards, self.courier, self.registration, manager=self.manager, me=self.me
+            self.fleet,
+            self.notice,
+            self.crew.boards,
+            self.courier,
+            self.registration,
+            manager=self.manager,
+            me=self.me,
+            voice=self.voice,
+            lateness=self.lateness,
         )
         self.facts = Facts(self.courier, self.fleet, self.registration, self.crew.boards, self.orders, queues=lambda: self.settings.served)
         self.orders.trades |= {"report": self.facts.report, "stack": self.sampler.stack, "profile": self.sampler.profile}
@@ -110,6 +130,7 @@ class Supervisor:
     def run(self) -> int:
         """Serve until told to leave; return the exit code."""
         spawn.become_subreaper()
+        self.signals.raises = False  # what has come so far is in the pipe
         with self.signals.heard():
             self.selector.register(self.signals, selectors.EVENT_READ, "signals")
             log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
@@ -120,10 +141,15 @@ class Supervisor:
     def turn(self) -> None:
         """Take one turn of the loop."""
         now = time.monotonic()
+        if self._looked_at:
+            self.lateness.note(now - self._looked_at)
         self._others_at = self._others_at or self._wake_at(now)
         due = min(self._others_at, self.crew.look_for_late_at, self.sampler.at)
-        ready = self.selector.select(max(due - now, 0.0))
-        now = time.monotonic()
+        due = max(due, now)
+        ready = self.selector.select(due - now)
+        now = self._looked_at = time.monotonic()
+        if not ready:
+            self.lateness.note(max(now - due, 0.0))
         if not ready and now < self._others_at:
             self.notice.loop_at = now
             self.crew.look_for_late(now)
@@ -171,6 +197,7 @@ class Supervisor:
         self._converse(now)
 
     _plan_at = 0.0
+    _looked_at = 0.0
     _others_at = 0.0
     """When the next full turn is due; 0: not reckoned since the last one."""
 
@@ -224,6 +251,8 @@ class Supervisor:
 
     _trouble = ""
     _refused = ""
+    _dropped = 0
+    """Lines of the log of which was said that they are missing."""
 
     def _wake_for_work(self, now: float) -> bool:
         """Wake a child for what was just notified, before the rest of the turn: somebody waits for that job to start.
@@ -323,7 +352,7 @@ class Supervisor:
         """Note what somebody wants, by a signal or an order; return what went wrong with it, or nothing."""
         before, problem = self.fleet.course, ""
         if signum == signal.SIGHUP:
-            self.manager.reloading()
+            self.bulletin.reload_begins()
             problem = self._read_settings()
         self.fleet.told(signum, now)
         if self.fleet.course is not before:
@@ -380,7 +409,7 @@ class Supervisor:
 
     def _buried(self, case: Case, verdict: Verdict | None, released: list[int]) -> None:
         """The jobs of a dead child are where they belong."""
-        self.fleet.deaths_open -= 1
+        self.fleet.buried(time.monotonic())
         self.bulletin.count_buried(case, verdict, len(released))
         if verdict is not None:
             ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
@@ -406,7 +435,11 @@ class Supervisor:
     # -- tell -------------------------------------------------------------------------------------------------------
 
     def _say_notes(self) -> None:
-        fleet = self.fleet
+        fleet, voice = self.fleet, self.voice
+        voice.flush()
+        if voice.dropped > self._dropped and not voice.waits:
+            log.warning("%d lines of the log were dropped: nobody read them", voice.dropped - self._dropped)
+            self._dropped = voice.dropped
         notes, warnings, fleet.notes, fleet.warnings = fleet.notes, fleet.warnings, [], []
         for note in notes:
             log.info("%s", note)
@@ -429,10 +462,21 @@ class Supervisor:
         return code
 
 
-def run(settings: Settings, dsn: str, *, reload: Callable[[], Settings] | None = None) -> int:
-    """Run a supervisor in this process until it is told to leave, and return its exit code."""
-    supervisor = Supervisor(settings, dsn, reload=reload)
+def run(
+    settings: Settings,
+    dsn: str,
+    *,
+    reload: Callable[[], Settings] | None = None,
+    signals: SignalPipe | None = None,
+    voice: Voice | None = None,
+) -> int:
+    """Run a supervisor in this process until it is told to leave, and return its exit code.
+
+    signals: where they are heard already. voice: where its log goes.
+    """
+    supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
     try:
         return supervisor.run()
     finally:
-        supervisor.signals.close()
+        if signals is None:
+            supervisor.signals.close()

@@ -20,6 +20,9 @@ BUSY: Final = 0.2
 """Seconds without an idle worker after which producers need not notify any more: hearing again costs three round trips."""
 PATIENCE_WITHOUT_DATABASE: Final = 3.0
 """Seconds that a leaving supervisor waits for a database that is away to take its jobs back; then the lease does it."""
+PATIENCE_WITH_DATABASE: Final = 6.0
+"""The same, once the drain has lasted as long as it may, for one that answers and lets nobody through: somebody may hold a lock on a table
+for hours. Longer than the server tries a statement of ours, and counted anew from each death that is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +156,14 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
     if workers:
         return
     if fleet.deaths_open and fleet.course is not Course.QUITTING:
-        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it. Nor, by who
-        # was told twice, one that refuses it.
+        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it. Nor, for ever,
+        # one that refuses it or makes it wait; and not at all by who was told twice.
+        until = max(slot.since for slot in fleet.slots) + PATIENCE_WITHOUT_DATABASE
         if fleet.database_since is not None and fleet.course is not Course.HURRYING:
-            return
-        last = max(slot.since for slot in fleet.slots)
-        if now < last + PATIENCE_WITHOUT_DATABASE:
-            result.later(last + PATIENCE_WITHOUT_DATABASE)
+            last = max(until - PATIENCE_WITHOUT_DATABASE, fleet.course_since + limits.drain_timeout, fleet.buried_at)
+            until = last + PATIENCE_WITH_DATABASE
+        if now < until:
+            result.later(until)
             return
     others = list(fleet.alive())
     for slot in others:

@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
@@ -27,6 +27,19 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u2028\u2029\ud80
 _LONGEST: Final = 8192
 _LONGEST_ID: Final = 200
 _COLOURS: Final = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
+
+
+class Stream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Take a line."""
+
+    def flush(self) -> object:
+        """Pass it on."""
+
+    def isatty(self) -> bool:
+        """Whether people look at it."""
 
 
 def redact_dsn(text: str) -> str:
@@ -49,7 +62,7 @@ def set_up(
     who: str,
     log_format: str = "text",
     level: str = "INFO",
-    stream: TextIO | None = None,
+    stream: Stream | None = None,
     board: Board | None = None,
     ids: Callable[[], Mapping[str, object]] = dict,
 ) -> None:
@@ -133,8 +146,8 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class _StreamHandler(logging.StreamHandler[TextIO]):
-    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+class _StreamHandler(logging.StreamHandler[Stream]):
+    def __init__(self, stream: Stream, formatter: logging.Formatter) -> None:
         super().__init__(stream)
         self.setFormatter(formatter)
 
@@ -188,7 +201,7 @@ def _one_line(text: str) -> str:
     return _masked(text).replace("\n", "\\n").replace("\t", " ")
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def _is_terminal(stream: Stream) -> bool:
     try:
         return stream.isatty()
     except ValueError:  # closed

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
@@ -20,18 +19,15 @@ from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command, given_flags
 from supervisor.cli.database import chosen, connect, explained, load_settings, why_away
 from supervisor.settings import Settings, shown, specifications
+from supervisor.signals import SignalPipe, ToldToStop
+from supervisor.voice import Voice
 from workers import logs
 from workers.hosts import is_local
 
 if TYPE_CHECKING:
     import argparse
-    from types import FrameType
 
 log = logging.getLogger("jobherd.start")
-
-
-class _ToldToStop(BaseException):  # not an Exception: logging, which may be at work when it comes, swallows those
-    """SIGTERM came before the supervisor stood. Raised, since a connection that is being made cannot be asked to stop."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +44,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
     _check_page(settings)
-    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level)
-    before = signal.signal(signal.SIGTERM, _stop)
+    voice = Voice()
+    logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
+    signals = SignalPipe(raises=True)
     try:
-        with chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
+        with signals.heard(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
             _make_schema(settings, dsn)
             from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it
 
-            return loop.run(settings, dsn, reload=settings.again)
-    except _ToldToStop:
+            return loop.run(settings, dsn, reload=settings.again, signals=signals, voice=voice)
+    except ToldToStop:
         return ExitCode.DONE
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signals.close()
 
 
 def _check_page(settings: Settings) -> None:
@@ -72,10 +69,6 @@ def _check_page(settings: Settings) -> None:
             "JOBHERD_PAGE_OPERATE_TOKEN (`openssl rand -hex 20` makes one), or page = false for metrics and health alone",
             ExitCode.CONFIGURATION,
         )
-
-
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise _ToldToStop
 
 
 def _make_schema(settings: Settings, dsn: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.fleet import Course, Fleet
 from supervisor.limits import Limits
-from supervisor.plan import BUSY, NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
+from supervisor.plan import BUSY, NEVER, PATIENCE_WITH_DATABASE, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
 from supervisor.slot import Exit, Rung, State, Why
 from workers.board import Interruption, Now, Phase, Reason
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
@@ -542,3 +542,41 @@ def test_once_it_hears_every_idle_worker_is_called_and_nobody_else():
     story.fleet.all_idle_called()
     assert story.names() == [("Nudge", 0), ("Nudge", 2)]
     assert story.names() == []
+
+
+def test_a_drain_ends_though_the_database_lets_nobody_give_back_the_jobs_of_the_dead():
+    """It answers, and a lock on a table that somebody else holds keeps each statement waiting."""
+    story = Story(drain_timeout=60.0).up()
+    story.runs(0)
+    story.fleet.told(signal.SIGTERM, story.now)
+    story.step()
+    story.dies(0)
+    story.dies(1, LEFT)
+    assert story.step(30) == [], "there is time"
+    assert story.step(30) == []
+    story.fleet.buried(story.now + 3)
+    assert story.step(PATIENCE_WITH_DATABASE + 2) == [], "one got through: the other may too"
+    assert story.wake_at == pytest.approx(story.now + 1)
+    assert story.step(1) == [Dismiss(keeper(story))]
+
+
+def test_a_start_is_over_when_nobody_is_on_the_way_any_more():
+    story = Story()
+    assert not story.fleet.stands(), "not registered"
+    story.step()
+    story.ready(0)
+    assert not story.fleet.stands()
+    story.ready(1)
+    assert not story.fleet.stands(), "the keeper"
+    story.ready(keeper(story).number)
+    assert story.fleet.stands()
+    none = Story(workers=0)
+    none.step()
+    assert not none.fleet.stands()
+    none.ready(keeper(none).number)
+    assert none.fleet.stands(), "nobody who should work is waited for"
+    crashing = Story()
+    crashing.step()
+    crashing.ready(0, keeper(crashing).number)
+    crashing.dies(1)
+    assert crashing.fleet.stands(), "one that crashes again and again keeps nobody waiting"

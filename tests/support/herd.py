@@ -70,12 +70,15 @@ class Herd:
             start_new_session=True,
         )
         self.pid = self.process.pid
+        self._ears = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         for raw in self.process.stderr:
+            with self._ears:
+                pass
             line = raw.decode(errors="replace").rstrip("\n")
             try:
                 record = json.loads(line)
@@ -114,6 +117,16 @@ class Herd:
         for _ in range(self.workers):
             found = self.wait_event(is_ready, since=seen, timeout=timeout)
             seen = self.events.index(found) + 1
+
+    def deaf(self) -> contextlib.AbstractContextManager[object]:
+        """Read nothing more of the log within the block."""
+        return self._ears
+
+    def forget(self) -> list[Event]:
+        """Return the log so far and let go of it; marks that were taken before are void."""
+        with self._news:
+            events, self.events[:] = list(self.events), []
+        return events
 
     def tail(self, lines: int = 15) -> str:
         return "\n".join(event.line for event in self.events[-lines:])

@@ -7,6 +7,7 @@ import random
 import signal
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.support.processes import children_of, is_running
@@ -124,3 +125,23 @@ def test_ctrl_c_reaches_the_parent_only(stage: Stage, gate: Gate):
     arrival.open("done")
     assert stage.wait_state(job, "completed")["attempts"] == 1
     assert fleet.wait_exit() == 0
+
+
+def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate: Gate):
+    """Neither a worker nor the parent gets an outcome through: the lease does it, once the lock is gone."""
+    fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s")
+    job = stage.enqueue("t:gate", '{"label": "cut"}')
+    arrival = gate.wait_arrival("cut")
+    with psycopg.connect(stage.dsn) as outsider:
+        outsider.execute("LOCK TABLE jobherd.running")
+        fleet.signal(signal.SIGTERM)
+        fleet.wait_log("draining", limit=60)
+        arrival.open()
+        assert fleet.wait_exit(60) == 0, fleet.text()
+        fleet.wait_gone(60)
+    again = stage.run_fleet(workers=1)
+    if stage.state(job) != "completed":  # it may have been settled as soon as the lock was gone
+        gate.wait_arrival("cut").open("again")
+    assert stage.wait_state(job, "completed", limit=60)["crashes"] == 0
+    assert stage.completed_twice() == []
+    assert again.stop() == 0

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.support.processes import wait_for_exit
 
 if TYPE_CHECKING:
-    from tests.support.fleet import Stage
+    from tests.support.fleet import Fleet, Stage
     from tests.support.gate import Gate
 
 
@@ -63,3 +68,53 @@ def test_a_storm_of_signals_hurts_nobody(stage: Stage, gate: Gate):
     stage.wait_state(following, "completed")
     assert fleet.stop() == 0
     assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
+
+
+def answers(pid: int, signum: signal.Signals) -> bool:
+    """Whether a process holds a signal back or handles it, so that it does not end it."""
+    status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return bool((int(status["SigBlk"], 16) | int(status["SigCgt"], 16)) >> (signum - 1) & 1)
+
+
+def wait_answers(fleet: Fleet) -> None:
+    """Wait until the interpreter has come to our first line; before that nothing of ours could answer."""
+    until = time.monotonic() + 60
+    while not answers(fleet.pid, signal.SIGTERM):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.3, 0.6])
+def test_term_at_any_moment_of_the_start_is_an_orderly_stop(stage: Stage, after: float):
+    fleet = stage.start(workers=1)
+    wait_answers(fleet)
+    time.sleep(after)  # somewhere else in the start; wherever that is
+    fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit(60) == 0, fleet.text()
+    fleet.wait_gone(60)
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0
+    assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
+
+
+def test_what_comes_before_the_loop_stands_is_done_by_it(stage: Stage):
+    """By default a HUP ends a process, and a TTIN stops it for ever."""
+    fleet = stage.start(workers=1)
+    wait_answers(fleet)
+    for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN):
+        fleet.signal(signum)
+    fleet.wait_log("2 workers wanted", limit=60)
+    fleet.wait_ready(2, limit=60)
+    assert fleet.stop() == 0
+
+
+def test_words_on_the_way_out_change_nothing(stage: Stage):
+    """Until the process has ended: the interpreter takes the handlers away before that, and it takes a while."""
+    for _ in range(3):
+        fleet = stage.run_fleet(workers=1)
+        fleet.signal(signal.SIGTERM)
+        fleet.wait_log("supervisor leaves", limit=60)
+        with suppress(ProcessLookupError):
+            while not fleet.note_exit():
+                for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTIN, signal.SIGQUIT):
+                    fleet.signal(signum)
+        assert fleet.wait_exit(60) == 0, fleet.text()

@@ -231,6 +231,9 @@ def test_what_the_parent_says_is_shown():
                 "notifications": 7,
                 "wakes": 8,
                 "beats": 9,
+                "dropped": 10,
+                "late": {"0.05": 2, "+Inf": 1},
+                "late_seconds": 0.75,
                 "version": "1.2.3",
             }
         )
@@ -243,6 +246,9 @@ def test_what_the_parent_says_is_shown():
         assert scrape.of("jobherd_notifications_total") == 7
         assert scrape.of("jobherd_wakes_total") == 8
         assert scrape.of("jobherd_lease_renewals_total") == 9
+        assert scrape.of("jobherd_log_lines_dropped_total") == 10
+        assert [scrape.of("jobherd_loop_late_seconds_bucket", le=le) for le in ("0.05", "+Inf")] == [2, 3]
+        assert scrape.of("jobherd_loop_late_seconds_sum") == 0.75
         assert scrape.of("jobherd_listening") == scrape.of("jobherd_database_up") == 1
         assert scrape.of("jobherd_draining") == 0
         assert scrape.of("jobherd_build_info", version="1.2.3") == 1

@@ -46,13 +46,16 @@ class Facts:
     children: tuple[Child, ...] = ()
     deaths: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """respawns, reclaimed, released, notifications, wakes, beats."""
+    """respawns, reclaimed, released, notifications, wakes, beats, dropped."""
     settled: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Outcomes that the parent wrote itself, for jobs whose process is dead: kind, outcome, number."""
     timeouts: Mapping[str, int] = field(default_factory=dict)
     """Timeouts that the parent settled itself, by kind."""
     errors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Error codes that the parent wrote itself: kind, code, number."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """How often the parent's loop was late, by upper bound in seconds."""
+    late_seconds: float = 0.0
 
     @property
     def loop_age(self) -> float:
@@ -65,7 +68,7 @@ class Facts:
         return self.lease_until - self.now if self.lease_until else 0.0
 
 
-COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats")
+COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats", "dropped")
 
 
 class Reader:
@@ -116,6 +119,8 @@ def understand(said: Mapping[str, Any], *, now: float, loop_at: float, lease_unt
         settled={str(kind): _numbers(outcomes) for kind, outcomes in (said.get("settled") or {}).items()},
         timeouts=_numbers(said.get("timeouts")),
         errors={str(kind): _numbers(codes) for kind, codes in (said.get("errors") or {}).items()},
+        late=_numbers(said.get("late")),
+        late_seconds=_time(said.get("late_seconds")),
     )
 
 

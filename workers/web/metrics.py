@@ -269,6 +269,14 @@ class JobherdCollector(Collector):
         yield GaugeMetricFamily("jobherd_database_up", "Whether the supervisor reaches its database.", value=facts.database)
         yield GaugeMetricFamily("jobherd_draining", "Whether the supervisor is on its way out.", value=facts.draining)
         yield GaugeMetricFamily("jobherd_loop_age_seconds", "Since when the supervisor's loop has not turned.", value=facts.loop_age)
+        yield CounterMetricFamily("jobherd_log_lines_dropped", "Lines of the supervisor's log that nobody read.", value=counts["dropped"])
+        if facts.late:
+            yield HistogramMetricFamily(
+                "jobherd_loop_late_seconds",
+                "How long what had happened may have waited for the supervisor's loop.",
+                buckets=list(zip(facts.late, accumulate(facts.late.values()), strict=True)),
+                sum_value=facts.late_seconds,
+            )
         if facts.started:
             if self._born[0] != facts.started:  # worked out once: two clocks would make it tremble
                 self._born = (facts.started, time.time() - (facts.now - facts.started))

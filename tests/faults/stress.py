@@ -1,0 +1,238 @@
+"""The supervisor under stress: forks by the thousand, signals in storms, a system that refuses files and processes, a log that nobody reads.
+
+    python -m tests.faults.stress forks --times 100000      children that run one job each and are replaced
+    python -m tests.faults.stress kills --times 10000       children that are killed, idle and at work
+    python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order
+    python -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
+    python -m tests.faults.stress refusals --times 50       EMFILE and EAGAIN, from without, by the limits of the process
+
+Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop was. The rows go to .bench/stress-NAME.csv.
+What must hold does not depend on the machine; how late the loop was is printed, for it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.support.figures import Report
+from tests.support.ground import ground
+from tests.support.herd import LIMIT, ROOT, Herd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORK = Path(__file__).with_name("work.py")
+FIELDS = ("at", "done", "descriptors", "rss_kb", "pss_kb", "private_kb", "zombies", "threads", "turns", "late", "worst_ms", "dropped")
+SLACK_KB = 3000
+"""What the parent's own memory may grow by after a tenth of a campaign: the allocator's arenas, not a leak."""
+
+
+class Watch:
+    """Looks at a supervisor's parent, writes what it sees, and judges it at the end."""
+
+    def __init__(self, herd: Herd, name: str) -> None:
+        self.herd = herd
+        self.rows: list[dict[str, float]] = []
+        folder = ROOT / ".bench"
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"stress-{name}.csv"
+        self.deaths = 0
+        self._since = time.monotonic()
+
+    def look(self, done: int) -> dict[str, float]:
+        """Take a row. The parent is asked by a USR1 for what only it knows."""
+        pid, mark = self.herd.pid, self.herd.mark()
+        self.herd.signal(signal.SIGUSR1)
+        said = self.herd.wait_event(lambda event: "the loop: " in event.message, since=mark).message
+        turns, late, worst, dropped = re.search(r"(\d+) turns, (\d+) .* worst ([\d.]+) ms; (\d+) lines", said).groups()
+        rollup = dict(re.findall(r"^(\w+): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        row = {
+            "at": round(time.monotonic() - self._since, 3),
+            "done": done,
+            "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+            "rss_kb": int(rollup["Rss"]),
+            "pss_kb": int(rollup["Pss"]),
+            "private_kb": int(rollup["Private_Clean"]) + int(rollup["Private_Dirty"]),
+            "zombies": sum(_state(child) == "Z" for child in children),
+            "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "turns": int(turns),
+            "late": int(late),
+            "worst_ms": float(worst),
+            "dropped": int(dropped),
+        }
+        self.rows.append(row)
+        self.deaths += sum("cause" in event.record for event in self.herd.forget())
+        return row
+
+    def judge(self, report: Report) -> None:
+        """Say what was seen, and whether it holds, once all who died last have been replaced."""
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until:
+            row = self.look(int(self.rows[-1]["done"]))
+            if row["descriptors"] <= self.rows[0]["descriptors"] and not row["zombies"]:
+                break
+            time.sleep(0.2)
+        with self.path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        early, last = self.rows[len(self.rows) // 10], self.rows[-1]
+        report.fact("rows", f"{len(self.rows)} in {self.path.relative_to(ROOT)}")
+        for name in ("descriptors", "rss_kb", "pss_kb", "private_kb"):
+            report.fact(name, f"{early[name]:g} after {early['done']:g}, {last[name]:g} after {last['done']:g}")
+        report.fact("the loop", f"{last['turns']:g} turns, {last['late']:g} more than 50 ms late, worst {last['worst_ms']:g} ms")
+        report.fact("lines of the log dropped", f"{last['dropped']:g}")
+        report.holds("no descriptor is left behind", last["descriptors"] <= self.rows[0]["descriptors"], last["descriptors"])
+        grown = last["rss_kb"] - early["rss_kb"]
+        report.holds(f"the parent's memory has not grown by more than {SLACK_KB} kB", grown <= SLACK_KB, f"{grown:+g} kB")
+        report.holds("no zombie is left", last["zombies"] == 0, last["zombies"])
+        report.holds("the parent has one thread", last["threads"] == 1)
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+
+
+def forks(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """Each job wears its child out: it is replaced before it leaves."""
+    done = 0
+    while done < given.times:
+        some = min(given.times - done, 200)
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, %s)", some)
+        _wait_empty(ask)
+        done += some
+        watch.look(done)
+
+
+def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """All children, at any moment of their lives, by any deadly signal."""
+    done = 0
+    while done < given.times:
+        if done % 500 == 0:
+            ask("""SELECT jobherd.enqueue('fault:sleep', '{"seconds": 0.002}') FROM generate_series(1, 50)""")
+        for pid in herd.children():
+            os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
+            done += 1
+            if done % 100 == 0:
+                watch.look(done)
+        time.sleep(dice.uniform(0, 0.03))
+    _wait_empty(ask)
+
+
+def signals(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """In storms of a thousand; the number of workers goes up and down, the code is read anew."""
+    for done in range(0, given.times, 1000):
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 50)")
+        for _ in range(1000):
+            herd.signal(dice.choice((signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGCHLD)))
+        herd.signal(signal.SIGHUP)
+        herd.signal(signal.SIGTTIN)  # there may be nobody left
+        _wait_empty(ask)
+        watch.look(done + 1000)
+
+
+def pipes(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """The parent stands still while children report; then nobody reads what it says."""
+    for done in range(0, given.times, 500):
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 500)")
+        herd.signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        herd.signal(signal.SIGCONT)
+        with herd.deaf():
+            for _ in range(2000):
+                herd.signal(signal.SIGUSR1)
+            _wait_empty(ask)
+        watch.look(done + 500)
+
+
+def refusals(
+    herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]
+) -> None:
+    """Children die while the system gives their parent no file, or no process, for a new one; then it does again."""
+    for done in range(given.times):
+        which = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)[done % 2 if os.getuid() else 0]  # root may have any number of processes
+        old = resource.prlimit(herd.pid, which)
+        # No more files than are open: a pipe for a child needs two.
+        resource.prlimit(herd.pid, which, (3 if which == resource.RLIMIT_NOFILE else 1, old[1]))
+        mark = herd.mark()
+        os.kill(dice.choice(herd.children()), signal.SIGKILL)
+        herd.wait_event(lambda event: "refuses another process" in event.message, since=mark)
+        resource.prlimit(herd.pid, which, old)
+        herd.wait_event(lambda event: event.message.endswith(" is ready"), since=mark)
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 20)")
+        _wait_empty(ask)
+        watch.look(done + 1)
+
+
+CAMPAIGNS = {
+    "forks": (forks, 5000),
+    "kills": (kills, 1000),
+    "signals": (signals, 50_000),
+    "pipes": (pipes, 5000),
+    "refusals": (refusals, 50),
+}
+FLAGS = {"forks": ("--max-jobs", "1", "--jitter", "0")}
+
+
+def _wait_empty(ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    until = time.monotonic() + 10 * LIMIT
+    while ask("SELECT 1 FROM jobherd.ready UNION ALL SELECT 1 FROM jobherd.running UNION ALL SELECT 1 FROM jobherd.scheduled LIMIT 1"):
+        if time.monotonic() > until:
+            raise TimeoutError("the queue is not drained")
+        time.sleep(0.05)
+
+
+def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
+    """Run one campaign and return its report."""
+    campaign, _ = CAMPAIGNS[name]
+    given = argparse.Namespace(times=times)
+    report = Report(f"stress {name}: {times} times", seed)
+    with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
+        report.on(dsn)
+
+        def ask(statement: str, *parameters: object) -> list[tuple[object, ...]]:
+            return connection.execute(statement, parameters).fetchall()
+
+        flags = ("--respawn-initial", "10ms", "--respawn-max", "100ms", *FLAGS.get(name, ()))
+        with Herd(dsn, WORK, *flags, workers=workers) as herd:
+            herd.wait_event(lambda event: event.message == "keeper is ready")
+            watch = Watch(herd, name)
+            watch.look(0)
+            campaign(herd, watch, given, random.Random(seed), ask)
+            watch.judge(report)
+            code = herd.stop()
+        report.holds("it has left with 0", code == 0, code)
+        wrong = ask("SELECT state, count(*) FROM jobherd.history WHERE state <> 'completed' GROUP BY 1")
+        report.holds("every job was completed", not wrong, wrong or "")
+        report.fact("children that ended, and had one in their place", watch.deaths)
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(CAMPAIGNS), metavar="NAME", help=f"of {', '.join(CAMPAIGNS)}; default all")
+    parser.add_argument("--times", type=int, help="default: some minutes' worth")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = parser.parse_args()
+    return max([run(name, given.times or CAMPAIGNS[name][1], workers=given.workers, seed=given.seed).end() for name in given.names])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -236,11 +236,16 @@ class Crew:
         """Look whether somebody holds others' work behind a long job; while anybody works, and just when that can first be so."""
         if now < self.look_for_late_at:
             return
-        patience = max(self._fleet.patience(now), _SOONEST)
+        # In a crowd too they are looked at as often as else: as soon as somebody is idle, there is somebody to take the others over.
+        patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
         again = NEVER
+        boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
+        if any(board.held for board in boards.values()):
+            idle = any(board.idle for board in boards.values())
+            self._fleet.saw_crowd(1.0 if idle else strays.crowd(), idle=idle)
         for slot in self._fleet.alive():
-            if slot.state is State.READY and slot.kind.works:
-                board = self.boards[slot.number]
+            if slot.number in boards:
+                board = boards[slot.number]
                 if not board.idle:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if board.held and (record := board.now()) is not None:

@@ -34,6 +34,8 @@ class Course(Enum):
     """Told to leave now: every child is killed."""
 
 
+PATIENCE_IN_A_CROWD = 1.0
+"""The longest, in seconds, that a job may run in front of others because it may only be waiting for a processor."""
 RELIEF = 0.5
 """Seconds for which claims are relieved once gates have changed: those that were on their way then have arrived."""
 
@@ -71,6 +73,8 @@ class Fleet:
         self.all_called = False
         self.busy_since: float | None = None
         """Since when no worker has been idle, as far as we have looked; None: one may be."""
+        self.crowd = 1.0
+        """How many processes want each processor while no worker is idle: so much longer takes what a job does in its own time."""
         self.relieve_until = float("-inf")
         """Until then nobody holds claimed jobs behind one that runs."""
         self.deaths_open = 0
@@ -161,7 +165,16 @@ class Fleet:
         """Seconds that a job may run in front of others that are claimed with it."""
         if now < self.relieve_until:
             return 0.0
-        return self.limits.patience if self.limits.hold else float("inf")
+        if not self.limits.hold:
+            return float("inf")
+        return max(self.limits.patience, min(self.limits.patience * self.crowd, PATIENCE_IN_A_CROWD))
+
+    def saw_crowd(self, waiting: float, *, idle: bool) -> None:
+        """It was looked how many processes want each processor, and whether any worker is idle.
+
+        One look tells little: a crowd is believed at once, and its end only by and by; but who is idle could run the jobs now.
+        """
+        self.crowd = 1.0 if idle else max(waiting, 1.0 + (self.crowd - 1.0) * 0.8)
 
     def rested(self) -> None:
         """Some worker has gone idle."""

@@ -1,4 +1,4 @@
-"""Processes that belong to no slot: how much memory a child takes, and what the dead have left behind.
+"""What only the kernel knows of processes: how much memory a child takes, how many want a processor, and what the dead have left behind.
 
 The parent is a subreaper: what a dead child's daemon escaped to (a session of its own, two forks deep) becomes the parent's child and is found
 here. Only what carries our mark in its environment, or our name as its title, is ended: a supervisor that is process 1 of a container
@@ -53,6 +53,14 @@ def rss(pid: int) -> int:
     with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE
     return 0
+
+
+def crowd() -> float:
+    """Return how many processes want each processor at this moment, ourselves not counted; 1 while each has one."""
+    with suppress(OSError, IndexError, ValueError), open("/proc/loadavg", "rb") as file:
+        wanting = int(file.read().split()[3].partition(b"/")[0]) - 1
+        return max(1.0, wanting / len(os.sched_getaffinity(0)))
+    return 1.0
 
 
 def _children() -> set[int]:

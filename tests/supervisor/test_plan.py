@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from supervisor.fleet import Course, Fleet
+from supervisor.fleet import PATIENCE_IN_A_CROWD, Course, Fleet
 from supervisor.limits import Limits
 from supervisor.plan import BUSY, NEVER, PATIENCE_WITH_DATABASE, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, hears, plan
 from supervisor.slot import Exit, Rung, State, Why
@@ -420,6 +420,29 @@ def test_when_gates_change_claimed_jobs_go_back_whatever_they_may_wait_otherwise
     slot.relieved = 0
     story.fleet.saw_held(slot, slot.now, story.now + 1)
     assert slot.late is None
+
+
+def test_a_job_that_may_only_wait_for_a_processor_keeps_what_stands_behind_it_for_longer_while_nobody_is_idle():
+    story = Story(hold=0.05).up()
+    slot = story.runs(0)
+    base = story.fleet.limits.patience
+
+    def late(after):
+        story.fleet.saw_held(slot, slot.now, story.now + after)
+        return slot.late is not None
+
+    assert (late(base * 0.99), late(base)) == (False, True)
+    story.fleet.saw_crowd(6.0, idle=False)
+    assert (late(base * 5.9), late(base * 6.1)) == (False, True)
+    story.fleet.saw_crowd(1.0, idle=False)
+    assert not late(base * 4.9), "one look at a moment tells little"
+    story.fleet.saw_crowd(600.0, idle=False)
+    assert (late(PATIENCE_IN_A_CROWD * 0.99), late(PATIENCE_IN_A_CROWD)) == (False, True)
+    story.fleet.saw_crowd(1.0, idle=True)
+    assert late(base), "somebody is there to run them"
+    story.fleet.saw_crowd(6.0, idle=False)
+    story.fleet.gates_changed(story.now)
+    assert late(0.0), "whatever the crowd"
 
 
 def test_hup_with_broken_code_leaves_the_old_children_in_place():

@@ -85,6 +85,8 @@ class Crew:
         self.look_for_late_at = NEVER
         """When held jobs must be looked at next."""
         self._heirs_until = 0.0
+        self._read = (-1, "")
+        """Of which reading of the code its revision is known, and that."""
         self._told_to_say: set[int] = set()
         """Slots whose children were asked where they stand before they are ended."""
 
@@ -300,7 +302,7 @@ class Crew:
         fleet, board = self._fleet, self.boards[slot.number]
         board.clear()
         fleet.incarnations += 1
-        slot.code_version = self.settings.code_version or revision(self.settings.app_dir)
+        slot.code_version = self.settings.code_version or self._revision()
         inherited = spawn.Inherited(self._selector, self._signals, self._courier, list(self._ends.values()), self.boards, self._fds())
         jitter = random.uniform(-1, 1)
         try:
@@ -321,6 +323,13 @@ class Crew:
             self._drains[slot.number] = Drain(ends.output, board)
         self._selector.register(ends.report, selectors.EVENT_READ, slot.number)
         fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
+
+    def _revision(self) -> str:
+        """Return which code is here, read once for each reading of it: a disk that hangs must not hold up every fork."""
+        generation, known = self._read
+        if generation != self._fleet.generation:
+            generation, known = self._read = self._fleet.generation, revision(self.settings.app_dir)
+        return known
 
     def _relieve(self, slot: Slot, token: int, now: float) -> None:
         """Only what is read after the word is given is believed: what the child has announced by then may have started."""

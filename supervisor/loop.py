@@ -475,6 +475,7 @@ def run(
     signals: where they are heard already. voice: where its log goes.
     """
     supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
+    spawn.settle_heap()
     try:
         return supervisor.run()
     finally:

@@ -1,6 +1,7 @@
 """Which version of the application's code a child runs: what the settings say, else the commit that its folder's git repository is at.
 
-Read from the files of the repository at each fork, for the parent starts no program and the code on disk may change between two of them.
+Read from the files of the repository, for the parent starts no program; at the start and at each reload. Whoever changes the code on disk
+and tells nobody has children that say the version of before.
 """
 
 from __future__ import annotations

@@ -67,6 +67,15 @@ class Inherited:
     """Further file numbers."""
 
 
+def settle_heap() -> None:
+    """Called once, before the first fork: what the parent has loaded stays as long as it does, and its collector need not look there again.
+
+    Frozen at a fork and let go after it, whatever was young would count as old: the garbage between two forks would pile up.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def become_subreaper() -> None:
     """Make the parent inherit what its dead children leave behind, so that a daemon that escaped by setsid can be found and ended."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -161,13 +170,12 @@ def _fork(life: Callable[[], NoReturn]) -> int:
     parent = os.getpid()
     sys.stdout.flush()  # or the child writes what was buffered once more
     sys.stderr.flush()
-    # Objects that exist now are never looked at by the child's collector: looking would copy their pages.
-    gc.freeze()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
         if pid == 0:
             try:
+                gc.freeze()  # what exists now is never looked at by the child's collector: looking would copy its pages
                 os.setpgid(0, 0)  # its own group: Ctrl-C reaches only the parent, and a kill reaches its grandchildren
                 _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
                 reach("child.forked")
@@ -183,7 +191,6 @@ def _fork(life: Callable[[], NoReturn]) -> int:
         reach("parent:forked")
         return pid
     finally:
-        gc.unfreeze()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

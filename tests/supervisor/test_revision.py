@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 
+from supervisor.crew import Crew
 from supervisor.revision import revision
 
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=trunk")
@@ -29,3 +31,13 @@ def test_it_is_what_git_says_loose_packed_detached_and_in_a_worktree(tmp_path):
     git(main, "commit", "--allow-empty", "-m", "two")
     git(main, "checkout", "--detach")
     assert revision(main) == git(main, "rev-parse", "HEAD")[:12] != one
+
+
+def test_it_is_read_at_the_start_and_at_each_reload_however_many_are_forked(monkeypatch):
+    asked = []
+    monkeypatch.setattr("supervisor.crew.revision", lambda folder: asked.append(folder) or f"version {len(asked)}")
+    crew = SimpleNamespace(_read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here"))
+    assert [Crew._revision(crew) for _ in range(3)] == ["version 1"] * 3
+    crew._fleet.generation += 1
+    assert [Crew._revision(crew) for _ in range(3)] == ["version 2"] * 3
+    assert asked == ["here", "here"]

@@ -1,0 +1,31 @@
+"""What forking leaves behind in the parent."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+from supervisor import spawn
+
+
+class Link:
+    """One half of a circle that only the collector can open."""
+
+
+def test_garbage_between_forks_does_not_pile_up():
+    ends = []
+    for _ in range(100):
+        for _ in range(20):
+            one, other = Link(), Link()
+            one.other, other.one = other, one
+            ends.append(weakref.ref(one))
+        os.waitpid(spawn._fork(lambda: os._exit(0)), 0)
+    assert gc.isenabled()
+    assert sum(end() is not None for end in ends) < len(ends) / 2
+
+
+def test_the_childs_collector_leaves_alone_what_its_parent_had():
+    status = os.waitpid(spawn._fork(lambda: os._exit(gc.get_freeze_count() > 1000)), 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert gc.get_freeze_count() == 0

@@ -22,7 +22,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar
 
 from handlers._handler import FOLDERS, USUAL, AnyHandler, Handler, handler
 from handlers._hooks import Hook
@@ -37,6 +37,8 @@ SHIPPED: Final = "@shipped"
 _NOT_HANDLERS: Final = frozenset({"testing"})
 _SUFFIX: Final = ".py"
 _DEEPEST: Final = 20
+
+_T = TypeVar("_T")
 
 Found: TypeAlias = "tuple[str, str]"  # a module's name, its file
 
@@ -268,12 +270,17 @@ class _Loading:
         )
 
 
+def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
+    """As isinstance, but asks a stranger nothing: a proxy at the top of a module would be set up by that, or raise."""
+    return issubclass(type(value), kind)
+
+
 def _handlers_of(module: ModuleType) -> list[AnyHandler]:
     named = getattr(module, "__all__", ())
     listed = set(named) if isinstance(named, list | tuple) else set()
     found: dict[int, AnyHandler] = {}
     for name, value in list(vars(module).items()):
-        if isinstance(value, Handler) and (value.function.__module__ == module.__name__ or name in listed):
+        if _is_a(Handler, value) and (value.function.__module__ == module.__name__ or name in listed):
             found.setdefault(id(value), value)
     usual = vars(module).get(USUAL)
     if not found and isinstance(usual, FunctionType) and usual.__module__ == module.__name__:
@@ -288,7 +295,7 @@ def _hooks_of(module: ModuleType) -> list[Hook]:
     found = {
         id(value): value
         for name, value in list(vars(module).items())
-        if isinstance(value, Hook) and (getattr(value.function, "__module__", None) == module.__name__ or name in listed)
+        if _is_a(Hook, value) and (getattr(value.function, "__module__", None) == module.__name__ or name in listed)
     }
     return sorted(found.values(), key=lambda one: one.line)
 

@@ -80,6 +80,8 @@ class Session:
         self._lost_at: float | None = None
         self._pause = 0.0
         self._wire: Wire
+        self._file: tuple[int, int] | None = None
+        self._abandoned: list[psycopg.Connection[Row]] = []
 
     def connect(self) -> None:
         """Return once there is a session. Raises Left if the child is to leave or its supervisor was reclaimed."""
@@ -140,6 +142,14 @@ class Session:
                 self._note_lost(said)
         return one, two
 
+    def is_whole(self) -> bool:
+        """Return whether the session's file is still its own. If a job has closed it, nothing more is said there: it may be another's by now."""
+        if self._connection is None or self._connection.closed or _file(self._connection) == self._file:
+            return True
+        self._abandoned.append(self._connection)  # kept: its end would say goodbye into whatever that number is now, and close it
+        self._connection = None
+        return False
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
@@ -186,6 +196,7 @@ class Session:
         try:
             self._connection = connection
             self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare)
+            self._file = _file(connection)
             self.database = connection.pgconn.db
             self._register()
         except BaseException:
@@ -274,6 +285,15 @@ def process_started(pid: int) -> int:
     """Return when a process started, in clock ticks since boot: together with the pid it names the process for as long as the host is up."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _file(connection: psycopg.Connection[Row]) -> tuple[int, int] | None:
+    """Return which file a session is, or None if that number is no file at all."""
+    try:
+        found = os.fstat(connection.fileno())
+    except (OSError, psycopg.Error):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _ids(rows: Sequence[Row]) -> str:

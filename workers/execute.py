@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import time
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -208,6 +209,7 @@ class Executor:
         self.among, self._started = among, started
         alarm.enter(row.id, deadline, timeout, self._notice if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
+        context = copy_context()  # what a job sets in context variables, ids for log lines for the most, is not the next one's
         ending: object
         # Between these two stores anything may be raised at any point, and nothing anywhere else: see alarm.py.
         try:
@@ -221,10 +223,11 @@ class Executor:
             if row.extras is not None or kind.takes_bytes:
                 handler.signature.take_bytes(arguments, hand_over(row.extras, job).payload_bytes)
             fits = True
+            step = call if kind.hooks is None else kind.hooks.call
             if kind.transactional:
-                ending = transactions.call(call if kind.hooks is None else kind.hooks.call, handler, job, arguments)
+                ending = context.run(transactions.call, step, handler, job, arguments)
             else:
-                ending = call(handler, job, arguments) if kind.hooks is None else kind.hooks.call(handler, job, arguments)
+                ending = context.run(step, handler, job, arguments)
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
@@ -242,7 +245,7 @@ class Executor:
         interruption = alarm.raised
         if kind.hooks is not None:
             problem = ending.exception if isinstance(ending, Raised) else ending.problem if isinstance(ending, Unreadable) else None
-            self._hooks.tell_end(kind.hooks, job, outcome, problem)
+            context.run(self._hooks.tell_end, kind.hooks, job, outcome, problem)
         ending = None
         alarm.leave()
         self.running = None

@@ -123,6 +123,9 @@ class Inbox:
         found: list[Report] = []
         while len(self._rest) >= _HEAD.size:
             tag, length = _HEAD.unpack_from(self._rest)
+            if length > _LONGEST:
+                self._rest = b""
+                break  # or all that is said later would be taken for the rest of it
             if len(self._rest) < _HEAD.size + length:
                 break
             body = self._rest[_HEAD.size : _HEAD.size + length]

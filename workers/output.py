@@ -49,7 +49,7 @@ class Output:
 
     board: where the parent leaves what it has drained. reading, writing: the two ends of the pipe. size: bytes kept of one attempt.
     dirty: this process has printed or logged something since the last look.
-    stream: the real standard error.
+    stream: the real standard error. files: the numbers of what it holds open.
     """
 
     def __init__(self, board: Board, *, reading: int, writing: int, size: int = OUTPUT) -> None:
@@ -71,6 +71,7 @@ class Output:
         os.dup2(writing, 2)
         os.close(writing)
         sys.stdout, sys.stderr = self._open(1), self._open(2)
+        self.files = (reading, self._real)
 
     def _open(self, fd: int) -> TextIO:
         return _Text(io.BufferedWriter(_Raw(fd, self)), self)

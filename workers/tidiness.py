@@ -6,47 +6,52 @@ It ends no job and writes nothing.
 from __future__ import annotations
 
 import _thread
-import os
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING
 
+from workers.belongings import Belongings
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from workers.main import Body
 
 
 class Tidiness:
     """What a job may have left changed in its process.
 
+    whole: says whether the session with the database is still the one that was opened. files: further files of ours.
     worn: why this child takes no more jobs, in words; empty while it does.
     """
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = ()) -> None:
         self.worn = ""
         self._alarm = body.alarm
         self._threads = _thread._count()  # noqa: SLF001 - all others make a list
         self._known = set(threading.enumerate())
-        self._home = os.getcwd()
-        self._home_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._depth = sys.getrecursionlimit()
+        wake, seat = body.wake, body.seat
+        self._belongings = Belongings((0, 1, 2, *wake.files, seat.report, seat.notice.fd, seat.board.fd, *files))
+        self._whole = whole
+
+    def put_back(self) -> None:
+        """Put right what the next job of the same claim would trip over, cheaply."""
+        self._belongings.put_back_soon()
 
     def look(self) -> None:
         """Put right what can be put right; once for each claim, a few system calls."""
         if self.worn:
             return
-        try:
-            moved = os.getcwd() != self._home
-        except OSError:
-            moved = True
-        if moved:
-            os.fchdir(self._home_fd)
-        sys.setrecursionlimit(self._depth)
+        whole = self._whole()  # first: what stands at its place is somebody else's
         if blocked := signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            self.worn = f"a job blocked signals: {', '.join(signal.Signals(number).name for number in sorted(blocked))}"
+            self.worn = f"a job blocked signals: {', '.join(getattr(number, 'name', f'signal {number}') for number in sorted(blocked))}"
         elif not self._alarm.rearm_if_touched():
             self.worn = "a job moved the interval timer"
+        elif not whole:
+            self.worn = "a job closed the session of its worker"
+        elif lost := self._belongings.put_back():
+            self.worn = f"a job {lost}"
 
     def examine(self) -> None:
         """Look whether the job has left this process as it found it; cheap, for it is done after each."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -151,7 +152,7 @@ class TogetherExecutor(Executor):
                     payloads.append(payload)
                     called.append(job)
             if called:
-                ending = call(handler, called, signature.arguments(payloads))
+                ending = copy_context().run(call, handler, called, signature.arguments(payloads))
             alarm.open = False
         except BaseException as raised:
             alarm.open = False

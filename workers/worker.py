@@ -87,7 +87,8 @@ class Worker:
         )
         if self._output is not None:
             logging.getLogger().addHandler(self._output.handler(f"worker {self._seat.slot}", self._ids))
-        self._tidy = Tidiness(body)
+        output = () if self._output is None else self._output.files
+        self._tidy = Tidiness(body, whole=self._session.is_whole, files=output)
         stores = tables_of(handlers)
         self._tables = (
             Tables(
@@ -192,7 +193,10 @@ class Worker:
                 executor.committed = False
                 hand.forget()  # it was the only one
                 break
-            stands = hand.enter(finished, more=place + 1 < len(batch))
+            more = place + 1 < len(batch)
+            if more:
+                tidy.put_back()
+            stands = hand.enter(finished, more=more)
             if not stands or (among and board.revoked == hand.token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 hand.hand_back(batch[place + 1 :])

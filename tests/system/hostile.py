@@ -1,0 +1,549 @@
+"""Handlers that do to their process whatever a handler can do, and a probe that says what the next job finds.
+
+Each act says what must become of its job. None of them may hurt another job, another child or the parent.
+"""
+
+from __future__ import annotations
+
+import _locale
+import atexit
+import contextvars
+import ctypes
+import decimal
+import gc
+import logging
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from handlers import handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOR_EVER = 3600
+TIMEOUT = 0.3
+OF_THE_C_LIBRARY = 0b11 << 31
+"""Signals 32 and 33: it handles them itself once there are threads."""
+_libc = ctypes.CDLL(None)
+_VARIABLE = contextvars.ContextVar("hostile", default="nothing")
+
+
+class Act(NamedTuple):
+    """What a handler does, and what must become of its job."""
+
+    do: Callable[[], object]
+    state: str
+    code: str | None
+    crashes: int
+
+
+ACTS: dict[str, Act] = {}
+
+
+def act(state: str = "completed", code: str | None = None, crashes: int = 0) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    def take(do: Callable[[], object]) -> Callable[[], object]:
+        ACTS[do.__name__] = Act(do, state, code, crashes)
+        return do
+
+    return take
+
+
+fails = act("failed", "UNHANDLED_ERROR")
+dies = act("failed", "WORKER_CRASHED", 1)
+is_late = act("failed", "JOB_TIMEOUT")
+
+
+@handler("h:does", timeout=60, max_attempts=1, max_crashes=1)
+def does(what: str) -> object:
+    ACTS[what].do()
+    return None
+
+
+@handler("h:late", timeout=TIMEOUT, max_attempts=1, max_crashes=1)
+def late(what: str) -> object:
+    ACTS[what].do()
+    return None
+
+
+@handler("h:probe", timeout=60, max_attempts=1, max_crashes=1)
+def probe() -> dict[str, object]:
+    """What there is of a process that a job may have changed. A fresh child and one that has had a bad job must say the same."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    umask = os.umask(0)
+    os.umask(umask)
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    print("the probe prints")
+    return {
+        "cwd": os.getcwd(), "umask": umask, "environment": {n: v for n, v in sorted(os.environ.items()) if n != "JOBHERD_CHILD"},
+        "mark": "JOBHERD_CHILD" in os.environ, "seen by programs": subprocess.run(["env"], check=True, capture_output=True).stdout.count(b"HOSTILE"),
+        "locale": _locale.setlocale(_locale.LC_ALL, None), "zone": time.tzname, "limits": limits, "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "processors": sorted(os.sched_getaffinity(0)), "blocked": status["SigBlk"], "ignored": status["SigIgn"], "caught": int(status["SigCgt"], 16) & ~OF_THE_C_LIBRARY,
+        "handlers": [str(signal.getsignal(number)).split(" at ")[0] for number in range(1, 32)],
+        "timers": [signal.getitimer(which)[1] for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+        "depth": sys.getrecursionlimit(), "interval": sys.getswitchinterval(), "collects": (gc.isenabled(), gc.get_threshold()),
+        "trace": repr((sys.gettrace(), sys.getprofile())), "streams": (type(sys.stdout).__name__, sys.stdout.closed), "patience": socket.getdefaulttimeout(),
+        "precision": decimal.getcontext().prec, "variable": _VARIABLE.get(), "group": os.getpgrp() == os.getpid(), "users": os.getresuid() + os.getresgid(),
+        "wakeup": signal.set_wakeup_fd(-1), "threads": len([one for one in threading.enumerate() if not one.daemon]),
+        "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
+    }  # fmt: skip
+
+
+# -- what can be put right ---------------------------------------------------------------------------------------------------
+
+
+@act()
+def moves_away():
+    os.chdir("/")
+
+
+@act()
+def opens_the_umask():
+    os.umask(0)
+
+
+@act()
+def changes_the_environment():
+    os.environ["HOSTILE"] = "yes"
+    os.environ["PATH"] = "/nowhere:" + os.environ["PATH"]
+    os.environ["TZ"] = "Asia/Tokyo"
+    time.tzset()
+    del os.environ["JOBHERD_CHILD"]
+
+
+@act()
+def empties_the_environment():
+    os.environ.clear()
+
+
+@act()
+def replaces_the_environment():
+    os.environ = {"HOSTILE": "yes"}  # noqa: B003
+
+
+@act()
+def speaks_another_language():
+    _locale.setlocale(_locale.LC_ALL, "C")
+
+
+@act()
+def raises_the_recursion_limit():
+    sys.setrecursionlimit(10**6)
+
+
+@act()
+def collects_no_garbage():
+    gc.disable()
+    gc.set_threshold(0)
+
+
+@act()
+def switches_seldom():
+    sys.setswitchinterval(1.0)
+
+
+@act()
+def traces():
+    sys.settrace(lambda *_: None)
+    sys.setprofile(lambda *_: None)
+
+
+@act()
+def takes_the_streams():
+    sys.stdout = sys.stderr = None
+
+
+@act()
+def gives_sockets_no_time():
+    socket.setdefaulttimeout(0.001)
+
+
+@act()
+def reckons_with_three_digits():
+    decimal.getcontext().prec = 3
+
+
+@act()
+def binds_a_context_variable():
+    _VARIABLE.set("a secret of another job")
+
+
+@act()
+def lowers_soft_limits():
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (64 if limit == resource.RLIMIT_NOFILE else 1 << 40 if limit == resource.RLIMIT_AS else 1000, hard))
+
+
+@act()
+def is_nice():
+    os.nice(3)
+
+
+@act()
+def keeps_to_one_processor():
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+
+@act()
+def ignores_what_a_shell_ignores():
+    for number in (signal.SIGCHLD, signal.SIGWINCH, signal.SIGTSTP, signal.SIGPROF, signal.SIGVTALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@act()
+def profiles_by_a_timer():
+    signal.signal(signal.SIGPROF, lambda *_: None)
+    signal.setitimer(signal.ITIMER_PROF, 1000, 1000)
+
+
+@act()
+def leaves_a_wakeup_file():
+    _, write = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(write)
+
+
+@act()
+def joins_its_parents_group():
+    os.setpgid(0, os.getpgid(os.getppid()))
+
+
+@act()
+def leaves_a_child_behind():
+    subprocess.Popen(["sleep", str(FOR_EVER)])
+
+
+@act()
+def leaves_a_daemon_thread():
+    threading.Thread(target=time.sleep, args=(FOR_EVER,), daemon=True).start()
+
+
+@act()
+def registers_at_exit():
+    atexit.register(time.sleep, FOR_EVER)
+
+
+@act()
+def forks_and_comes_back_twice():
+    if os.fork() == 0:
+        return
+    os.wait()
+
+
+@act()
+def silences_logging():
+    logging.disable(logging.CRITICAL)
+    logging.getLogger().handlers.clear()
+
+
+@act()
+def floods():
+    for _ in range(40):
+        os.write(1, b"\0\xff\x1e\x1f" * 16384)
+    sys.stdout.write("y" * 3_000_000)
+
+
+@act()
+def leaves_finalizers_that_raise():
+    ring: list[object] = [Complains()]
+    ring.append(ring)
+    Complains()
+
+
+@act()
+def leaves_a_generator_in_the_middle():
+    def generator():
+        try:
+            yield 1
+        finally:
+            raise KeyboardInterrupt
+
+    next(generator())
+
+
+# -- what wears the process out ----------------------------------------------------------------------------------------------
+
+
+@act()
+def stops_the_timer():
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@act()
+def takes_the_alarm():
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.alarm(1)
+
+
+@act()
+def takes_every_signal():
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@act()
+def blocks_every_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+@act()
+def leaves_a_thread():
+    threading.Thread(target=time.sleep, args=(FOR_EVER,)).start()
+
+
+@act()
+def lowers_hard_limits():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+
+
+@act()
+def closes_standard_output():
+    sys.stdout.close()
+    os.close(1)
+    os.close(2)
+
+
+@act()
+def closes_every_file():
+    os.closerange(0, 4096)
+
+
+@act()
+def puts_files_of_its_own_in_every_place():
+    os.closerange(0, 4096)
+    for _ in range(40):
+        os.open("/dev/zero", os.O_RDWR)
+
+
+@act()
+def writes_nonsense_everywhere():
+    """Into every file this process holds: the board, what the parent reads, the session with the database."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.set_blocking(int(name), False)
+            os.write(int(name), b"S\xff\xff\x00P\x00\xf0" + bytes(range(256)) * 8)
+        except OSError:
+            continue
+
+
+@act()
+def cuts_every_file_off():
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.ftruncate(int(name), 0)
+        except OSError:
+            continue
+
+
+# -- what fails ------------------------------------------------------------------------------------------------------------
+
+
+class Lies(Exception):
+    """Whose every word is a lie, an error or a gigabyte."""
+
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]  # noqa: PLE0307
+
+    def __repr__(self) -> str:
+        raise MemoryError
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+class Gigabyte(BaseException):
+    def __str__(self) -> str:
+        return "x" * (1 << 26)
+
+
+class Hides(type):
+    def __getattribute__(cls, name: str) -> object:
+        raise KeyError(name)
+
+
+class Masked(Exception, metaclass=Hides): ...
+
+
+@fails
+def raises_lies():
+    raise Lies
+
+
+@fails
+def raises_a_gigabyte():
+    raise Gigabyte
+
+
+@fails
+def raises_by_a_class_that_hides():
+    raise Masked("\0\ud800\x1b[2J\u202e<script>")
+
+
+@fails
+def raises_to_the_interpreter():
+    raise GeneratorExit
+
+
+@fails
+def leaves_politely():
+    sys.exit("\0\ud800")
+
+
+@fails
+def raises_a_deep_group():
+    inner: BaseException = ValueError("the innermost")
+    for _ in range(5000):
+        inner = BaseExceptionGroup("one\0", [inner, KeyError("\ud800")])
+    raise inner
+
+
+@fails
+def raises_a_ring():
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    raise one
+
+
+@fails
+def recurses():
+    recurses()
+
+
+@fails
+def runs_out_of_memory():
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        now = int(file.read().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), hard))
+    bytearray(1 << 30)
+
+
+@fails
+def runs_out_of_files():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    kept = [os.dup(0) for _ in range(1000)]
+    assert kept
+
+
+# -- what dies --------------------------------------------------------------------------------------------------------------
+
+
+@dies
+def leaves_with_0():
+    os._exit(0)
+
+
+@dies
+def leaves_with_our_codes():
+    os._exit(75)
+
+
+@dies
+def aborts():
+    os.abort()
+
+
+@dies
+def reads_nowhere():
+    ctypes.string_at(0)
+
+
+@dies
+def overflows_the_stack():
+    sys.setrecursionlimit(10**9)
+    kind = ctypes.CFUNCTYPE(None)
+    again = kind(lambda: again())
+    again()
+
+
+@dies
+def becomes_another_program():
+    os.execv("/bin/true", ["/bin/true"])
+
+
+@dies
+def kills_its_group():
+    os.killpg(0, signal.SIGKILL)
+
+
+@dies
+def spends_its_processor_time():
+    resource.setrlimit(resource.RLIMIT_CPU, (0, 1))
+    while True:
+        pass
+
+
+# -- what does not end --------------------------------------------------------------------------------------------------------
+
+
+@is_late
+def sleeps():
+    time.sleep(FOR_EVER)
+
+
+@is_late
+def swallows_everything():
+    while True:
+        try:
+            time.sleep(FOR_EVER)
+        except BaseException:  # noqa: BLE001
+            pass
+
+
+@is_late
+def sleeps_in_c_with_signals_blocked():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.PyDLL(None).sleep(FOR_EVER)
+
+
+class Lingers:
+    """Its end never ends."""
+
+    def __del__(self) -> None:
+        while True:
+            time.sleep(FOR_EVER)
+
+
+class Complains:
+    def __del__(self) -> None:
+        raise SystemExit("\0\ud800")
+
+
+@is_late
+def leaves_a_finalizer_that_never_ends():
+    lingers = Lingers()
+    raise ValueError(lingers)
+
+
+@is_late
+def never_cleans_up():
+    try:
+        time.sleep(FOR_EVER)
+    finally:
+        time.sleep(FOR_EVER)
+
+
+@is_late
+def stops_itself():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@is_late
+def stops_the_timer_and_sleeps():
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    while True:
+        time.sleep(FOR_EVER)
+
+
+LATE = {name for name, one in ACTS.items() if one.code == "JOB_TIMEOUT"}
+HERE = Path(__file__)

@@ -1,0 +1,72 @@
+"""Whatever a handler does to its process: its job has the right end, the next job a process like new, and nobody else is hurt."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.support.processes import is_running
+from tests.system import hostile
+from tests.system.hostile import ACTS, LATE
+from tests.system.test_hygiene import files
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Stage
+
+LIMIT = 120.0
+
+
+def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage):
+    fleet = stage.run_fleet(workers=1, batch=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s")
+    keeper = fleet.keeper()
+    expected = stage.wait_state(stage.enqueue("h:probe"), "completed", limit=LIMIT)["result"]
+    before = sorted(files(fleet.pid).values())
+    pairs = {}
+    for what in ACTS:
+        kind = "h:late" if what in LATE else "h:does"
+        pairs[what] = (stage.enqueue(kind, f'{{"what": "{what}"}}'), stage.enqueue("h:probe"))
+    wrong: dict[str, object] = {}
+    for what, (job, after) in pairs.items():
+        row = stage.wait_state(job, "completed", "failed", limit=LIMIT)
+        said = (row["state"], row["error_code"], row["crashes"])
+        if said != (ACTS[what].state, ACTS[what].code, ACTS[what].crashes):
+            wrong[what] = (said, row["error"])
+        wrong |= differences(stage, after, expected, what)
+    assert wrong == {}
+    assert is_running(keeper), "nobody dies who was not meant to"
+    until = time.monotonic() + LIMIT
+    while len(files(fleet.pid)) != len(before):  # the last child may just be on its way out
+        assert time.monotonic() < until, (before, sorted(files(fleet.pid).values()))
+        select.select([], [], [], 0.01)
+    assert stage.completed_twice() == []
+    assert fleet.stop() == 0
+
+
+CHEAP = (
+    "moves_away", "opens_the_umask", "changes_the_environment", "replaces_the_environment", "raises_the_recursion_limit", "collects_no_garbage",
+    "reckons_with_three_digits", "binds_a_context_variable",
+)  # fmt: skip
+
+
+def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
+    first = stage.enqueue("h:probe")
+    with stage.connection.transaction():
+        pairs = {what: (stage.enqueue("h:does", f'{{"what": "{what}"}}'), stage.enqueue("h:probe")) for what in CHEAP}
+    fleet = stage.run_fleet(workers=1, batch=50, hold="0s", handlers=hostile.HERE)
+    expected = stage.wait_state(first, "completed", limit=LIMIT)["result"]
+    wrong: dict[str, object] = {}
+    for what, (_, after) in pairs.items():
+        wrong |= differences(stage, after, expected, what)
+    assert wrong == {}
+    assert stage.call("SELECT count(DISTINCT token) FROM jobherd.history") == 1, "one claim"
+    assert fleet.stop() == 0
+
+
+def differences(stage: Stage, probe: int, expected: dict[str, Any], what: str) -> dict[str, object]:
+    """What a probe finds that is not as in a fresh process."""
+    row = stage.wait_state(probe, "completed", "failed", limit=LIMIT)
+    found = row["result"] or {"error": row["error"]}
+    names = found.keys() | expected.keys()
+    other = {name: (found.get(name), expected.get(name)) for name in names if found.get(name) != expected.get(name)}
+    return {f"after {what}": other} if other else {}

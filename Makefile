@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -51,6 +51,11 @@ promises: $(VENV)/.ready  ## every promise of the documents, the tests that keep
 
 schema: $(VENV)/.ready  ## write sql/schema.sql anew from the migrations
 	$(BIN)/python -m tests.support.schema > sql/schema.sql
+
+audit: $(VENV)/.ready  ## whether what is installed has known vulnerabilities; asks a service on the network, and says if it is not to be reached
+	$(BIN)/python -m pip check
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit >= 2.7'
+	$(BIN)/pip-audit --local --skip-editable --progress-spinner off
 
 alerts: $(VENV)/.ready  ## the alert rules and the dashboard, with promtool, which is fetched from Debian if it is not installed
 	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { mkdir -p .bench/prometheus && cd .bench/prometheus \

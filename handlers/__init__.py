@@ -56,6 +56,7 @@ from handlers._own_connection import aenqueue_many_on, aenqueue_on, enqueue_many
 from handlers._payload import Json, PayloadError, ResultError, check_payload
 from handlers._producer import Producer
 from handlers._records import ExecutionLogEntry
+from handlers._sealing import KeyMissingError, decrypt
 from handlers._tables import TableStore
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "JobInterrupted",
     "JobTimeout",
     "Json",
+    "KeyMissingError",
     "Nack",
     "NotConfiguredError",
     "Only",
@@ -96,6 +98,7 @@ __all__ = [
     "before_job",
     "check_payload",
     "configure",
+    "decrypt",
     "default_client",
     "enqueue_many_on",
     "enqueue_on",

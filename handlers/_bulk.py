@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from handlers._enqueue import Options, Statement, check_options, copy_jobs, enqueue_jobs, note_demands, reserve_jobs
 from handlers._payload import PayloadError, check_payload
 from handlers._policy import check_kind
+from handlers._sealing import seal_bytes, seal_document
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -99,8 +100,10 @@ def chunks(
 
 
 def one_by_name(kind: str, payload: object, options: Mapping[str, Any]) -> Chunk:
-    """Check one job as it comes from a caller that has no handler at hand."""
-    return Chunk(check_kind(kind), [check_payload({} if payload is None else payload)], check_options(**options))
+    """Check one job as it comes from a caller that has no handler at hand. encrypt: an option beside the others."""
+    options, seals = _split(options)
+    chunk = Chunk(check_kind(kind), [check_payload({} if payload is None else payload)], check_options(**options))
+    return sealed(chunk) if seals else chunk
 
 
 def many_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, Any], *, most: int = CHUNK) -> Iterator[Chunk]:
@@ -108,7 +111,24 @@ def many_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, An
     if options.get("payload_bytes") is not None:
         message = "payload_bytes are one job's own: enqueue() takes them, a list of jobs does not"
         raise TypeError(message)
-    return chunks(check_kind(kind), payloads, check_options(**options), most=most)
+    options, seals = _split(options)
+    found = chunks(check_kind(kind), payloads, check_options(**options), most=most)
+    return map(sealed, found) if seals else found
+
+
+def sealed(chunk: Chunk) -> Chunk:
+    """Return the chunk with its payloads encrypted. Raises KeyMissingError."""
+    texts = [seal_document(text, "payload", chunk.kind) for text in chunk.texts]
+    return replace(chunk, texts=texts, options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)))
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    rest = dict(options)
+    seals = rest.pop("encrypt", False)
+    if not isinstance(seals, bool):
+        message = f"encrypt must be True or False, not a {type(seals).__name__}"
+        raise TypeError(message)
+    return rest, seals
 
 
 def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_chunk: Callable[[list[int]], object] | None) -> int:

@@ -74,7 +74,8 @@ class Client:
 
         kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
         options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, set_off_by, traceparent, as in
-            `Handler.options`; payload_bytes: bytes that reach the handler untouched, beside the payload.
+            `Handler.options`; payload_bytes: bytes that reach the handler untouched, beside the payload;
+            encrypt: True for a kind that encrypts, which is not known here (default False).
         Raises PayloadError, ValueError or TypeError for what is wrong with them.
 
         >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from handlers._backoff import DEFAULT
 from handlers._batch import BatchSignature
@@ -47,7 +47,7 @@ class Handler(Producer[P], Generic[P, C, R_co]):
     def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
         signature = Signature(function) if policy.batch is None else BatchSignature(function)
         weigh = policy.cost if callable(policy.cost) else None
-        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority), weigh=weigh)
+        super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority), weigh=weigh, seal=bool(policy.encrypt))
         self.function = function
         self.policy = policy
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -113,6 +113,7 @@ def handler(
     cost: Cost = ...,
     flags: Sequence[str] = ...,
     redact: Sequence[str] = ...,
+    encrypt: bool | Literal["only"] = ...,
 ) -> Decorate: ...
 @overload
 def handler(
@@ -137,6 +138,7 @@ def handler(
     cost: Cost = ...,
     flags: Sequence[str] = ...,
     redact: Sequence[str] = ...,
+    encrypt: bool | Literal["only"] = ...,
 ) -> DecorateBatch: ...
 def handler(  # one parameter for each option
     kind: Any = None,  # the overloads say more
@@ -161,6 +163,7 @@ def handler(  # one parameter for each option
     cost: Cost | None = None,
     flags: Sequence[str] = (),
     redact: Sequence[str] = (),
+    encrypt: bool | Literal["only"] = False,
 ) -> Any:
     """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
 
@@ -191,6 +194,8 @@ def handler(  # one parameter for each option
     flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
     redact: parts of the payload and the result that the page never shows, like ["$.card", "$.items[*].code", "$..password"]; default none.
         See docs/page.md for what it does not cover.
+    encrypt: payloads, results, errors and logs of it are encrypted with the keys of the environment before they are written, default False;
+        "only" also refuses a payload that came in clear. See docs/security.md.
 
     Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
 
@@ -226,6 +231,7 @@ def handler(  # one parameter for each option
         cost={} if cost is None else cost,
         flags=flags,
         redact=redact,
+        encrypt=encrypt,
     )
 
     def decorate(function: Callable[C, R]) -> Handler[C, C, R]:

@@ -43,6 +43,7 @@ from handlers._dispositions import (
 from handlers._payload import PayloadError, ResultError, encode_result
 from handlers._policy import Policy
 from handlers._sanitize import describe_exception, sanitize
+from handlers._sealing import KeyMissingError
 
 if TYPE_CHECKING:
     from handlers._handler import AnyHandler
@@ -60,6 +61,7 @@ JOB_CANCELLED: Final = "JOB_CANCELLED"
 JOB_EXPIRED: Final = "JOB_EXPIRED"
 TRANSACTION_ENDED: Final = "TRANSACTION_ENDED"
 PAYLOAD_INVALID: Final = "PAYLOAD_INVALID"
+KEY_MISSING: Final = "KEY_MISSING"
 POISON: Final = "POISON"
 NACK: Final = "NACK"
 WEBHOOK: Final = "jobs:webhook"
@@ -68,6 +70,8 @@ BATCH_ANSWER_MISSING: Final = "BATCH_ANSWER_MISSING"
 BATCH_ANSWER_INVALID: Final = "BATCH_ANSWER_INVALID"
 
 _CODE_BYTES = 100
+KEYLESS: Final = 60.0
+"""Seconds until a job is looked at again whose key nobody here has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +162,13 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
 
 
 def unreadable(problem: BaseException) -> Outcome:
-    """Return what becomes of a job whose payload cannot be read or does not fit the handler: it is poison.
+    """Return what becomes of a job whose payload cannot be read or does not fit the handler: it is poison, unless only a key is missing.
 
     >>> unreadable(PayloadError("payload at $.order_id is missing")).label
     'poison'
     """
+    if isinstance(problem, KeyMissingError):  # the payload is well: whoever has the key will run it
+        return Outcome("snoozed", "scheduled", delay=KEYLESS, counted=False, error=sanitize(problem), code=KEY_MISSING)
     text = sanitize(problem) if isinstance(problem, PayloadError) else describe_exception(problem)[0]
     return Outcome("poison", "failed", error=text, code=PAYLOAD_INVALID)
 
@@ -246,4 +252,6 @@ def _trace(raised: BaseException | None) -> str | None:
 
 
 def _code(code: object) -> str:
-    return sanitize(code, _CODE_BYTES)
+    """Return an error code fit for metrics, lists and lines: what is neither printed nor a blank is written as its number."""
+    text = sanitize(code, _CODE_BYTES)
+    return text if text.isprintable() else sanitize("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text), _CODE_BYTES)

@@ -148,6 +148,8 @@ class Policy:
     """A function: what a job costs is computed from its payload where it is enqueued."""
     flags: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()
+    encrypt: bool | str = False
+    """True, or "only": no payload in clear is taken."""
 
     @property
     def keep_completed_days(self) -> int:
@@ -181,12 +183,16 @@ def check_policy(
     cost: object = MappingProxyType({}),
     flags: object = (),
     redact: object = (),
+    encrypt: object = False,
 ) -> Policy:
     """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
     for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
         if not isinstance(switch, bool):
             message = f"{name} must be True or False, not {_shown(switch)}"
             raise TypeError(message)
+    if not isinstance(encrypt, bool) and encrypt != "only":
+        message = f"encrypt must be True, False or 'only', not {_shown(encrypt)}"
+        raise TypeError(message)
     if transactional and batch is not None:
         message = "transactional and batch exclude each other: a transaction completes one job, so declare the handler without batch=N"
         raise ValueError(message)
@@ -220,6 +226,7 @@ def check_policy(
         cost=cost if callable(cost) else check_amounts(cost, field="cost"),
         flags=check_names(flags, field="flags"),
         redact=check_redact(redact),
+        encrypt=encrypt if isinstance(encrypt, bool) else str(encrypt),
     )
 
 

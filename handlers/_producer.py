@@ -16,7 +16,7 @@ import psycopg
 from handlers import _bulk, _default, _enqueue, _send
 from handlers._async_client import AsyncClient
 from handlers._binding import BYTES
-from handlers._bulk import Chunk
+from handlers._bulk import Chunk, sealed
 from handlers._client import Client
 from handlers._demands import check_amounts
 from handlers._payload import check_bytes, check_payload, decode_payload
@@ -38,7 +38,7 @@ class Producer(Generic[P]):
     """Enqueues jobs of one kind. A `Handler` is one; `Handler.options` makes others.
 
     kind: the handler's name. signature: what its jobs are called with. options: for its jobs. target: where they are enqueued,
-    default the process-wide client. weigh: what a job costs, from its payload.
+    default the process-wide client. weigh: what a job costs, from its payload. seal: whether payloads are encrypted.
     """
 
     def __init__(
@@ -49,9 +49,11 @@ class Producer(Generic[P]):
         target: Target | None = None,
         *,
         weigh: Callable[[Any], Mapping[str, float]] | None = None,
+        seal: bool = False,
     ) -> None:
         self.kind = kind
         self._weigh = weigh
+        self._seal = seal
         self.signature = signature
         self._options = options
         self._target = target
@@ -118,6 +120,7 @@ class Producer(Generic[P]):
             _merged(self._options, given),
             connection or client or self._target,
             weigh=self._weigh,
+            seal=self._seal,
         )
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
@@ -214,7 +217,12 @@ class Producer(Generic[P]):
         if self.signature.takes_bytes:
             data, kwargs = self.split_bytes(args, kwargs)
             options = replace(options, payload_bytes=data)
-        return self._weighed(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
+        return self._ready(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
+
+    def _ready(self, chunk: Chunk) -> Chunk:
+        """Return the chunk as it is sent. Raises as `_weighed`, and KeyMissingError."""
+        chunk = self._weighed(chunk)
+        return sealed(chunk) if self._seal else chunk
 
     def _weighed(self, chunk: Chunk) -> Chunk:
         """Return the chunk with what each of its jobs costs. Raises what the kind's own function does, TypeError or ValueError for no cost."""
@@ -233,7 +241,7 @@ class Producer(Generic[P]):
             bind(decode_payload(text))
             return text
 
-        return map(self._weighed, _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most))
+        return map(self._ready, _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most))
 
     def _put(self, chunks: Iterable[Chunk]) -> list[int]:
         match self._target:

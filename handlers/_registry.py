@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SHIPPED: Final = "@shipped"
 """The source that stands for the handlers in this package itself."""
 
+ALLOW: Final = "JOBHERD_ALLOW_WRITABLE_HANDLERS"
+"""In the environment: load also what others may write to, as in a container where there are no others."""
 _NOT_HANDLERS: Final = frozenset({"testing"})
 _SUFFIX: Final = ".py"
 _DEEPEST: Final = 20
@@ -127,7 +129,7 @@ class _Loading:
             self.take(SHIPPED)
             return
         package = _folder_name(folder)
-        if not self._is_safe(package, folder) or not self._open_folder(package, folder):
+        if not self._is_safe(package, folder) or not self._is_safe_way(package, folder) or not self._open_folder(package, folder):
             return
         for name, file in self._public_files(package, folder, frozenset({str(folder)})):
             self._import(name, file)
@@ -136,7 +138,12 @@ class _Loading:
         package = _folder_name(file.parent)
         if file.suffix != _SUFFIX:
             self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
-        elif self._is_safe(package, file.parent) and self._is_safe(file.stem, file) and self._open_folder(package, file.parent):
+        elif (
+            self._is_safe(package, file.parent)
+            and self._is_safe_way(package, file.parent)
+            and self._is_safe(file.stem, file)
+            and self._open_folder(package, file.parent)
+        ):
             self._import(f"{package}.{file.stem}", str(file))
 
     def _take_module(self, name: str) -> None:
@@ -215,12 +222,31 @@ class _Loading:
         except OSError as problem:
             self._complain(module, str(path), 0, f"cannot be read: {problem.strerror}")
             return False
-        if mode & stat.S_IWOTH:
+        if mode & stat.S_IWOTH and not _allowed():
             # The sticky bit is no excuse: it keeps others from deleting, not from adding a module.
             self._complain(
-                module, str(path), 0, f"everybody on this machine may write to it, so nothing is loaded from it: chmod o-w {path}"
+                module,
+                str(path),
+                0,
+                f"everybody on this machine may write to it, so nothing is loaded from it: chmod o-w {path}, "
+                f"or set {ALLOW}=1 if you trust all who can",
             )
             return False
+        return True
+
+    def _is_safe_way(self, package: str, folder: Path) -> bool:
+        """Look whether nobody else may put another folder in the place of this one, or of one above it."""
+        for parent in folder.parents:
+            mode = parent.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not _allowed():  # as in /tmp, only the owner may rename what lies there
+                self._complain(
+                    package,
+                    str(parent),
+                    0,
+                    f"everybody on this machine may put another folder in the place of {folder}, so nothing is loaded from it: "
+                    f"chmod o-w {parent}, or set {ALLOW}=1 if you trust all who can",
+                )
+                return False
         return True
 
     def _import(self, name: str, file: str) -> ModuleType | None:
@@ -273,6 +299,10 @@ class _Loading:
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
     """As isinstance, but asks a stranger nothing: a proxy at the top of a module would be set up by that, or raise."""
     return issubclass(type(value), kind)
+
+
+def _allowed() -> bool:
+    return os.environ.get(ALLOW, "").strip().lower() in {"1", "true", "yes", "on"}
 
 
 def _handlers_of(module: ModuleType) -> list[AnyHandler]:

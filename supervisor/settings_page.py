@@ -32,7 +32,9 @@ Spans of time are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as 
 `"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary ones.
 
 Not on this page, since producers without a supervisor read it too: the environment's `JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload
-that Python producers and `jobherd enqueue` let in and the longest result that a worker stores; default 1,000,000. And what only
+that Python producers and `jobherd enqueue` let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
+`JOBHERD_KEYS_FILE` are [the keys of encryption](security.md#encryption), `JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts
+[who else may change handlers](security.md#handlers-that-others-could-change). And what only
 [the forge's imports](forge.md#imports-from-github) read.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -267,6 +267,8 @@ def _rest(case: Case, now: float) -> None:
 
 def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:
     report = case.post_mortem
+    if case.policy.sealed:
+        report = replace(report, log_tail="")  # it may quote the payload
     return Finished(
         record.job,
         Outcome(
@@ -283,5 +285,5 @@ def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:
         usage=json.dumps({"max_rss": report.max_rss}),
         post_mortem=json.dumps(report.as_dict()),
         crashed=verdict.crash,
-        log=case.log if record is case.now else None,
+        log=case.log if record is case.now and not case.policy.sealed else None,
     )

@@ -28,6 +28,7 @@ def policy_of(handler: AnyHandler) -> Policy:
         _backoff(policy.backoff),
         policy.exclusive,
         isinstance(handler, TableHandler),
+        bool(policy.encrypt),
     )
 
 

@@ -14,7 +14,7 @@ import os
 import resource
 import time
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -23,9 +23,10 @@ from handlers._backoff import DEFAULT
 from handlers._call import call
 from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
 from handlers._job import FOR_EVER, Job, tell_nobody
-from handlers._outcome import EXPIRED, OK, UNHANDLED_ERROR, Outcome, Raised, outcome_of, unknown_kind, unreadable
+from handlers._outcome import EXPIRED, KEY_MISSING, OK, UNHANDLED_ERROR, Outcome, Raised, outcome_of, unknown_kind, unreadable
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
+from handlers._sealing import KeyMissingError, open_bytes, open_payload, ring, seal_log, seal_outcome
 from workers.alarm import JobLost
 from workers.cell import barrier
 from workers.points import reach
@@ -79,6 +80,9 @@ class _Kind(NamedTuple):
     """Days."""
     hooks: JobHooks | None
     takes_bytes: bool
+    seals: bool
+    """What its jobs are given and leave is encrypted."""
+    seals_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +221,16 @@ class Executor:
             if alarm.told:
                 alarm.check()
             payload = decode_payload(row.payload)
+            if kind.seals:
+                payload = open_payload(payload, row.kind, only=kind.seals_only)
             if job is not _NO_JOB:
                 job.payload = payload
             arguments = handler.binding.bind(payload)
             if row.extras is not None or kind.takes_bytes:
-                handler.signature.take_bytes(arguments, hand_over(row.extras, job).payload_bytes)
+                given = hand_over(row.extras, job)
+                if kind.seals:
+                    given.payload_bytes = open_bytes(given.payload_bytes, row.kind)
+                handler.signature.take_bytes(arguments, given.payload_bytes)
             fits = True
             step = call if kind.hooks is None else kind.hooks.call
             if kind.transactional:
@@ -264,6 +273,8 @@ class Executor:
         return self._finish(row, kind, outcome, ran, ended, log)
 
     def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float, log: str | None) -> Finished:  # noqa: PLR0917
+        if kind.seals:
+            outcome, log = sealed(outcome, log, row)
         return Finished(
             row.id,
             outcome,
@@ -295,7 +306,7 @@ class Executor:
         if not kind.transactional and said is not OK:
             _log.warning(
                 "the job was completed by its transaction, and what came after it is not kept: %s",
-                said.error or "it returned a value; set `result` of the transaction",
+                (None if kind.seals else said.error) or "it returned a value; set `result` of the transaction",
             )
         return OK
 
@@ -362,6 +373,8 @@ class Executor:
         if self._alarm.forked:
             return
         record: dict[str, object] = {"fraction": fraction}
+        if self.running is not None and self._kinds[self.running.kind].seals:
+            note, data = "", None  # the board and its copy in the database are read by people without keys
         if note:
             record["note"] = note
         if data is not None:
@@ -382,6 +395,18 @@ class Executor:
             return None
         used = self._cpu
         return f'{{"cpu_user":{used[0] - before[0]:.6f},"cpu_system":{used[1] - before[1]:.6f},"max_rss":{used[2]}}}'  # as in post-mortems
+
+
+def sealed(outcome: Outcome, log: str | None, row: Claimed) -> tuple[Outcome, str | None]:
+    """Return what a job of a kind that encrypts leaves, encrypted. Without keys it is kept back: what is written stays written."""
+    if outcome.code == KEY_MISSING:
+        return outcome, None
+    try:
+        ring()
+    except KeyMissingError:
+        error = None if outcome.error is None else "what it says cannot be encrypted: there is no key"
+        return replace(outcome, result=None, error=error, traceback=None), None
+    return seal_outcome(outcome, row.kind, row.id), seal_log(log, row.kind, row.id)
 
 
 def hand_over(extras: str | None, job: Job) -> Job:
@@ -415,4 +440,6 @@ def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
         policy.keep_failed_days,
         hooks,
         handler.signature.takes_bytes,
+        bool(policy.encrypt),
+        policy.encrypt == "only",
     )

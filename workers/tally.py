@@ -35,6 +35,8 @@ class Policy:
     exclusive: bool = False
     table: bool = False
     """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
+    sealed: bool = False
+    """What its jobs say is encrypted, which the parent cannot do: it writes none of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class Tally:
                     policy.backoff,
                     policy.exclusive,
                     policy.table,
+                    policy.sealed,
                 ]
             ).encode()
             self._view[at : at + _NAME] = policy.name.encode()[:_NAME].ljust(_NAME, b"\0")
@@ -153,10 +156,10 @@ class Tally:
         at = self._at + _KINDS + kind * _ENTRY
         name = bytes(self._view[at : at + _NAME]).rstrip(b"\0").decode(errors="replace")
         try:
-            attempts, crashes, completed, failed, backoff, exclusive, table = json.loads(
+            attempts, crashes, completed, failed, backoff, exclusive, table, sealed = json.loads(
                 bytes(self._view[at + _NAME : at + _NAME + _POLICY])
             )
-            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table)
+            return Policy(name, attempts, crashes, completed, failed, tuple(backoff), exclusive, table, sealed)
         except ValueError:
             return Policy(name)
 

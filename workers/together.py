@@ -22,11 +22,12 @@ from handlers._dispositions import JobInterrupted, JobTimeout
 from handlers._outcome import EXPIRED, OK, Raised
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
+from handlers._sealing import open_bytes, open_payload
 from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import Now, Phase, Reason
 from workers.cell import barrier
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over, sealed
 from workers.settle import Finished
 from workers.tally import OUTCOMES
 
@@ -139,9 +140,14 @@ class TogetherExecutor(Executor):
                 fits = False
                 try:
                     job.payload = decode_payload(row.payload)
+                    if kind.seals:
+                        job.payload = open_payload(job.payload, row.kind, only=kind.seals_only)
                     arguments = handler.binding.bind(job.payload)
                     if row.extras is not None:
-                        signature.take_bytes({}, hand_over(row.extras, job).payload_bytes)
+                        given = hand_over(row.extras, job)
+                        if kind.seals:
+                            given.payload_bytes = open_bytes(given.payload_bytes, row.kind)
+                        signature.take_bytes({}, given.payload_bytes)
                     payload = arguments[WHOLE]
                     fits = True
                     for hook in () if kind.hooks is None else kind.hooks.before:
@@ -192,9 +198,11 @@ class TogetherExecutor(Executor):
             if outcome.code is not None:
                 board.tally.count_error(number, outcome.code)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
-            finished.append(Finished(row.id, outcome, ran, ended, keep, usage if row is first else None, said.get(row.id)))
-            if row is first and log is not None:
-                finished[-1] = finished[-1]._replace(log=log)
+            own = log if row is first else None
+            written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)
+            finished.append(Finished(row.id, written, ran, ended, keep, usage if row is first else None, said.get(row.id)))
+            if own is not None:
+                finished[-1] = finished[-1]._replace(log=own)
         return finished
 
     def _most(self, row: Claimed) -> int:
@@ -218,13 +226,15 @@ class TogetherExecutor(Executor):
         job = self._job(row, self._most(row), deadline)
         job.doors = TOGETHER
         told = self._alarm.told
-        job.on_progress = _into(said, row.id)
+        job.on_progress = _into(said, row.id, bare=self._kinds[row.kind].seals)
         job.on_cancelled = lambda: told.get(row.id) is Reason.CANCEL or self._is_cancelled()
         return job
 
 
-def _into(said: dict[int, str], job: int) -> Callable[[float, str, object], None]:
+def _into(said: dict[int, str], job: int, *, bare: bool) -> Callable[[float, str, object], None]:
     def tell(fraction: float, note: str, data: object) -> None:
+        if bare:
+            note, data = "", None  # as in `execute`
         record = {"fraction": fraction, **({"note": note} if note else {}), **({"data": data} if data is not None else {})}
         try:
             text = orjson.dumps(record).decode()

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 
+from handlers._sealing import cover
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -63,12 +65,12 @@ def width() -> int:
 
 def plain(text: object) -> str:
     """Return a text on one line, its control characters made visible."""
-    return _HIDDEN.sub(_visible, str(text))
+    return _HIDDEN.sub(_visible, cover(str(text)))
 
 
 def plain_lines(text: object) -> str:
     """Return a text with its lines kept, other control characters made visible."""
-    return _HIDDEN_BUT_LINES.sub(_visible, str(text))
+    return _HIDDEN_BUT_LINES.sub(_visible, cover(str(text)))
 
 
 def cells(text: str) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from handlers._payload import PayloadError
+from handlers._sealing import KeyMissingError, decrypt, open_text
 from supervisor.cli import console
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import LARGEST_ID, Command, add_job_ids, job_id, job_ids, span
@@ -126,6 +128,7 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
+    parser.add_argument("--decrypt", action="store_true", help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE")
 
 
 def _job(arguments: argparse.Namespace) -> int:
@@ -134,6 +137,8 @@ def _job(arguments: argparse.Namespace) -> int:
         logs = at.rows("show_logs", {"id": arguments.id})
     if not rows:
         raise CommandError(f"there is no job {arguments.id}: it never was, or its time in the history is over")
+    if arguments.decrypt:
+        rows, logs = [_decrypted(rows[0])], [_decrypted_log(log, rows[0]) for log in logs]
     if arguments.json:
         console.print_json(_document(rows[0]) | {"logs": logs})
     else:
@@ -141,6 +146,29 @@ def _job(arguments: argparse.Namespace) -> int:
         for log in logs:
             _print_log(log)
     return ExitCode.DONE
+
+
+def _decrypted(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's row with what is encrypted in it opened."""
+    try:
+        parts = {name: orjson.loads(row[name].encode()) for name in ("payload", "result", "history") if row[name] is not None}
+        opened = decrypt(row | parts)
+    except (KeyMissingError, PayloadError, orjson.JSONDecodeError) as problem:
+        raise CommandError(f"job {row['id']} cannot be decrypted: {problem}", ExitCode.WRONG) from None
+    return opened | {name: console.JsonText(orjson.dumps(opened[name]).decode()) for name in parts}
+
+
+def _decrypted_log(log: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Return what an attempt printed, with what is encrypted in it opened."""
+    try:
+        text = open_text(log["output"], "log", row["kind"], row["id"])
+    except (KeyMissingError, PayloadError) as problem:
+        raise CommandError(f"the log of job {row['id']} cannot be decrypted: {problem}", ExitCode.WRONG) from None
+    if text is None or text == log["output"]:
+        return log
+    told = orjson.loads(text)
+    entries = console.JsonText(orjson.dumps(told["entries"]).decode()) if told.get("entries") else None
+    return log | {"output": told.get("output", ""), "entries": entries}
 
 
 def _page(job: dict[str, Any]) -> None:

@@ -309,3 +309,12 @@ def test_hostile_texts_are_stored_clean():
             assert "\0" not in text
             assert len(text.encode()) <= 64_000
         assert len(outcome.code.encode()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [("A\r\nB", "A\\u000d\\u000aB"), ("\x1b[2J", "\\u001b[2J"), ("\u202etxt", "\\u202etxt"), ("MAIL_REFUSED", "MAIL_REFUSED")],
+)
+def test_a_code_is_one_printable_word_in_lists_and_metrics(code, kept):
+    assert outcome_of(Failed("no", code=code)).code == kept
+    assert len(outcome_of(Failed("no", code="\x00\x1b" * 500)).code.encode()) <= 100

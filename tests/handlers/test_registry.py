@@ -223,6 +223,25 @@ def test_a_folder_that_everybody_may_write_to_is_refused(write, mode):
     assert [problem.file for problem in loaded.problems] == [str(folder / "a.py"), str(folder / "inner")]
 
 
+def test_a_folder_whose_place_anybody_may_take_is_refused_unless_all_are_trusted(tmp_path, monkeypatch):
+    above = tmp_path / "above"
+    folder = above / "between" / "jobs"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text(HANDLER.format(kind="a"))
+    above.chmod(0o777)
+    for source in (folder, folder / "a.py"):
+        loaded = load([source])
+        assert loaded.kinds == {}
+        assert f"chmod o-w {above}" in told(loaded)[0]
+        assert "JOBHERD_ALLOW_WRITABLE_HANDLERS=1" in told(loaded)[0]
+    above.chmod(0o1777)
+    assert kinds(load([folder])) == ["a"], "as in /tmp, nobody may rename what is another's"
+    above.chmod(0o777)
+    folder.chmod(0o777)
+    monkeypatch.setenv("JOBHERD_ALLOW_WRITABLE_HANDLERS", "1")
+    assert kinds(load([folder])) == ["a"]
+
+
 def test_links_that_lead_in_circles_are_harmless(write):
     folder = write(a=HANDLER.format(kind="a"), inner__in__b=HANDLER.format(kind="b"))
     (folder / "loop").symlink_to(folder)

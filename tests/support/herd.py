@@ -60,7 +60,17 @@ class Herd:
         environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"} | (env or {})
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "run", "--dsn", dsn, "--handlers", str(handlers), "--workers", str(workers)]
+            [
+                sys.executable,
+                "-m",
+                "supervisor",
+                "run",
+                *(["--dsn", dsn] if dsn else []),
+                "--handlers",
+                str(handlers),
+                "--workers",
+                str(workers),
+            ]
             + ["--http", "off", "--log-format", "json", *flags],
             cwd=self._folder.name,
             env=environment,

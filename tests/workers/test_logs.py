@@ -121,3 +121,27 @@ def test_a_format_or_level_that_does_not_exist_is_refused(root):
         set_up(who="x", log_format="xml")
     with pytest.raises(ValueError, match="loud"):
         set_up(who="x", level="loud", stream=io.StringIO())
+
+
+@pytest.mark.promise("G18")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a\r\n10:00:00.000 ERROR   worker 1: forged",
+        "\x1b[2J\x1b]0;title\x07",
+        "\u202etxt.exe\u202c\u2066\u2069\u200f",
+        "\u2028\u2029\x85\x0b\x0c",
+        "k" * 2**20,
+    ],
+    ids=["end of line", "terminal", "direction", "other ends of line", "a megabyte"],
+)
+def test_whoever_names_things_writes_no_line_of_his_own(root, log_format, hostile):
+    stream = io.StringIO()
+    set_up(who="worker 3", log_format=log_format, stream=stream)
+    logging.getLogger("jobherd.x").warning("job of kind %s", hostile, extra={"kind": hostile, "job": 7})
+    text = stream.getvalue()
+    assert text.count("\n") == 1, "one line"
+    assert text.isascii() or not any(c in text for c in "\x1b\r\x07\u202e\u202c\u2066\u2069\u200f\u2028\u2029\x85\x0b\x0c")
+    assert "\x1b" not in text
+    assert len(text) < 10_000

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from handlers._payload import PayloadError, check_payload, decode_payload
+from handlers._sealing import HEAD, cover
 from workers.page.database import database
 from workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
 from workers.page.job_facts import OVER, document, head_of, pretty, trail_of
@@ -73,7 +74,7 @@ async def show_document(request: Request) -> Response:
     if row is None or name not in {"payload", "result"} or row[name] is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"Of a job {number} there is no such document.")
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
-    return Response(pretty(redact(row[name], paths) or ""), media_type="text/plain")
+    return Response(cover(pretty(redact(row[name], paths) or "")), media_type="text/plain")
 
 
 async def edit(request: Request) -> Response:
@@ -146,7 +147,9 @@ def _known(argument: str) -> int:
 
 
 def _tail(app: Starlette, job: Row) -> str | None:
-    return tail_of(app.state.boards, job["id"], job["token"]) if job["state"] == "running" else None
+    if job["state"] != "running" or (job["payload"] or "").startswith(HEAD):
+        return None  # what a job prints whose payload is encrypted is not shown either
+    return tail_of(app.state.boards, job["id"], job["token"])
 
 
 async def _past(request: Request) -> Row:

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from handlers._sealing import MARK, cover
 from workers.page.guard import last_said, may_act, root_of, rules_of, take_said, viewer_of
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        finalize=lambda value: cover(value) if isinstance(value, str) and MARK in value else value,
     )
     made.filters |= {
         "when": when,

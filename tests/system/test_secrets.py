@@ -1,0 +1,150 @@
+"""A secret that everybody is handed is found nowhere: not where it is encrypted, and of what is not, in no log, list, metric, title or error."""
+
+from __future__ import annotations
+
+import base64
+import time
+import urllib.request
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from handlers import Client, decrypt
+from handlers import _sealing as sealing
+from tests.cli.shell import jobherd
+from tests.page.support import Page
+from tests.support.herd import Herd
+from workers.page import application
+
+CANARY = "canary-4111-2222"
+KEYS = "2026=" + base64.b64encode(b"k" * 32).decode()
+HANDLERS = """
+import os
+from handlers import Completed, Job, Poison, handler
+
+@handler("safe:work", encrypt="only", max_attempts=1)
+def work(job: Job, card: str, wrong: bool = False) -> dict[str, str]:
+    print("the card is", card)
+    job.log.info("again %s", card)
+    job.log("step", out=card)
+    job.progress(0.5, card, {"card": card})
+    if wrong:
+        raise ValueError(card)
+    return {"card": card}
+
+@handler("safe:die", encrypt=True, max_attempts=1, max_crashes=1)
+def die(card: str) -> None:
+    print("the card is", card, flush=True)
+    os.kill(os.getpid(), 9)
+
+@handler("open:work")
+def plain(card: str, token: int) -> dict[str, str]:
+    return {"card": card}
+"""
+
+
+def until(condition):
+    """Wait for what will be so."""
+    end = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    monkeypatch.setenv("JOBHERD_KEYS", KEYS)
+    sealing.ring.cache_clear()
+    yield
+    sealing.ring.cache_clear()
+
+
+def everything_in(dsn):
+    """All that the database holds of jobs, as text."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        names = [name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'jobherd'")]
+        return {name: str(connection.execute(f"SELECT string_agg(t::text, ' ') FROM jobherd.{name} t").fetchone()) for name in names}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.promise("G18")
+def test_what_is_encrypted_is_nowhere_in_the_database_and_opens_with_the_key(database, tmp_path, keys):
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with Client(database) as client, Herd(database, tmp_path, env={"JOBHERD_KEYS": KEYS}) as herd:
+        well = client.enqueue("safe:work", {"card": CANARY}, encrypt=True)
+        wrong = client.enqueue("safe:work", {"card": CANARY, "wrong": True}, encrypt=True)
+        died = client.enqueue("safe:die", {"card": CANARY}, encrypt=True)
+        clear = client.enqueue("safe:work", {"card": "not secret"})
+        rows = client.wait_many([well, wrong, died, clear], timeout="60s")
+        assert [rows[job]["state"] for job in (well, wrong, died, clear)] == ["completed", "failed", "failed", "failed"]
+        assert decrypt(rows[well])["result"] == {"card": CANARY}
+        assert decrypt(rows[well])["payload"] == {"card": CANARY}
+        assert decrypt(rows[wrong])["error"] == f"ValueError: {CANARY}"
+        assert "is not encrypted" in decrypt(rows[clear])["error"]
+        for name, text in everything_in(database).items():
+            assert CANARY not in text, name
+            assert base64.b64encode(CANARY.encode()).decode()[:16] not in text, name
+        with Page(application(database)) as page:
+            shown = page.get(f"/jobs/{wrong}").text
+            assert "(encrypted)" in shown
+            assert CANARY not in shown
+            assert sealing.MARK + ":" not in shown
+        asked = jobherd("job", wrong, dsn=database)
+        assert "(encrypted)" in asked.out
+        assert CANARY not in asked.out
+        assert CANARY in jobherd("job", wrong, "--decrypt", dsn=database, JOBHERD_KEYS=KEYS).out
+        refused = jobherd("job", wrong, "--decrypt", dsn=database)
+        assert refused.code == 1
+        assert "there is no key" in refused.err
+        herd.stop()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.promise("G18")
+def test_a_worker_without_the_key_keeps_the_job(database, tmp_path, keys):
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with Client(database) as client:
+        job = client.enqueue("safe:work", {"card": CANARY}, encrypt=True)
+        with Herd(database, tmp_path) as herd:
+            with psycopg.connect(database, autocommit=True) as connection:
+                until(lambda: connection.execute("SELECT last_error ->> 'code' FROM jobherd.scheduled").fetchall() == [("KEY_MISSING",)])
+                assert connection.execute("SELECT attempts FROM jobherd.scheduled").fetchall() == [(0,)]
+            herd.stop()
+        with Herd(database, tmp_path, env={"JOBHERD_KEYS": KEYS}):
+            assert client.retry(job) == "ready"
+            assert decrypt(client.wait(job, timeout="60s"))["result"] == {"card": CANARY}
+
+
+def titles(herd):
+    """What `ps` shows of a supervisor and its children."""
+    return [Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") for pid in (herd.pid, *herd.children())]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.promise("G18")
+def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    secret = psycopg.conninfo.make_conninfo(database, password=CANARY)
+    env = {"JOBHERD_DSN": secret, "PAYMENT_KEY": CANARY}
+    with Client(database) as client, Herd("", tmp_path, "--http", "127.0.0.1:0", "--log-level", "DEBUG", env=env) as herd:
+        well = client.enqueue("open:work", {"card": CANARY, "token": 7})
+        misfit = client.enqueue("open:work", {"card": "x", "token": CANARY})
+        unknown = client.enqueue("open:unknown", {"card": CANARY})
+        rows = client.wait_many([well, misfit], timeout="60s")
+        assert rows[misfit]["state"] == "failed"
+        assert CANARY not in rows[misfit]["error"]
+        until(lambda: (client.job(unknown) or {})["error_code"] is not None)
+        address = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix("the page is ").rstrip("/")
+        for path in ("/metrics", "/readyz", "/livez", "/", "/jobs", "/queues", "/kinds", "/fleet", "/audit"):
+            with urllib.request.urlopen(address + path, timeout=60) as answer:
+                assert CANARY not in answer.read().decode(), path
+        for words in (("jobs",), ("doctor",)):
+            answer = jobherd(*words, dsn=secret, PAYMENT_KEY=CANARY)
+            assert CANARY not in answer.out + answer.err, words
+        assert not [title for title in titles(herd) if CANARY in title]
+        herd.stop()
+    assert not [event.line for event in herd.events if CANARY in event.line]
+    lost = jobherd("jobs", dsn=f"postgresql://app:{CANARY}@127.0.0.1:1/nowhere")
+    assert lost.code == 69
+    assert CANARY not in lost.out + lost.err

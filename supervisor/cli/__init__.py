@@ -1,8 +1,9 @@
 """The command line: which families of commands there are, and what every command has in common.
 
-One module a family; each has `COMMANDS`. To add a family is to write its module and name it in `FAMILIES`. What goes wrong in an
-expected way ends here as one sentence on standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a
-supervisor; every other command is a guest in the database.
+One module a family; each has `COMMANDS`. To add a family is to write its module and name it in `FAMILIES` with its words: only the family
+that is asked for is loaded, for a script that enqueues jobs one by one waits for each start. What goes wrong in an expected way ends here
+as one sentence on standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a supervisor; every other command
+is a guest in the database.
 """
 
 from __future__ import annotations
@@ -23,9 +24,25 @@ if TYPE_CHECKING:
 
     from supervisor.cli.command import Command
 
-FAMILIES = (
-    "run", "enqueue", "jobs", "control", "purge", "queues", "fleet", "status", "top", "migrate", "why", "inside", "check", "doctor", "bench",
-)  # fmt: skip
+FAMILIES = {
+    "run": ("run",),
+    "enqueue": ("enqueue",),
+    "jobs": ("jobs", "job", "wait"),
+    "control": ("retry", "cancel", "delete", "reprioritize", "reschedule"),
+    "purge": ("purge",),
+    "queues": ("queues", "pause", "resume", "cap"),
+    "fleet": ("fleet",),
+    "status": ("status",),
+    "top": ("top",),
+    "migrate": ("migrate",),
+    "why": ("why",),
+    "inside": ("stack", "profile"),
+    "check": ("check",),
+    "doctor": ("doctor",),
+    "bench": ("bench",),
+    "forge": ("forge",),
+}
+"""The words of each family, in the order of the help."""
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out; a module that exists is loaded."""
 
@@ -64,15 +81,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def commands() -> dict[str, Command]:
-    """Return every command by name, in the order of the help."""
-    names = [f"{__name__}.{family}" for family in FAMILIES]
-    names += [f"{__name__}.{family}" for family in WHERE_PRESENT if importlib.util.find_spec(f"{__name__}.{family}")]
-    return {command.name: command for name in names for command in importlib.import_module(name).COMMANDS}
+def commands(word: str | None = None) -> dict[str, Command]:
+    """Return commands by name, in the order of the help.
+
+    word: the first of the command line; where it is a command's, those of its family alone. Default and else: every command.
+    """
+    if word == "--version":
+        return {}
+    asked = [family for family, words in FAMILIES.items() if word in words]
+    names = {family: f"{__name__}.{family}" for family in asked or FAMILIES}
+    there = [name for family, name in names.items() if family not in WHERE_PRESENT or importlib.util.find_spec(name)]
+    return {command.name: command for name in there for command in importlib.import_module(name).COMMANDS}
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    known = commands()
+    given = sys.argv[1:] if argv is None else argv
+    known = commands(given[0] if given else None)
     parser = argparse.ArgumentParser(prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jobherd {VERSION}")
     branches = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
@@ -88,7 +112,7 @@ def _run(argv: Sequence[str] | None) -> int:
         add_common(branch, command)
         command.arguments(branch)
         branch.set_defaults(parser=branch)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(given)
     try:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import orjson
 import psycopg
 import pytest
 
-from supervisor.cli import commands
+from supervisor.cli import FAMILIES, commands
 from tests.cli.rows import past, send
-from tests.cli.shell import LIMIT, jobherd, on_terminal, start
+from tests.cli.shell import LIMIT, ROOT, jobherd, on_terminal, start
 
 NOWHERE = "host=/nonexistent"
 CORE = (
@@ -36,6 +38,18 @@ def test_the_help_lists_every_command_and_the_exit_codes():
     for command in commands():
         assert f"\n    {command}" in answer.out
     assert "69 no database" in answer.out
+
+
+def test_only_the_family_that_is_asked_for_is_loaded():
+    for family, words in FAMILIES.items():
+        assert tuple(commands(words[0])) == words, family
+    assert list(commands()) == [word for words in FAMILIES.values() for word in words]
+    loaded = "import sys; from supervisor import cli; cli.commands({!r}); print(*(name for name in cli.FAMILIES if 'supervisor.cli.' + name in sys.modules))"
+    for word, families in (("enqueue", "enqueue"), ("job", "jobs"), ("--version", ""), ("dance", " ".join(FAMILIES))):
+        done = subprocess.run(
+            [sys.executable, "-c", loaded.format(word)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT
+        )
+        assert done.stdout.strip() == families, word
 
 
 def test_what_is_not_understood_is_2():

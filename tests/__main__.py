@@ -10,6 +10,8 @@ from __future__ import annotations
 import compileall
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,8 @@ PIECES = ("supervisor", "workers", "handlers", "sql", "tests")
 ALONE = "tests/workers"
 MOST = 5
 """Processes beside the first: with more, each would wait for the longest file."""
+SILENCE = 900.0
+"""Seconds without a word, longer than pytest gives a test, after which a process is stuck."""
 DONE = re.compile(r"tests/\S+\.py [.sxXFE]+")
 SUMS = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
 
@@ -34,23 +38,49 @@ class Lane(threading.Thread):
         self.commands = commands
         self.failed = False
         self.sums: dict[str, int] = {}
+        self.failures: list[str] = []
 
     def run(self) -> None:
         for words in self.commands:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            kept = []
-            assert process.stdout is not None
-            for line in process.stdout:
+            process = subprocess.Popen([sys.executable, "-m", "pytest", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            kept = follow(process)
+            self.failed |= process.wait() != 0
+            print("".join(kept), end="", flush=True)
+            self.failures += [line for line in kept if line.startswith(("FAILED ", "ERROR ", "Fatal Python error"))]
+            for count, what in SUMS.findall(kept[-1] if kept else ""):
+                self.sums[what] = self.sums.get(what, 0) + int(count)
+
+
+def follow(process: subprocess.Popen[bytes], silence: float = SILENCE) -> list[str]:
+    """Print a line for each file that is done until the process has ended; return what else it said.
+
+    One that says nothing for so long is stuck where no time limit of pytest reaches it: it is told to abort, and says where its threads stood.
+    What it has started may hold its output open for ever, so its own end is waited for too.
+    """
+    assert process.stdout is not None
+    said, ended = process.stdout.fileno(), os.pidfd_open(process.pid)
+    watched, orders = [said, ended], iter((signal.SIGABRT, signal.SIGKILL))
+    kept: list[str] = []
+    rest = b""
+    while True:
+        ready = select.select(watched, [], [], silence)[0]
+        if not ready:
+            process.send_signal(next(orders, signal.SIGKILL))
+        elif said in ready:  # its end counts once nothing more is there to be read
+            data = os.read(said, 65536)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in (raw.decode(errors="replace") + "\n" for raw in lines):
                 if DONE.match(line):
                     print(line, end="", flush=True)
                 else:
                     kept.append(line)
-            self.failed |= process.wait() != 0
-            print("".join(kept), end="", flush=True)
-            for count, what in SUMS.findall(kept[-1] if kept else ""):
-                self.sums[what] = self.sums.get(what, 0) + int(count)
+            if not data:
+                watched.remove(said)
+        else:
+            break
+    os.close(ended)
+    process.stdout.close()
+    return [*kept, rest.decode(errors="replace") + "\n"] if rest else kept
 
 
 def main(words: list[str]) -> int:
@@ -68,6 +98,7 @@ def main(words: list[str]) -> int:
             lane.start()
         for lane in lanes:
             lane.join()
+    print("".join(failure for lane in lanes for failure in lane.failures), end="")
     names = sorted({name for lane in lanes for name in lane.sums})
     told = ", ".join(f"{sum(lane.sums.get(name, 0) for lane in lanes)} {name}" for name in names)
     print(f"the whole suite: {told or 'nothing was run'}, in {time.monotonic() - started:.0f} s and {len(lanes)} processes")

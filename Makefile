@@ -34,9 +34,9 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 unit: $(VENV)/.ready chromium  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
-test-pg15: $(VENV)/.ready chromium  ## the same suite against Debian's PostgreSQL 15
+test-pg15: $(VENV)/.ready chromium  ## what of the suite touches a server, against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
-	JOBHERD_TEST_PG=15 $(SUITE)
+	JOBHERD_TEST_PG=15 $(SUITE) --touching
 
 chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }

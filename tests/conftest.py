@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from sql.migrate import migrate
 from tests.support.gate import VARIABLE, Gate
 from tests.support.lending import Lending
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,11 +22,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 for ignorable in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(ignorable, signal.SIG_DFL)
 
+pytest_plugins = ["tests.support.touching"]
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: no collection looks at it again, neither here nor in whatever a test forks, where each look would copy it."""
+    gc.collect()
+    gc.freeze()
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The PostgreSQL of this test run. A test that stops or kills a server makes its own: ``with Cluster() as own:``."""
-    with Cluster() as running:
+    with Cluster(place=quick_place()) as running:
         yield running
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.herd import ROOT
 
 
+@pytest.mark.server
 def test_nothing_is_lost_whoever_is_killed_wherever():
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.points", "--times", "1", "--parents", "1", "--tour", "0"],

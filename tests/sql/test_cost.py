@@ -105,7 +105,7 @@ def test_what_a_job_costs_the_database(still, batch):
 
 
 def drained(dsn, jobs, batch):
-    """Round trips of a supervisor with one worker, from its start to its end, while it drains so many jobs."""
+    """Round trips of a supervisor's one worker, from its start to its end, while it drains so many jobs."""
     with Queue(dsn) as queue:
         queue.enqueue_many("bench:noop", jobs)
     with Proxy(dsn) as proxy:
@@ -117,7 +117,7 @@ def drained(dsn, jobs, batch):
             check=True,
             timeout=LIMIT,
         )
-        return proxy.round_trips()
+        return proxy.round_trips(of_workers=True)
 
 
 @pytest.mark.parametrize(("batch", "more", "when_set"), [(1, 400, 1.0), (100, 8000, 0.01)])
@@ -126,5 +126,5 @@ def test_round_trips_of_a_real_supervisor(database, batch, more, when_set):
     few, many = batch, batch + more
     found = (drained(database, many, batch) - drained(database, few, batch)) / (many - few)
     print(f"batch {batch}: {found} round trips a job")
-    # Beside the jobs: the lease, the sweep, timers; the slower the machine the more of them, but not a tenth as many as jobs, or as batches.
-    assert found <= MARGIN * when_set + min(0.1, when_set)
+    # What parent and keeper say goes by the clock: the slower the machine, the more of it would there be beside each job.
+    assert 0 < found <= MARGIN * when_set

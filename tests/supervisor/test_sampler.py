@@ -71,6 +71,14 @@ class Place:
             select.select([], [], [], min(max(self.sampler.at - now, 0.0), 0.02))
         return self.answers[-1]
 
+    def until(self, condition) -> None:
+        """Go on until that is so."""
+        until = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < until
+            self.sampler.step(time.monotonic())
+            select.select([], [], [], 0.005)
+
     def stack(self, job: object = 42, **more):
         self.ask(self.sampler.stack, {"job": job, **more})
 
@@ -93,7 +101,8 @@ class Place:
 
 
 @pytest.fixture
-def place():
+def place(monkeypatch):
+    monkeypatch.setattr(sampler, "PATIENCE", LIMIT)  # a process that may answer will, however seldom a busy machine lets it run
     found = Place()
     yield found
     found.close()
@@ -127,7 +136,6 @@ def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
     assert main.name == MAIN
     assert work.__name__ in [frame.function for frame in main.frames]
     assert (answer["job"], answer["token"], answer["host"], answer["worker"], answer["pid"]) == (42, 8, "web1", 0, place.pid)
-    assert answer["took"] < 1.0
     assert answer["tasks"][0]["tid"] == place.pid
     assert answer["tasks"][0]["state"] == ("runs" if work is spin else "waits")
     assert place.sampler.at == sampler.NEVER, "nothing is left to do"
@@ -224,44 +232,60 @@ def test_a_stack_is_never_that_of_the_next_job(place):
 
 
 def test_a_profile_counts_where_the_time_goes(place):
+    turn, on = os.pipe()
+
     def two_places(begun):
         begun()
-        while True:
-            long_part()
-            short_part()
+        long_part(turn)
+        short_part(turn)
+        place.board.say(Now(Phase.IDLE, child=5))
+        signal.pause()
 
     place.start(two_places)
-    place.profile(seconds=1.0, rate=100)
+    place.profile(seconds=300, rate=100)
     place.profile(seconds=1.0)
     assert place.answers.pop() == (None, "worker 0 is being profiled already: wait until that is over")
     place.stack()
     answer, _ = place.wait()
     assert answer["threads"], "a stack can be had meanwhile"
+    for part, least in (("long_part", 30), ("short_part", 10)):
+        place.until(lambda: seen_in(place.sampler._questions[0].counts, part) >= least)  # noqa: B023
+        os.write(on, b".")
     profile, error = place.wait(2)
     assert error is None
     counts = flame.counts_of(profile)
-    by_function = {
-        name: sum(n for (_, frames), n in counts.items() if any(frame.function == name for frame in frames))
-        for name in ("long_part", "short_part")
-    }
-    assert by_function["long_part"] > 2 * by_function["short_part"] > 0
+    assert seen_in(counts, "long_part") >= 30
+    assert seen_in(counts, "short_part") >= 10
     assert profile["samples"] == sum(counts.values())
-    assert profile["samples"] >= 20
-    assert profile["samples"] + profile["missed"] == 100
-    assert (profile["ended"], profile["rate"]) == ("", 100)
-    assert profile["processor"] > 0
+    assert profile["samples"] + profile["missed"] >= 40
+    assert (profile["ended"], profile["rate"]) == ("job 42 ended, and worker 0 is idle now", 100)
+    os.close(turn)
+    os.close(on)
 
 
-def long_part():
-    until = time.monotonic() + 0.02
-    while time.monotonic() < until:
+def seen_in(counts, name):
+    return sum(n for (_, frames), n in counts.items() if any(frame.function == name for frame in frames))
+
+
+def long_part(turn):
+    while not select.select([turn], [], [], 0)[0]:
         pass
+    os.read(turn, 1)
 
 
-def short_part():
-    until = time.monotonic() + 0.005
-    while time.monotonic() < until:
-        pass
+def short_part(turn):
+    os.read(turn, 1)
+
+
+def test_a_profile_ends_after_its_time(place):
+    place.start(spin)
+    found = None
+    while found is None:  # where nobody lets it run for so long, there is no sample
+        place.profile(seconds=0.5, rate=100)
+        found, _ = place.wait(len(place.answers) + 1)
+    assert found["samples"] + found["missed"] == 50
+    assert found["ended"] == ""
+    assert found["processor"] >= 0
 
 
 def test_a_profile_ends_with_its_job_and_keeps_what_it_has(place):
@@ -275,11 +299,7 @@ def test_a_profile_ends_with_its_job_and_keeps_what_it_has(place):
 
     place.start(ends)
     place.profile(seconds=60)
-    until = time.monotonic() + LIMIT
-    while not place.sampler._questions[0].samples:
-        assert time.monotonic() < until
-        place.sampler.step(time.monotonic())
-        select.select([], [], [], 0.005)
+    place.until(lambda: place.sampler._questions[0].samples)
     os.write(go, b".")
     profile, _ = place.wait()
     assert profile["ended"] == "job 42 ended, and worker 0 is idle now"

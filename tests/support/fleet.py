@@ -250,7 +250,15 @@ class Stage(Queue):
         **settings: object,
     ) -> Fleet:
         """Start a supervisor and return at once. settings: as in supervisor/settings.py."""
-        given = {"dsn": self.dsn, "handlers": handlers, "workers": 2, "http": "off", "log_format": "json", **settings}
+        given = {
+            "dsn": self.dsn,
+            "handlers": handlers,
+            "workers": 2,
+            "http": "off",
+            "log_format": "json",
+            "spawn_timeout": LIMIT,
+            **settings,
+        }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
         kept.pop("DATABASE_URL", None)
         kept |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -58,10 +58,10 @@ class Proxy:
         self._ours.settimeout(timeout)
         assert self._ours.recv(1) == b"d"
 
-    def round_trips(self) -> int:
-        """How often a client has spoken after its server had: what was sent together counts once."""
+    def round_trips(self, *, of_workers: bool = False) -> int:
+        """How often a client has spoken after its server had: what was sent together counts once. of_workers: of the sessions of theirs alone."""
         self._ours.settimeout(LIMIT)
-        self._ours.send(b"c")
+        self._ours.send(b"w" if of_workers else b"c")
         return struct.unpack("<q", self._ours.recv(8))[0]
 
     def cut(self, count: int = 0) -> None:
@@ -90,7 +90,8 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
     partner: dict[socket.socket, socket.socket] = {}
     clients: dict[socket.socket, None] = {}  # in the order in which they came
     swallow = held = False
-    turns = 0
+    turns = turns_of_workers = 0
+    workers: set[socket.socket] = set()  # clients that have called themselves so in their first message
     answered: set[socket.socket] = set()  # clients whose server has spoken last
     losing: dict[socket.socket, bytes] = {}  # servers whose answers are lost, and the last bytes of those
 
@@ -100,6 +101,7 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
         clients.pop(end, None)
         clients.pop(other, None)
         answered.difference_update((end, other))
+        workers.difference_update((end, other))
         end.close()
         other.close()
         losing.pop(end, None)
@@ -112,6 +114,8 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                 match control.recv(1):
                     case b"c":
                         control.send(struct.pack("<q", turns))
+                    case b"w":
+                        control.send(struct.pack("<q", turns_of_workers))
                     case b"s":
                         swallow = True
                     case b"h" | b"r" as word:
@@ -143,6 +147,9 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                 if end in answered:
                     answered.discard(end)
                     turns += 1
+                    if b"application_name\0jobherd:worker:" in data:
+                        workers.add(end)
+                    turns_of_workers += end in workers
                 elif end not in clients:
                     answered.add(partner[end])
                 if swallow and end in clients:

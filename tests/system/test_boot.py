@@ -64,12 +64,16 @@ def test_the_same_breakage_later_does_not_stop_a_running_fleet(stage: Stage):
 
 def test_a_child_that_hangs_at_import_is_killed_and_tried_again_with_growing_rests(stage: Stage, gate: Gate):
     folder = stage.write("hangs.py", HANGS)
-    fleet = stage.start(handlers=folder, workers=1, spawn_timeout="0.5s", respawn_initial="0.02s")
+    settings = stage.folder / "jobherd.toml"
+    settings.write_text("spawn_timeout = '0.5s'\n")
+    fleet = stage.start(handlers=folder, workers=1, spawn_timeout="", respawn_initial="0.02s")
     for _ in range(3):
         arrival = gate.wait_arrival("import")
         arrival.wait_gone()
     fleet.wait_log("was not ready in time and was killed", count=3)
-    gate.wait_arrival("import").open()
+    settings.write_text("spawn_timeout = '5m'\n")
+    stage.write("hangs.py", VERSION.format(version="loaded"))
+    fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)
     assert versions(stage, 2) == {"loaded"}
     assert fleet.stop() == 0

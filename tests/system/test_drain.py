@@ -85,8 +85,7 @@ def test_a_drain_that_lasts_too_long_is_cut_off_and_gives_the_attempt_back(stage
 def test_a_second_word_hands_back_and_leaves_fast(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, drain_timeout="300s")
     polite = stage.enqueue("t:gate", '{"label": "polite"}')
-    stuck = stage.enqueue("x:swallows")
-    stage.run("UPDATE jobherd.ready SET timeout = 300")
+    stuck = stage.enqueue("x:swallows", timeout=300)
     gate.wait_arrival("polite")
     stage.wait_running(stuck)
     fleet.signal(signal.SIGINT)

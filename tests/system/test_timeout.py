@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,28 +18,36 @@ def test_a_handler_stuck_in_c_that_ignores_signals_ends_with_all_it_has_started(
     fleet = stage.run_fleet(workers=2, grace="0.3s")
     other = stage.enqueue("t:gate", '{"label": "other"}')
     bystander = gate.wait_arrival("other")
-    job = stage.enqueue("x:stuck", '{"label": "stuck"}')
-    stuck, grandchild, daemon = (gate.wait_arrival(label) for label in ("stuck", "stuck-grandchild", "stuck-daemon"))
-    stuck.open()
+    for seconds in (0.5, 4, 32):  # a busy machine may not have started all three in time
+        label = f"stuck-{seconds}"
+        job = stage.enqueue("x:stuck", f'{{"label": "{label}"}}', timeout=seconds)
+        started = []
+        with suppress(TimeoutError):
+            for name in ("", "-grandchild", "-daemon"):
+                started.append(gate.wait_arrival(label + name, timeout=seconds + 1))
+            break
+    stuck = started[0]
+    with suppress(OSError):
+        stuck.open()
     row = stage.wait_state(job, "failed")
     assert row["error_code"] == "JOB_TIMEOUT"
-    assert "its timeout of 0.3 s" in row["error"]
+    assert f"its timeout of {seconds} s" in row["error"]
     assert row["crashes"] == 0
-    for arrival in (stuck, grandchild, daemon):
+    assert len(started) == 3
+    for arrival in started:
         wait_for_exit(arrival.pid)
     took = "SELECT extract(epoch FROM finished_at - started_at) FROM jobherd.jobs WHERE id = %s"
-    assert float(stage.call(took, job)) >= 0.3 + 2 * 0.3 - 0.05, "its timeout and two rungs"
+    assert float(stage.call(took, job)) >= seconds + 2 * 0.3 - 0.05, "its timeout and two rungs"
     assert is_running(bystander.pid)
     bystander.open("never noticed")
     row = stage.wait_state(other, "completed")
     assert (row["attempts"], row["result"], row["history"][-1]["ran_on"].split("/")[1]) == (1, "never noticed", str(bystander.pid))
-    fleet.wait_ready(3)
-    assert len(fleet.workers()) == 2
+    stage.wait(lambda: len(fleet.workers()) == 2, "its successor")
 
 
 @pytest.mark.promise("A48")
 def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
-    fleet = stage.run_fleet(workers=1, grace="5s")
+    fleet = stage.run_fleet(workers=1, grace="60s")
     job = stage.enqueue("x:cleans-up", '{"label": "cleaning"}')
     arrival = gate.wait_arrival("cleaning")
     assert stage.state(job) == "running"
@@ -73,12 +82,12 @@ def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_th
     late = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "late"}', '{"timeout": 0.2}')""")
     gate.wait_arrival("late")
     assert stage.wait_state(late, "failed")["error_code"] == "JOB_TIMEOUT"
-    in_time = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "in time"}', '{"timeout": 0.6}')""")
+    in_time = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "in time"}', '{"timeout": 5}')""")
     following = stage.enqueue("t:once", '{"label": "following"}')
     gate.wait_arrival("in time").open()
     arrival = gate.wait_arrival("following")
     # The timer that was armed for the job before rings while this one runs; the end of a later job says that it has.
-    ring = stage.call("SELECT clock_timestamp() + interval '0.7 s'")
+    ring = stage.call("SELECT clock_timestamp() + interval '5.1 s'")
     stage.run("SELECT pg_sleep_until(%s)", ring)
     arrival.open("undisturbed")
     assert stage.wait_state(in_time, "completed")

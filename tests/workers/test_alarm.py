@@ -13,6 +13,7 @@ import pytest
 
 from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
 from tests.support.gate import Gate
+from tests.support.patience import LIMIT
 from tests.support.seats import Bench
 from workers.alarm import Alarm
 from workers.board import Board, Interruption, Reason
@@ -134,13 +135,13 @@ def test_the_parent_s_sigterm_past_the_deadline_interrupts_once_more(bench: Benc
 
 
 def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Gate):
-    child = bench.start(lease=1.0)
+    child = bench.start(lease=200.0)  # it is to be out a fifth of that before the end, which leaves time for a busy machine
     job = bench.enqueue("act:exclusive", name="a")
     child.nudge()
     gate.wait_arrival("a")
     bench.notice.lease_deadline = time.monotonic() + 600
     child.close_wake()
-    lapses = bench.notice.lease_deadline = time.monotonic() + 1.0
+    lapses = bench.notice.lease_deadline = time.monotonic() + 41.0
     os.kill(child.pid, signal.SIGALRM)  # any ring looks at the lease again
     assert child.wait() == EXIT_WORN
     assert time.monotonic() < lapses
@@ -210,11 +211,15 @@ def spin(until: float) -> str:
 def test_two_thousand_handlers_that_return_at_their_timeout_give_or_take_a_millisecond(alarm: Alarm):
     dice = random.Random(1)
     found = {"through": 0, "JobTimeout": 0}
-    for number in range(2000):
+    number = 0
+    until = time.monotonic() + LIMIT
+    # Whoever is held up returns late: on a busy machine more of them are needed.
+    while number < 2000 or ((found["through"] < 500 or found["JobTimeout"] < 300) and time.monotonic() < until):
+        number += 1
         found[attempt(alarm, number, 0.002 + dice.uniform(-0.001, 0.001), 0.002)] += 1
         spin(time.monotonic() + 0.0005)  # our own code: nothing may be raised here
-    assert found["through"] > 500
-    assert found["JobTimeout"] > 300
+    assert found["through"] >= 500
+    assert found["JobTimeout"] >= 300
 
 
 @pytest.mark.timeout(0)
@@ -236,8 +241,8 @@ def test_an_order_at_any_moment_reaches_its_job_or_nobody(alarm: Alarm, monkeypa
             os._exit(0)
     try:
         found = {"through": 0, "JobCancelled": 0}
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 4 or (found["JobCancelled"] < 50 and time.monotonic() < begun + LIMIT):
             alarm.begin(1, range(1, 9))
             for job in range(1, 9):
                 found[attempt(alarm, job, 0.0002, 10.0)] += 1
@@ -245,7 +250,7 @@ def test_an_order_at_any_moment_reaches_its_job_or_nobody(alarm: Alarm, monkeypa
     finally:
         os.kill(shooter, signal.SIGKILL)
         os.waitpid(shooter, 0)
-    assert found["JobCancelled"] > 50
+    assert found["JobCancelled"] >= 50
 
 
 @pytest.mark.timeout(0)

@@ -115,7 +115,7 @@ def drained(dsn, jobs, batch):
             env=environment(proxy.dsn),
             capture_output=True,
             check=True,
-            timeout=LIMIT,
+            timeout=8 * LIMIT,  # a drain of thousands of jobs is no single wait
         )
         return proxy.round_trips(of_workers=True)
 

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit clean
+.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -56,6 +56,10 @@ audit: $(VENV)/.ready  ## whether what is installed has known vulnerabilities; a
 	$(BIN)/python -m pip check
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-audit >= 2.7'
 	$(BIN)/pip-audit --local --skip-editable --progress-spinner off
+
+tls: $(VENV)/.ready  ## children by the hundred under a parent that speaks TLS (about 2 minutes; FORKS=--forks 1000: longer)
+	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
+	JOBHERD_TEST_PG=15 $(BIN)/python -m tests.faults.tls $(FORKS)
 
 alerts: $(VENV)/.ready  ## the alert rules and the dashboard, with promtool, which is fetched from Debian if it is not installed
 	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { mkdir -p .bench/prometheus && cd .bench/prometheus \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import re
 import socket
 
 import pytest
@@ -49,16 +50,17 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     code, said = run(database, capsys, "fleet")
     assert code == 0
     assert f"supervisor {number} alpha/77" in said
-    assert "worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for 3s, 40%" in said
+    # What was true when it was said is some seconds older when a busy machine prints it.
+    assert re.search(r"worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for \d+s, 40%", said)
     assert "waits for a lock" in said
-    assert "own:store #5 for 1s" in said
+    assert re.search(r"own:store #5 for \d+s", said)
     assert "for 2s: Somebody killed it." in said
-    assert "worker 1 ended 30s ago" in said
+    assert re.search(r"worker 1 ended [3-5]\ds ago", said)
     assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
     assert f"supervisor {silent} beta/77" in said
     assert "has not said anything of its children yet" in said
     assert f"supervisor {lapsed}" in said
-    assert "lease lapsed 5s ago" in said
+    assert re.search(r"lease lapsed \d+s ago", said)
     assert max(map(len, said.splitlines())) <= 140
     assert send(database, "SELECT supervisor, name FROM jobherd.orders ORDER BY id") == [(number, "report"), (silent, "report")]
     code, said = run(database, capsys, "fleet", "--json")

@@ -288,7 +288,7 @@ from handlers import TableStore
 from tests.support.gate import at_gate
 
 store = TableStore("outside", table="example_jobs", alternate_columns={"state": "status"}, interval="1s", heartbeat_interval="100ms",
-    stalled_max_age="500ms", reset_interval="200ms")
+    stalled_max_age="5m", reset_interval="200ms")
 
 @store.handler
 def work(record) -> None:

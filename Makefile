@@ -31,15 +31,19 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready chromium  ## the suite against the embedded PostgreSQL
+unit: $(VENV)/.ready chromium faketime  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
-test-pg15: $(VENV)/.ready chromium  ## what of the suite touches a server, against Debian's PostgreSQL 15
+test-pg15: $(VENV)/.ready chromium faketime  ## what of the suite touches a server, against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(SUITE) --touching
 
 chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
+
+.PHONY: faketime
+faketime:            ## what makes clocks wrong in tests, from Debian
+	@test -n "$$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" || { echo 'installing faketime'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq faketime >/dev/null; }
 
 screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
 	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)

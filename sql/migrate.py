@@ -61,6 +61,7 @@ def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
     cursor = connection.cursor
     with connection.transaction():
         check_server(connection)
+        cursor().execute(load("forgo_limits"), {"local": True})
         cursor().execute(load("lock_migrations"))
         cursor().execute(load("prepare_migrations", schema))
         missing = _missing(connection, schema=schema, area=area)

@@ -48,6 +48,8 @@ URGENT: Final = ("end_backend", "settle_jobs", "release_child")
 
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
 """Classes of refusals that no later try changes: bad data, a broken constraint, a limit of the server."""
+_READ_ONLY: Final = b"25006"
+"""A standby, or a primary that was made read-only: of the hosts of the DSN another may be the primary by now."""
 
 
 class Link(Enum):
@@ -88,6 +90,7 @@ class Courier:
         self._rows: list[Row] = []
         self._refused: str | None = None
         self._refused_for_good = False
+        self._misplaced = False
         self._prepared: set[str] = set()
         self._failures = 0
         self._at = 0.0
@@ -274,7 +277,7 @@ class Courier:
             conn.nonblocking = 1
             self.link = Link.UP
             waiting, self._queue = self._queue, deque()
-            self._sent = None
+            self._sent, self._misplaced = None, False
             self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
             self.ask("listen_jobs", {}, self._listening)
             self._prepared = set()
@@ -316,6 +319,9 @@ class Courier:
                     self.notifications.append(notified.extra.decode(errors="replace"))
                 if self._sent is not None and not self._finish(conn):
                     break
+                if self._misplaced:
+                    self._lose(f"the server takes no writes: {self._refused}", now)
+                    return
                 if not self._queue:
                     break
                 letter = self._queue.popleft()
@@ -361,12 +367,14 @@ class Courier:
             elif result.status != pq.ExecStatus.COMMAND_OK:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 self._refused_for_good = state[:2] in _FOR_GOOD
+                self._misplaced = state == _READ_ONLY
                 self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]
         return False
 
     def _message(self) -> str:
         text = self._conn.error_message.decode(errors="replace") if self._conn is not None else ""
-        lines = [line for line in text.splitlines() if line and not line[0].isspace()]  # what is indented are guesses at the reason
+        # What is indented are guesses at the reason; a detail or an advice says nothing alone.
+        lines = [line for line in text.splitlines() if line and not line[0].isspace() and not line.startswith(("DETAIL:", "HINT:"))]
         return lines[-1] if lines else "the connection failed"
 
     def _lose(self, why: str, now: float) -> None:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 
+REFUSALS: Final = 60.0
+"""Seconds between two lines about the same statement that is refused."""
 BECAME: Final = {
     "retry": "will run again",
     "abandoned": "was given back",
@@ -123,6 +125,8 @@ class Supervisor:
         self._courier_events = 0
         self._was_up = False
         self._poll_at = 0.0
+        self._silent_until: dict[str, float] = {}
+        """By statement, until when nothing is said of its being refused."""
         self._finished: int | None = None
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -250,9 +254,15 @@ class Supervisor:
         self._rewire()
 
     _trouble = ""
-    _refused = ""
     _dropped = 0
     """Lines of the log of which was said that they are missing."""
+
+    def _say_refused(self, words: str, now: float) -> None:
+        """Say what the database refused, of each statement once a minute: it may refuse several of them many times a second, for hours."""
+        name = words.partition(":")[0]
+        if now >= self._silent_until.get(name, 0.0):
+            self._silent_until[name] = now + REFUSALS
+            log.error("the database refused a statement of the supervisor: %s", words)
 
     def _wake_for_work(self, now: float) -> bool:
         """Wake a child for what was just notified, before the rest of the turn: somebody waits for that job to start.
@@ -330,9 +340,7 @@ class Supervisor:
             elif note.startswith("@order:"):
                 self.orders.heard(note)
             elif note.startswith("@refused:"):
-                if note != self._refused:  # it may be refused twice a second for hours
-                    log.error("the database refused a statement of the supervisor: %s", note.removeprefix("@refused:"))
-                self._refused = note
+                self._say_refused(note.removeprefix("@refused:"), time.monotonic())
         if calls:
             calls = -(-calls // self.settings.coalesce_notifies)
             self.bulletin.counts["wakes"] += calls

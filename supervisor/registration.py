@@ -28,6 +28,8 @@ BEATS: Final = 3
 """Beats a lease: two may be lost before it lapses."""
 CANCELS: Final = 1.0
 """Seconds between two looks for jobs that were cancelled without our hearing of it, while one of ours has run for longer than that."""
+AGAIN: Final = 0.5
+"""Seconds until a beat that was refused is made again: a deadlock or a full disk must not cost the lease."""
 ECHO_PATIENCE: Final = 3.0
 """Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing)."""
 
@@ -60,6 +62,9 @@ class Registration:
         self._dead: list[int] = []
         self._connected_at = 0.0
         self._sessions = 0
+        self._clock: tuple[float, float] | None = None
+        """What the server's clock was ahead of ours at the latest beat: at least, at most."""
+        self._steady_at = 0.0
         self.heard_back = False
         """Our latest beat was heard by ourselves."""
         self.beats = 0
@@ -157,30 +162,55 @@ class Registration:
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._lease / BEATS
         self._echo_by = min(self._echo_by, now + ECHO_PATIENCE)
-        number = self._fleet.supervisor
+        number, asked = self._fleet.supervisor, time.monotonic()
         self._courier.ask(
-            "renew_lease", {"supervisor": number, "lease": self._lease}, lambda answer: self._renewed(answer, number, sent=now)
-        )
-        # After an outage everybody gets one whole lease to renew before anybody is reclaimed.
-        patient = self._sessions == 1 or now - self._connected_at >= self._lease
-        self._courier.ask(
-            "reclaim_supervisors",
-            {"supervisor": number, "dead": self._dead, "lease": self._lease, "patient": patient},
-            lambda answer: self._reclaimed(answer, list(self._dead)),
+            "renew_lease",
+            {"supervisor": number, "lease": self._lease},
+            lambda answer: self._renewed(answer, number, sent=now, asked=asked),
         )
         self.look_for_cancels()
 
-    def _renewed(self, answer: Answer, number: int, *, sent: float) -> None:
-        if answer is None or number != self._fleet.supervisor:
+    def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
+        if number != self._fleet.supervisor:
+            return
+        if answer is None:
+            # Refused, or the session is gone. Nothing was notified: that it does not come back says nothing of our hearing.
+            self._echo_by = float("inf")
+            self._beat_at = min(self._beat_at, sent + AGAIN)
             return
         self.beats += 1
         if answer:
             self._notice.lease_deadline = sent + self._lease
             self._beaten(answer[0][2] == "t")
+            self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
+            self._reclaim(sent)
             return
         self._notice.lease_deadline = 0.0
         self._beat_at, self._echo_by = sent, float("inf")
         self._fleet.lease_lost(time.monotonic())
+
+    def _note_clock(self, server: float, *, asked: float, now: float) -> None:
+        """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat."""
+        before, self._clock = self._clock, (server - now, server - asked)  # a slow answer is no jump: it was made somewhen in between
+        least, most = self._clock
+        jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
+        if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
+            self._steady_at = now + self._lease
+            log.warning(
+                "the database's clock has jumped by %+.0f s against ours: everybody gets one whole lease to renew before jobs are taken over",
+                jump,
+            )
+
+    def _reclaim(self, now: float) -> None:
+        """Take over from the dead. It comes after a beat, whose answer tells of the server's clock."""
+        # After an outage, too, everybody gets one whole lease to renew before anybody is reclaimed.
+        patient = (self._sessions == 1 or now - self._connected_at >= self._lease) and time.monotonic() >= self._steady_at
+        dead = list(self._dead)  # who is met before the answer comes was not in the letter
+        self._courier.ask(
+            "reclaim_supervisors",
+            {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "patient": patient},
+            lambda answer: self._reclaimed(answer, dead),
+        )
 
     def _reclaimed(self, answer: Answer, dead: list[int]) -> None:
         if answer is None:

@@ -48,8 +48,10 @@ _BEFORE_HAND: Final = {
     "keepalives_interval": "3",
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
+    "target_session_attrs": "read-write",
 }
-"""A host that is gone says nothing: without these a statement would wait for its answer for two hours."""
+"""A host that is gone says nothing: without these a statement would wait for its answer for two hours. And of several hosts the first that
+answers may be a standby, which takes no claim, and would be asked again and again."""
 _ENDING: Final = 40
 
 
@@ -210,7 +212,7 @@ class Session:
 
     def _register(self) -> None:
         seat = self._seat
-        self._send("steer_planner")
+        self._ready().exchange(("forgo_limits", {"local": False}), ("steer_planner", {}))
         me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
         if self.child:
             for _ in range(_ENDING):  # the old session may still commit a claim that nobody would ever hear of

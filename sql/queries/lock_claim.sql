@@ -2,8 +2,10 @@
 -- claim is lost. Returns the transaction's id.
 --
 -- The weakest lock is the right one: nobody can settle, give back or reclaim the job before the transaction has ended, and cancelling
--- it, which writes into the row but not into its key, need not wait.
-SELECT pg_current_xact_id()::text AS xact
+-- it, which writes into the row but not into its key, need not wait. How long the transaction may be open is said by the job's timeout,
+-- whatever role and database say; for the handler's own statements their limits hold.
+SELECT pg_current_xact_id()::text AS xact, set_config('idle_in_transaction_session_timeout', '0', true),
+       CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', true) END
   FROM jobherd.running
  WHERE child = %(child)s AND token = %(token)s AND cardinality(jobs) = 1 AND jobs[1].id = %(job)s
    FOR KEY SHARE

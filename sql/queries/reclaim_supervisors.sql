@@ -4,15 +4,18 @@
 -- The attempt stays counted, no crash is charged, and each job is next claimed alone: if it killed its whole host it must not
 -- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
 -- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
--- had one whole lease to renew. Like every statement it speaks of history before attempts: the keeper locks them in that order.
+-- had one whole lease to renew. A last beat in the future was before the server's clock was set back: the living have beaten since, and a
+-- dead host's lease would hold for as long as the clock has jumped. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
 -- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
        AND (id = ANY (%(dead)s::bigint[])
-            OR (lease_until < clock_timestamp() AND %(patient)s::boolean
-                AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => %(lease)s::double precision)))
+            OR ((lease_until < clock_timestamp() OR beat_at > clock_timestamp() + make_interval(secs => %(lease)s::double precision))
+                AND %(patient)s::boolean
+                AND pg_postmaster_start_time() NOT BETWEEN clock_timestamp() - make_interval(secs => %(lease)s::double precision)
+                                                       AND clock_timestamp()))
     RETURNING id, host
 ), gone AS (
     DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id RETURNING c.id, l.host || '/' || c.pid AS ran_on, c.transaction_pid, c.transaction_started

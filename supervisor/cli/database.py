@@ -116,6 +116,8 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     extra: dict[str, Any] = {"fallback_application_name": f"jobherd {name}"}
     if "connect_timeout" not in given:
         extra["connect_timeout"] = CONNECT_TIMEOUT
+    if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
+        extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")  # the first that answers may be a standby
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
     for kind in ("json", "jsonb"):
         connection.adapters.register_loader(kind, _JsonLoader)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Link
+from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Letter, Link
 from supervisor.spawn import Lookup
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
@@ -104,6 +104,16 @@ def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
         assert driver.ask("start_hearing") == [("16", "yes")]
         other.execute("SELECT jobherd.enqueue('a:b')")
         driver.until(lambda: "default" in driver.courier.notifications)
+
+
+def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
+    """A primary that was made read-only refuses a beat and goes on: another of the hosts may be the primary by now."""
+    driver.up()
+    epoch, answers = driver.courier.epoch, []
+    driver.courier._queue.append(Letter("steer", b"SET default_transaction_read_only = on", [], answers.append))
+    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0) is None
+    driver.until(lambda: driver.courier.epoch > epoch and driver.courier.link is Link.UP)
+    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
 
 
 @pytest.mark.promise("C26")
@@ -287,6 +297,13 @@ def test_without_a_session_the_answer_is_none(silent):
     driver.courier.ask("next_due", {}, answers.append)
     driver.courier.step(0.0)
     assert answers == [None]
+
+
+def test_what_is_said_of_a_failure_is_the_failure_and_not_libpqs_advice(tmp_path):
+    driver = Driver(f"host={tmp_path} dbname=x")
+    driver.until(lambda: driver.courier.trouble)
+    assert "No such file or directory" in driver.courier.trouble
+    assert "Is the server running" not in driver.courier.trouble
 
 
 def test_no_secret_in_what_is_said_of_a_failure(cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -111,6 +112,54 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         assert beating.id in [row[0] for row in leases(database)]
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(parent, database, caplog, jump):
+    """Set forward, it makes every lease look lapsed at once; set back, it keeps those of the dead for as long as it has jumped."""
+    asked = []
+    parent.until(lambda: parent.courier.is_quiet)  # what the first beat asks is answered
+    ask = parent.courier.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append((parameters["patient"], parent.registration.reclaimed))
+        ask(name, parameters, *more)
+
+    parent.courier.ask = noting
+    with Queue(database) as queue:
+        queue.enqueue("a:b")
+        other, living = queue.child(), queue.supervisor()
+        other.claim(1)
+        when = "now() - interval '1 hour'" if jump > 0 else "now() + interval '1 hour'"
+        queue.run(f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor)
+        parent.registration._lease = 0.5
+        parent.registration._clock = tuple(
+            side - jump for side in parent.registration._clock
+        )  # as if the latest beat had been before the jump
+        parent.registration._beat_at = 0.0
+        parent.until(lambda: parent.registration.reclaimed == 1)
+        assert asked[0] == (False, 0), "whoever beat before the jump may live"
+        assert asked[-1][0]
+        assert living.id in [row[0] for row in leases(database)]
+    assert f"the database's clock has jumped by {jump:+.0f}"[:-2] in caplog.text
+
+
+def test_a_slow_answer_is_no_jump_of_the_clock(parent):
+    parent.registration._clock = None
+    for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):
+        parent.registration._note_clock(server, asked=asked, now=now)
+    assert parent.registration._steady_at == 0.0
+
+
+def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
+    """A deadlock, a full disk: nothing was notified, so nothing comes back, and the next beat of a third of the lease may be refused too."""
+    now = time.monotonic()
+    parent.registration._beat(now)
+    assert parent.registration._echo_by <= now + ECHO_PATIENCE
+    parent.registration._renewed(None, parent.fleet.supervisor, sent=now, asked=now)
+    assert parent.registration._echo_by == float("inf")
+    assert parent.registration._beat_at <= now + 1.0
+
+
 def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
     dead = subprocess.Popen(["true"])
     started = lease.started(dead.pid) or 1
@@ -157,12 +206,16 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
         connection.execute(refuse)
         connection.execute("CREATE TRIGGER no BEFORE INSERT ON jobherd.supervisors FOR EACH ROW EXECUTE FUNCTION no()")
     parent = Parent(database)
-    parent.until(lambda: any(note.startswith("@refused:") for note in parent.heard))
-    until = time.monotonic() + 0.3
-    while time.monotonic() < until:
-        parent.turn(time.monotonic())
-    assert sum(note.startswith("@refused:") for note in parent.heard) == 1
-    parent.until(lambda: sum(note.startswith("@refused:") for note in parent.heard) == 2)
+    tried, register = [], parent.registration._register
+
+    def noting(now):
+        tried.append(now)
+        register(now)
+
+    parent.registration._register = noting
+    parent.until(lambda: len(tried) == 3)
+    assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tried))
+    assert sum(note.startswith("@refused:register_supervisor") for note in parent.heard) == 2
     parent.courier.close()
 
 

@@ -83,10 +83,13 @@ class Cluster:
     port = 5432
     """Only part of the socket's name: there is no TCP."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, place: Path = DISK) -> None:
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, place: Path = DISK, environment: Mapping[str, str] | None = None
+    ) -> None:
         if not told:
             raise RuntimeError("this test makes a server and does not say so: see tests/support/touching.py")
         self._settings = {**SETTINGS, **(settings or {})}
+        self._environment = dict(environment or {})
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-test-", dir=place))
         self._folder.chmod(0o711)  # PostgreSQL 15 looks for its own programs by leaving its working directory and coming back
         self.data = self._folder / "data"
@@ -130,7 +133,7 @@ class Cluster:
                 self._postmaster = subprocess.Popen(
                     [self._programs.bin / "postgres", "-D", binaries.data_argument(self.data, self._account), *settings],
                     cwd=self.data,
-                    env=binaries.environment(),
+                    env=binaries.environment() | self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -1,0 +1,138 @@
+"""What the campaigns against the server have in common: supervisors under audit, a producer whose acknowledgements stand in a file, the invariants.
+
+    with Campaign(report, dsn, seed=given.seed, herds=2) as field:
+        ...                      # the fault
+        field.finish()           # drained, checked, everybody has left
+
+Nothing here knows the fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from tests.support.audit import Audit
+from tests.support.herd import Herd
+from tests.support.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.support.figures import Report
+
+WORK = Path(__file__).with_name("work.py")
+KINDS = [("fault:quick", {}, 50.0), ("fault:sleep", {"seconds": 0.02}, 40.0), ("fault:sleep", {"seconds": 0.5}, 10.0)]
+QUICK = ("--db-retry-initial", "0.2s")
+
+
+class Campaign:
+    """Supervisors and a producer on one database.
+
+    through: the DSN that they are given, if it is not the audit's. env: by number of the supervisor, what is added to its environment.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        dsn: str,
+        *,
+        seed: int,
+        herds: int = 2,
+        workers: int = 2,
+        rate: float = 40.0,
+        kinds: list[tuple[str, dict[str, object], float]] | None = None,
+        words: tuple[str, ...] = QUICK,
+        through: str | None = None,
+        env: Mapping[int, dict[str, str]] | None = None,
+    ) -> None:
+        self.report = report
+        self.dsn = dsn
+        self._folder = tempfile.TemporaryDirectory(prefix="jobherd-campaign-")
+        self.audit = Audit(dsn)
+        self._stack = contextlib.ExitStack()
+        self.herds = [Herd(through or dsn, WORK, *words, workers=workers, env=(env or {}).get(number)) for number in range(herds)]
+        self._producing = Producer(through or dsn, Path(self._folder.name, "acknowledged"), seed=seed, rate=rate, kinds=kinds or KINDS)
+        self.acknowledged: list[int] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for herd in self.herds:
+                self._stack.enter_context(herd)
+            self._stack.enter_context(self._producing)
+        except BaseException:
+            self._stack.close()
+            raise
+        self.families = [herd.children() for herd in self.herds]
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is not None or self.report.is_broken:
+            self.show()
+        for herd in self.herds:
+            if kind is not None and herd.process.poll() is None:
+                herd.destroy()
+        self._stack.close()
+        self.audit.close()
+        self._folder.cleanup()
+
+    def completed(self) -> int:
+        return int(self.audit.run("SELECT count(*) FROM audit.steps WHERE step = 'completed'")[0][0])
+
+    def work_on(self, jobs: int = 20, limit: float = 120.0) -> float:
+        """Wait until so many more jobs are completed; return the seconds that took."""
+        begun = time.monotonic()
+        enough = self.completed() + jobs
+        self.wait(lambda: self.completed() >= enough, f"{jobs} more completed jobs", limit)
+        return time.monotonic() - begun
+
+    def wait(self, condition: Callable[[], object], what: str, limit: float = 120.0) -> None:
+        until = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > until:
+                raise TimeoutError(f"waited {limit:g} s for {what}")
+            time.sleep(0.05)
+
+    def reconnect(self, limit: float = 120.0) -> None:
+        """Connect the audit anew, once the server answers."""
+        until = time.monotonic() + limit
+        while True:
+            try:
+                self.audit.reconnect()
+            except psycopg.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def finish(self, *, same: bool = True, limit: float = 180.0, told: int | None = None, lost: bool = False) -> None:
+        """Stop the producer, wait until all is over, let everybody leave, and check what holds after every fault.
+
+        same: the processes are those of before. lost: what was acknowledged may be lost. told: so many lines each supervisor may have logged since it stood, its children's included.
+        """
+        report = self.report
+        self.acknowledged = self._producing.stop()
+        report.holds("everything came to an end", self.audit.wait_all_over(limit))
+        if same:
+            families = [herd.children() for herd in self.herds]
+            report.holds("the same processes as before", families == self.families, "" if families == self.families else families)
+        codes = [herd.stop() for herd in self.herds]
+        report.holds("every supervisor left with 0", not any(codes), codes)
+        lines = [len(herd.events) for herd in self.herds]
+        report.fact("lines logged, per supervisor", lines)
+        if told is not None:
+            report.holds(f"no supervisor has logged more than {told} lines", max(lines) <= told, lines)
+        report.holds("no traceback in the log", not any("Traceback" in event.line for herd in self.herds for event in herd.events))
+        self.audit.check(report, [] if lost else self.acknowledged)
+
+    def show(self) -> None:
+        """Print what the supervisors have said, as far as it helps."""
+        events = sorted((event for herd in self.herds for event in list(herd.events)), key=lambda each: each.at)
+        print("\n".join(event.line for event in events[-150:]), file=sys.stderr)

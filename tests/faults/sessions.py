@@ -1,0 +1,78 @@
+"""Sessions that are ended at random, under time limits on the role and with refusals now and then: nothing lost, nothing twice.
+
+Five times a second some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks, idle sessions and
+transactions that would break everything that takes its time. Every so often a statement of ours that changes `running` or the history is
+refused as a deadlock or a serialization failure.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import psycopg
+
+from tests.faults.campaign import Campaign
+from tests.support.figures import Report
+from tests.support.ground import arguments, ground
+
+OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%' ORDER BY pid"
+REFUSE = """
+CREATE SEQUENCE audit.turns;
+CREATE SEQUENCE audit.refused;
+CREATE FUNCTION audit.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    turn bigint := nextval('audit.turns');
+BEGIN
+    IF current_setting('application_name') LIKE 'jobherd:%%' AND turn %% {every} = 0 THEN
+        PERFORM nextval('audit.refused');
+        RAISE EXCEPTION 'refused by the campaign' USING ERRCODE = (ARRAY['40001', '40P01', '55P03'])[1 + (turn / {every}) %% 3];
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER refuse AFTER INSERT OR DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
+CREATE TRIGGER refuse AFTER INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
+CREATE TRIGGER refuse AFTER UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
+"""
+LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+
+
+def main() -> int:
+    given = arguments(__doc__, ends=100, rate=60.0, gap=0.2, every=9, limit=300)
+    dice = random.Random(given.seed)
+    report = Report(
+        f"sessions: {given.ends} sessions ended, one statement in {given.every} refused, limits of {given.limit} ms", given.seed
+    )
+    with ground() as (_, dsn):
+        report.on(dsn)
+        name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+        with psycopg.connect(dsn, autocommit=True) as owner:
+            for limit in LIMITS:
+                owner.execute(f"ALTER DATABASE {name} SET {limit} = '{given.limit}ms'")
+            if owner.info.server_version >= 170000:
+                owner.execute(f"ALTER DATABASE {name} SET transaction_timeout = '{given.limit}ms'")
+        with_own = psycopg.conninfo.make_conninfo(dsn, options=" ".join(f"-c {limit}=0" for limit in (*LIMITS, "transaction_timeout")))
+        with Campaign(report, with_own, through=dsn, seed=given.seed, rate=given.rate) as field:
+            field.audit.run(REFUSE.format(every=given.every).replace("%%", "%"))
+            ended = 0
+            while ended < given.ends:
+                time.sleep(dice.uniform(0.5, 1.5) * given.gap)
+                pids = [row[0] for row in field.audit.run(OURS)]
+                if pids:
+                    field.audit.run("SELECT pg_terminate_backend(%s)", dice.choice(pids))
+                    ended += 1
+            refused = field.audit.run("SELECT last_value FROM audit.refused")[0][0]
+            field.audit.run("DROP FUNCTION audit.refuse() CASCADE")
+            again = field.work_on()
+            report.fact("sessions ended", ended)
+            report.fact("statements refused as deadlock, serialization failure or lock timeout", refused)
+            report.fact("seconds to 20 more jobs afterwards", f"{again:.1f}")
+            field.finish()
+            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A standby of a throw-away server: its copy by pg_basebackup, which follows it by streaming, and can be promoted.
+
+    with Standby(cluster) as standby:     # runs, hot, and follows
+        standby.promote()
+
+Both listen on a socket of the same port, each in its own folder, so that a DSN may name both. Nothing here knows what is stored.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from supervisor import embedded_binaries as binaries
+from tests.support.postgres import LIMIT, USER, Cluster, programs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = "standby"
+SETTINGS = {"hot_standby": "on", "wal_receiver_status_interval": "1s", "wal_retrieve_retry_interval": "100ms"}
+
+
+class Standby(Cluster):
+    """A copy of `primary`, which must run. Made and started by `with`."""
+
+    def __init__(self, primary: Cluster, settings: Mapping[str, str] | None = None) -> None:
+        self._primary = primary
+        follow = f"host={primary.data} port={primary.port} user={USER} application_name={NAME}"
+        super().__init__({**SETTINGS, "primary_conninfo": follow, **(settings or {})})
+
+    def _initialise(self) -> None:
+        found = programs()
+        self.version = found.major
+        self._account = binaries.server_account(self._primary.data)
+        self._programs = binaries.readable(found, self._account)
+        self.data.mkdir(mode=0o700)
+        if self._account is not None:
+            import os
+
+            os.chown(self.data, self._account.uid, self._account.gid)
+        done = subprocess.run(
+            [
+                self._programs.bin / "pg_basebackup",
+                "-D",
+                binaries.data_argument(self.data, self._account),
+                "-h",
+                self._primary.data,
+                "-p",
+                str(self.port),
+            ]
+            + ["-U", USER, "--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf"],
+            cwd=self.data,
+            env=binaries.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT * 4,
+            **binaries.identity(self._account),
+        )
+        if done.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {done.stderr}")
+
+    def promote(self) -> None:
+        """Make it a primary, and wait until it takes writes."""
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,), "the standby was not promoted"

@@ -1,0 +1,100 @@
+"""Wall clocks that are wrong and jump, of hosts and of the server: no false timeout, no early start, nobody's jobs taken over, nothing twice."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from sql.migrate import migrate
+from tests.support.faketime import Clock
+from tests.support.fleet import Stage
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.gate import Gate
+
+LIMIT = 60.0
+DAY = 86400.0
+
+WORK = """
+import time
+from handlers import handler
+from tests.support.gate import at_gate
+
+@handler("c:gate", timeout="2m")
+def gate(label: str) -> float:
+    at_gate(label)
+    return time.time()
+
+@handler("c:now")
+def now() -> float:
+    return time.time()
+"""
+
+
+def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early(stage: Stage, gate: Gate):
+    """Durations are the monotonic clock's, and times the database's: a host's wall clock is only what its log says."""
+    work = stage.write("work.py", WORK)
+    with ExitStack() as stack:
+        clocks = {jump: stack.enter_context(Clock()) for jump in (DAY, -DAY)}
+        fleets = {jump: stage.run_fleet(workers=1, handlers=work, environment=clock.environment) for jump, clock in clocks.items()}
+        jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
+        arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]
+        holders = {pid: jump for jump, fleet in fleets.items() for pid in fleet.workers().values()}
+        for jump, clock in clocks.items():
+            clock.jump(jump)
+        due = stage.enqueue("c:now", delay=2)
+        beats = stage.run("SELECT id, beat_at FROM jobherd.supervisors ORDER BY id")
+        stage.wait(
+            lambda: all(now > before for (_, before), (_, now) in zip(beats, stage.run("SELECT id, beat_at FROM jobherd.supervisors ORDER BY id"), strict=True)),
+            "a beat of both",
+            limit=LIMIT,
+        )  # fmt: skip
+        for job, arrival in zip(jobs, arrivals, strict=True):
+            arrival.open()
+            row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)
+            assert (row["state"], row["attempts"], row["crashes"]) == ("completed", 1, 0)
+            real = stage.call("SELECT extract(epoch FROM clock_timestamp())::double precision")
+            assert abs(row["result"] - real - holders[arrival.pid]) < LIMIT, "the clock was not wrong"
+        row = stage.wait_state(due, "completed", limit=LIMIT)
+        assert row["started_at"] >= row["run_at"]
+        assert (row["attempts"], stage.runs(due)) == (1, 1)
+        assert stage.completed_twice() == []
+        for fleet in fleets.values():
+            assert not fleet.said(
+                lambda event: "SIGTERM" in event.get("message", "") and event.get("who") == "supervisor" and "gets" in event["message"]
+            )
+            assert not fleet.said("reclaimed")
+            assert fleet.stop() == 0
+
+
+def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice(tmp_path: Path, gate: Gate):
+    with Clock() as clock, Cluster(environment=clock.environment) as cluster, cluster.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        with Stage(dsn, tmp_path) as stage:
+            try:
+                work = stage.write("work.py", WORK)
+                fleets = [stage.run_fleet(workers=1, handlers=work) for _ in range(2)]
+                supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
+                jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
+                arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]
+                for jump in (3600.0, 0.0):
+                    marks = [len(fleet.log) for fleet in fleets]
+                    clock.jump(jump)
+                    for fleet, mark in zip(fleets, marks, strict=True):
+                        fleet.wait_log("the database's clock has jumped by", after=mark, limit=LIMIT)
+                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was taken over"
+                for job, arrival in zip(jobs, arrivals, strict=True):
+                    arrival.open()
+                    row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)
+                    assert (row["state"], row["attempts"], stage.runs(job)) == ("completed", 1, 1)
+                stage.wait_state(stage.enqueue("c:now"), "completed", limit=LIMIT)
+                assert stage.completed_twice() == []
+                assert [fleet.stop() for fleet in fleets] == [0, 0]
+            finally:
+                stage.show()

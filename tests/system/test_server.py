@@ -1,0 +1,143 @@
+"""What a server's owner does to sessions: limits on the role, refusals now and then, a database that is closed for a while."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.support.processes import children_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.fleet import Stage
+    from tests.support.gate import Gate
+    from tests.support.postgres import Cluster
+
+LIMIT = 60.0
+OURS = "application_name LIKE 'jobherd:%%' AND datname = current_database()"
+
+WORK = """
+import time
+from handlers import Job, handler
+from tests.support.gate import at_gate
+
+@handler("s:holds", transactional=True, timeout="5m")
+def holds(job: Job, label: str) -> str:
+    job.connection.execute("SELECT 1")
+    return at_gate(label)
+
+@handler("s:gate", timeout="5m")
+def gate(label: str) -> str:
+    return at_gate(label)
+
+@handler("s:short")
+def short() -> None: ...
+"""
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what nobody notifies of."""
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit, f"waited {LIMIT:g} s for {what}"
+        time.sleep(0.02)
+
+
+def database(stage: Stage) -> str:
+    return str(stage.connection.info.dbname)
+
+
+def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Gate):
+    """A settlement that takes longer than such a limit would be ended each time, and an idle worker or a job's transaction cut off."""
+    stage.run(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.0); RETURN NULL; END $$;"
+        "CREATE TRIGGER slow AFTER INSERT ON jobherd.history FOR EACH ROW WHEN (new.kind <> 's:short') EXECUTE FUNCTION public.slow()"
+    )
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
+        stage.run(f"ALTER DATABASE {database(stage)} SET {setting} = '500ms'")
+    stage.run(f"ALTER DATABASE {database(stage)} SET default_transaction_isolation = 'serializable'")
+    if stage.connection.info.server_version >= 170000:
+        stage.run(f"ALTER DATABASE {database(stage)} SET transaction_timeout = '500ms'")
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("work.py", WORK))
+    short = stage.enqueue("s:short")
+    stage.wait_state(short, "completed", limit=LIMIT)
+    patient = f"SELECT count(*) FROM pg_stat_activity WHERE {OURS} AND state = 'idle' AND clock_timestamp() - state_change > '1.2 s'"
+    until(lambda: stage.call(patient) >= 1, "a worker's session that is idle for longer than it may")
+    plain, holding = stage.enqueue("s:gate", '{"label": "plain"}'), stage.enqueue("s:holds", '{"label": "holds"}')
+    arrivals = [gate.wait_arrival("plain"), gate.wait_arrival("holds")]
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND clock_timestamp() - state_change > '1.2 s'"
+    # A session that is cut off leaves its job's claim free, and the row's state shows what has become of it.
+    until(lambda: stage.call(idle) or stage.state(holding) != "running", "a transaction that is idle for longer than it may")
+    arrivals[0].open("written")
+    row = stage.wait_state(plain, "completed", "failed", "retrying", limit=LIMIT)
+    assert (row["state"], row["result"], row["attempts"]) == ("completed", "written", 1)
+    assert stage.state(holding) == "running"
+    stage.run("DROP TRIGGER slow ON jobherd.history")  # the handler's own transaction keeps the role's limit for statements
+    arrivals[1].open("held")
+    row = stage.wait_state(holding, "completed", "failed", "retrying", limit=LIMIT)
+    assert (row["state"], row["result"], row["attempts"]) == ("completed", "held", 1)
+    assert fleet.stop() == 0
+
+
+def test_deadlocks_and_serialization_failures_are_tried_again_and_cost_no_attempt(stage: Stage, gate: Gate):
+    stage.run("""
+        CREATE SEQUENCE public.turns;
+        CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        DECLARE
+            turn bigint := nextval('public.turns');
+        BEGIN
+            IF current_setting('application_name') LIKE 'jobherd:%' AND turn % 5 IN (1, 2) THEN
+                RAISE EXCEPTION 'refused by the test' USING ERRCODE = (ARRAY['40001', '40P01'])[turn % 5];
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER refuse AFTER INSERT OR DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse();
+        CREATE TRIGGER refuse AFTER INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION public.refuse();
+        CREATE TRIGGER refuse AFTER UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.refuse();
+        """)
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("work.py", WORK))
+    gated = stage.enqueue("s:gate", '{"label": "dies"}')
+    os.kill(gate.wait_arrival("dies").pid, signal.SIGKILL)
+    gate.wait_arrival("dies").open("second")
+    jobs = []
+    for _ in range(15):  # one after the other: a batch is claimed and settled by one statement
+        jobs.append(stage.enqueue("s:short"))
+        stage.wait_state(jobs[-1], "completed", limit=LIMIT)
+    row = stage.wait_state(gated, "completed", limit=LIMIT)
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "second")
+    assert stage.run("SELECT DISTINCT attempts FROM jobherd.jobs WHERE id = ANY (%s)", jobs) == [(1,)]
+    assert stage.completed_twice() == []
+    assert stage.call("SELECT last_value FROM public.turns") > 40, "hardly anything was refused"
+    stage.run("DROP FUNCTION public.refuse() CASCADE")
+    assert fleet.stop() == 0
+
+
+def test_a_database_that_takes_no_connections_is_waited_for_in_few_words(stage: Stage, cluster: Cluster, gate: Gate):
+    fleet = stage.run_fleet(workers=2, db_retry_initial="0.1s", db_retry_max="0.5s")
+    running = stage.enqueue("t:gate", '{"label": "meanwhile"}')
+    arrival = gate.wait_arrival("meanwhile")
+    before, name = children_of(fleet.pid), database(stage)
+    mark, said = len(fleet.log), cluster.log.stat().st_size
+    outside = psycopg.connect(cluster.dsn(), autocommit=True)
+    with outside:
+        outside.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        outside.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND application_name LIKE 'jobherd:%%'", [name]
+        )
+        refused = f'database "{name}" is not currently accepting connections'.encode()
+        until(lambda: cluster.log.read_bytes()[said:].count(refused) >= 20, "twenty refused connections")
+        arrival.open("late")
+        fleet.drain()
+        assert len(fleet.log) - mark <= 2 * 4, fleet.text()
+        assert [event for event in fleet.said("not currently accepting connections", after=mark) if event["who"] == "supervisor"]
+        outside.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    row = stage.wait_state(running, "completed", limit=LIMIT)
+    assert (row["result"], row["attempts"]) == ("late", 1)
+    stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LIMIT)
+    assert children_of(fleet.pid) == before
+    assert fleet.stop() == 0

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean
+.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready chromium faketime  ## the suite against the embedded PostgreSQL
+unit: $(VENV)/.ready chromium faketime promtool  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
 test-pg15: $(VENV)/.ready chromium faketime  ## what of the suite touches a server, against Debian's PostgreSQL 15
@@ -65,9 +65,11 @@ tls: $(VENV)/.ready  ## children by the hundred under a parent that speaks TLS (
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(BIN)/python -m tests.faults.tls $(FORKS)
 
-alerts: $(VENV)/.ready  ## the alert rules and the dashboard, with promtool, which is fetched from Debian if it is not installed
-	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { mkdir -p .bench/prometheus && cd .bench/prometheus \
+promtool:            ## what checks the alert rules in tests, from Debian, unpacked below .bench/
+	@command -v promtool >/dev/null || test -x .bench/prometheus/usr/bin/promtool || { echo 'fetching promtool'; mkdir -p .bench/prometheus && cd .bench/prometheus \
 		&& apt-get update -qq && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; }
+
+alerts: $(VENV)/.ready promtool  ## the alert rules and the dashboard, with promtool
 	$(BIN)/python -m pytest -q tests/docs/test_alerts.py
 
 bench: $(VENV)/.ready  ## every measurement against its floor in the same run (about 30 minutes; BENCH=--quick: two; BENCH=--wide: docs/scaling.md)

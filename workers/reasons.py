@@ -17,6 +17,7 @@ LATE: Final = 60.0
 MOST: Final = 10_000
 """Jobs before it that are counted."""
 _ORDINALS: Final = {1: "first", 2: "second", 3: "third"}
+_ENDINGS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
     elif job["ahead"]:
-        many = f"more than {MOST - 1:,}" if job["ahead"] >= MOST else f"{job['ahead']:,}"
-        busy = "" if job["idle"] else f", and all {job['workers']} workers are busy"
-        now.append(f"waiting: {many} jobs of queue {job['queue']} are before it{busy}")
+        many = f"{job['ahead']:,} jobs" if job["ahead"] < MOST else f"more than {MOST - 1:,} jobs"
+        before = f"a job of queue {job['queue']} is" if job["ahead"] == 1 else f"{many} of queue {job['queue']} are"
+        now.append(f"waiting: {before} before it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
     elif not job["idle"]:
-        now.append(f"waiting: it is the first of queue {job['queue']}; all {_count(job['workers'], 'worker is', 'workers are')} busy")
+        now.append(f"waiting: it is the first of queue {job['queue']}; {_all_busy(job['workers'])}")
     else:
         now.append(
             f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start this moment"
@@ -104,7 +105,7 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
             again = f"; it is resumed at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
             yield f"waiting: {what} was paused by {gate['paused_by'] or 'somebody'} at {clock(_moment(gate['paused_at']))}{reason}{again}"
         elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
-            yield f"waiting: of {what} at most {gate['max_running']} may run at a time, and {gate['running']} do"
+            yield f"waiting: of {what} at most {gate['max_running']:,} may run at a time, and {_count(gate['running'], 'does', 'do')}"
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
@@ -129,7 +130,8 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     ]
     if job["neighbours"]:
         now.append(
-            f"it was claimed together with {job['neighbours']} others, so it may be waiting for them in that process, and not have begun"
+            f"it was claimed together with {_count(job['neighbours'], 'other', 'others')}, "
+            "so it may be waiting for what runs in that process, and not have begun"
         )
     if job["lease_left"] < 0:
         now.append(f"its supervisor's lease lapsed {_span(job['lease_left'])} ago: another supervisor will take the job over")
@@ -166,7 +168,8 @@ def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: C
         now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
     else:
         now.append(
-            f"it was not tried again, though {job['attempts']} of {job['max_attempts']} attempts were made: an error of this sort does not go away"
+            f"it was not tried again, though {job['attempts']} of {_count(job['max_attempts'], 'attempt', 'attempts')} "
+            f"{'was' if job['attempts'] == 1 else 'were'} made: an error of this sort does not go away"
         )
     return now, again
 
@@ -187,11 +190,16 @@ def _error(job: Mapping[str, Any]) -> str:
 
 
 def _nth(number: int) -> str:
-    return _ORDINALS.get(number, f"{number}th")
+    ending = "th" if 10 < number % 100 < 14 else _ENDINGS.get(number % 10, "th")
+    return _ORDINALS.get(number, f"{number}{ending}")
 
 
 def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _all_busy(workers: int) -> str:
+    return "the only worker is busy" if workers == 1 else f"all {workers:,} workers are busy"
 
 
 def _moment(text: str) -> datetime:

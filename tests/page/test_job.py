@@ -226,3 +226,16 @@ def test_who_may_only_look_is_shown_no_buttons_and_cannot_act(queue, database):
         for path, fields in ((f"/jobs/{job}/action", {"do": "delete"}), (f"/jobs/{job}/edit/action", {"payload": "{}"})):
             assert page.act(path, **fields).status_code == 403
     assert queue.state(job) == "failed"
+
+
+def test_what_cannot_be_seen_is_made_visible_and_what_is_sent_back_stays_as_it_is(page, queue):
+    code, error = "NO\x1b[1mPAPER\x9b", "the printer said\x07\nand no more"
+    job = queue.enqueue("a:b", max_attempts=1)
+    fail(queue, job, code=code, error=error)
+    shown = page.get(f"/jobs/{job}").text
+    assert "NO␛[1mPAPER\\x9b" in shown
+    assert "the printer said␇" in shown
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", shown)
+    with_filter = page.get("/jobs", params={"code": code}).text
+    assert f'name="code" value="{code}"' in with_filter
+    assert f'href="/jobs/{job}"' in with_filter

@@ -42,12 +42,17 @@ def tell(history=(), **changed):
         ({"idle": 1, "queue_runs": True, "ahead": 4}, "4 jobs of queue mail are before it", ""),
         ({"ahead": 10_000}, "more than 9,999 jobs of queue mail are before it, and all 2 workers are busy", ""),
         ({}, "it is the first of queue mail; all 2 workers are busy", ""),
+        ({"workers": 1}, "it is the first of queue mail; the only worker is busy", ""),
+        ({"ahead": 1, "workers": 1}, "a job of queue mail is before it, and the only worker is busy", ""),
+        ({"attempts": 22, "max_attempts": 30, "error": "x"}, "its 22nd of 30 attempts", ""),
+        ({"attempts": 111, "max_attempts": 200, "error": "x"}, "its 111th of 200 attempts", ""),
         ({"alone": True}, "claimed by itself", ""),
         ({"attempts": 2, "error": "boom\nmore", "error_code": "X"}, "its second of 5 attempts ended without success: X: boom", ""),
         ({"gates": [GATE | {"paused_at": AT, "paused_by": "ann", "reason": "full"}]}, "its queue mail was paused by ann at 11:59, reason: full", "jobherd resume mail"),
         ({"gates": [GATE | {"scope": "kind", "name": "mail:receipt", "paused_at": AT}]}, "its kind mail:receipt was paused by somebody", "--kind mail:receipt"),
         ({"gates": [GATE | {"scope": "all", "name": "*", "paused_at": AT, "resume_at": NOW.isoformat()}]}, "everything was paused by somebody at 11:59; it is resumed at 12:00", "--all"),
         ({"gates": [GATE | {"max_running": 3, "running": 3}]}, "of its queue mail at most 3 may run at a time, and 3 do", ""),
+        ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "of its queue mail at most 1 may run at a time, and 1 does", ""),
     ],
 )  # fmt: skip
 def test_why_a_job_waits(changed, says, remedy):
@@ -85,6 +90,7 @@ RUNS = {
     [
         ({}, "running since 11:59, for 30 s, on alpha in process 77 (worker 1): attempt 1 of 5"),
         ({"neighbours": 4}, "claimed together with 4 others"),
+        ({"neighbours": 1}, "claimed together with 1 other,"),
         ({"lease_left": -3.0}, "lease lapsed 3 s ago"),
         ({"cancelled": True}, "asked to cancel it"),
         ({"progress": {"fraction": 0.4, "note": "page 4"}}, "it says it is 40% through: page 4"),
@@ -107,6 +113,7 @@ ENDED = {"attempt": 5, "outcome": "failed", "started_at": AT, "finished_at": NOW
         ({"state": "completed"}, [], ["completed at 12:00, after 30 s, in its 5th attempt"]),
         ({}, [ENDED], ["failed at 12:00: X: boom", "no attempt was left: that was the 5th of 5"]),
         ({"attempts": 2}, [ENDED | {"outcome": "poison"}], ["failed at 12:00: X: boom", "it was not tried again, though 2 of 5 attempts were made"]),
+        ({"attempts": 1}, [ENDED | {"outcome": "poison"}], ["it was not tried again, though 1 of 5 attempts was made"]),
         (
             {"error_code": "WORKER_CRASHED", "crashes": 3},
             [ENDED | {"post_mortem": {"sentence": "the kernel's OOM killer killed it"}}],

@@ -7,6 +7,7 @@ fragment knows is the same for everybody who may do the same, so that it is rend
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 HERE: Final = files("workers.page")
 NOTHING: Final = "\N{EN DASH}"
 """What stands where there is nothing to say."""
+_HIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -87,10 +89,10 @@ def environment() -> Environment:
         loader=FileSystemLoader(str(HERE / "templates")),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_fit_to_show,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
-        finalize=lambda value: cover(value) if isinstance(value, str) and MARK in value else value,
     )
     made.filters |= {
         "when": when,
@@ -99,10 +101,32 @@ def environment() -> Environment:
         "count": count,
         "ago": ago,
         "share": share,
+        "exact": lambda text: Markup("{}").format(text),
         "q": lambda text: quote(str(text), safe=""),
     }
     made.globals["ui"] = made.get_template("ui.html").module
     return made
+
+
+def _fit_to_show(value: object) -> object:
+    """Return what a template writes: what is encrypted covered, control characters made visible."""
+    return visible(cover(value) if isinstance(value, str) and MARK in value else value)
+
+
+def visible(value: object) -> object:
+    r"""Return a text with its control characters made visible: in a browser they are nothing, and an error code with one looks like another.
+
+    What a form sends back must stay as it is, and is written with the filter `exact`.
+
+    >>> visible("NO\x1b[1mPAPER"), visible("two\nlines"), visible(7)
+    ('NO␛[1mPAPER', 'two\nlines', 7)
+    """
+    return _HIDDEN.sub(_picture, value) if type(value) is str else value
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"\\x{code:x}"
 
 
 @cache

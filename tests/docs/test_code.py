@@ -56,7 +56,6 @@ def offences(text: str, allowed: frozenset[str] | set[str] = frozenset()) -> lis
     return found
 
 
-@pytest.mark.promise("G18")
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_no_module_runs_what_is_stored(path):
     name = str(path.relative_to(ROOT))

@@ -26,7 +26,6 @@ HOSTILE = (
 )
 
 
-@pytest.mark.promise("G18")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_is_taken_for_sql(database, text):
     with psycopg.connect(database, autocommit=True) as connection, Client(database) as client:

@@ -84,7 +84,6 @@ def is_allowed(connection, role, statement):
     return True
 
 
-@pytest.mark.promise("G17")
 def test_every_object_of_the_schema_has_its_place(connection):
     placed = set(MAY) | EVERYBODYS
     there = set(relations(connection)) | set(functions(connection)) - {"grant_tenant", "revoke_tenant", "leave_first_range"}
@@ -92,7 +91,6 @@ def test_every_object_of_the_schema_has_its_place(connection):
     assert placed - there == set(), "it is gone"
 
 
-@pytest.mark.promise("G17")
 def test_each_role_may_do_what_is_written_and_nothing_else(connection):
     kinds = relations(connection)
     tried = 0
@@ -160,7 +158,6 @@ SUCCEED = {
 }
 
 
-@pytest.mark.promise("G17")
 @pytest.mark.parametrize("tenants", [False, True], ids=["plain", "with row security"])
 @pytest.mark.parametrize("role", ROLES)
 def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenants):
@@ -196,7 +193,6 @@ def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenant
         assert done == SUCCEED[role] - ({"cancel", "retry"} if tenants and role == "jobherd_read" else set())
 
 
-@pytest.mark.promise("G17")
 def test_a_producer_s_role_sees_ids_and_moments_and_nobody_s_payload(connection):
     connection.execute("SELECT jobherd.enqueue('a:b', '{\"card\": 4111}')")
     connection.execute("SET ROLE jobherd_enqueue")

@@ -51,7 +51,6 @@ def page_notes(database):
 
 
 @pytest.mark.timeout(600)  # a dozen processes on a machine that does other things too
-@pytest.mark.promise("G17")
 def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Client(logins["t_enqueue"]) as producer, Client(logins["t_read"]) as reader, Herd(logins["t_work"], tmp_path) as herd:

@@ -68,7 +68,6 @@ def everything_in(dsn):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.promise("G18")
 def test_what_is_encrypted_is_nowhere_in_the_database_and_opens_with_the_key(database, tmp_path, keys):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Client(database) as client, Herd(database, tmp_path, env={"JOBHERD_KEYS": KEYS}) as herd:
@@ -101,7 +100,6 @@ def test_what_is_encrypted_is_nowhere_in_the_database_and_opens_with_the_key(dat
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.promise("G18")
 def test_a_worker_without_the_key_keeps_the_job(database, tmp_path, keys):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     with Client(database) as client:
@@ -122,7 +120,6 @@ def titles(herd):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.promise("G18")
 def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
     (tmp_path / "jobs.py").write_text(HANDLERS)
     secret = psycopg.conninfo.make_conninfo(database, password=CANARY)

@@ -11,6 +11,7 @@ from tests.support.secure import can_speak_tls, secured
 pytestmark = pytest.mark.skipif(not can_speak_tls(), reason="the PostgreSQL under test has no TLS: make test-pg15 has one")
 
 
+@pytest.mark.server
 @pytest.mark.timeout(600)
 def test_the_parent_s_sessions_live_through_forks_and_each_child_has_its_own(tmp_path):
     with secured() as (_, dsn):

@@ -123,7 +123,6 @@ def test_a_format_or_level_that_does_not_exist_is_refused(root):
         set_up(who="x", level="loud", stream=io.StringIO())
 
 
-@pytest.mark.promise("G18")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize(
     "hostile",

@@ -109,7 +109,22 @@ def drained(dsn, jobs, batch):
     with Queue(dsn) as queue:
         queue.enqueue_many("bench:noop", jobs)
     with Proxy(dsn) as proxy:
-        words = ["run", "--handlers", WORK, "--workers", 1, "--batch", batch, "--until-empty", "--http", "off", "--poll", "5m"]
+        words = [
+            "run",
+            "--handlers",
+            WORK,
+            "--workers",
+            1,
+            "--batch",
+            batch,
+            "--hold",
+            "0s",
+            "--until-empty",
+            "--http",
+            "off",
+            "--poll",
+            "5m",
+        ]
         subprocess.run(
             [sys.executable, "-m", "supervisor", *map(str, words)],
             env=environment(proxy.dsn),
@@ -126,5 +141,6 @@ def test_round_trips_of_a_real_supervisor(database, batch, more, when_set):
     few, many = batch, batch + more
     found = (drained(database, many, batch) - drained(database, few, batch)) / (many - few)
     print(f"batch {batch}: {found} round trips a job")
-    # What parent and keeper say goes by the clock: the slower the machine, the more of it would there be beside each job.
-    assert 0 < found <= MARGIN * when_set
+    # Parent and keeper speak by the clock and are not counted. A worker that is held up writes what it has finished before its batch is over: on
+    # a busy machine now and then, but not for every batch.
+    assert 0 < found <= MARGIN * when_set + min(0.1, when_set)

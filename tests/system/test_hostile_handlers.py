@@ -6,6 +6,8 @@ import select
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.processes import is_running
 from tests.system import hostile
 from tests.system.hostile import ACTS, LATE
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 LIMIT = 120.0
 
 
-def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage):
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("codes", [(None,), ("UNHANDLED_ERROR", "WORKER_CRASHED"), ("JOB_TIMEOUT",)], ids=str)
+def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: Stage, codes: tuple[str | None, ...]):
     fleet = stage.run_fleet(workers=1, batch=1, handlers=hostile.HERE, grace="0.2s", respawn_initial="0.01s", respawn_max="0.1s")
     keeper = fleet.keeper()
     expected = stage.wait_state(stage.enqueue("h:probe"), "completed", limit=LIMIT)["result"]
     before = sorted(files(fleet.pid).values())
     pairs = {}
-    for what in ACTS:
+    for what in (name for name, act in ACTS.items() if act.code in codes):
         kind = "h:late" if what in LATE else "h:does"
         pairs[what] = (stage.enqueue(kind, f'{{"what": "{what}"}}'), stage.enqueue("h:probe"))
     wrong: dict[str, object] = {}
@@ -49,6 +53,7 @@ CHEAP = (
 )  # fmt: skip
 
 
+@pytest.mark.timeout(300)
 def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
     first = stage.enqueue("h:probe")
     with stage.connection.transaction():

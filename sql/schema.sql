@@ -1986,6 +1986,9 @@ ALTER TABLE ONLY jobherd.orders
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
 
+ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
+
 ALTER TABLE ONLY jobherd.rollup_failures
     ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
 
@@ -2003,6 +2006,9 @@ ALTER TABLE ONLY jobherd.rollup_times
 
 ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);
+
+ALTER TABLE jobherd.scheduled
+    ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE ONLY jobherd.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (id);

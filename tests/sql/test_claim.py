@@ -223,3 +223,15 @@ def test_a_lone_claim_takes_nothing_under_a_lapsed_lease(queue):
     child = queue.child()
     queue.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 second'")
     assert queue.connection.execute(queue.text("claim_job"), child.parameters(1)).fetchall() == []
+
+
+@pytest.mark.parametrize("odd", ["attempts, 32767", "crashes, 32767", "timeout, 'NaN'", "timeout, 'infinity'"])
+def test_what_no_claim_could_count_is_refused_at_the_table(queue, odd):
+    """A claim that is refused by what it finds ends its worker, and the next one that comes to that job."""
+    column, value = odd.split(", ")
+    for table in ("ready", "scheduled"):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            queue.run(f"INSERT INTO jobherd.{table} (kind, payload, {column}) VALUES ('t:noop', '{{}}', {value})")
+    queue.run("INSERT INTO jobherd.ready (kind, payload, attempts, crashes, timeout) VALUES ('t:noop', '{}', 32766, 32766, 1e300)")
+    [claimed] = queue.child().claim(1)
+    assert claimed.attempts == 32767

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 
@@ -11,6 +12,7 @@ import pytest
 from psycopg.rows import dict_row
 
 import sql
+from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.wire import Wire
 
@@ -150,8 +152,9 @@ def test_who_waited_for_the_lock_counts_anew(queue):
             % (other.supervisor, other.id),
             [],
         )
+        until = time.monotonic() + LIMIT
         while not watcher.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone()[0]:
-            pass
+            assert time.monotonic() < until, "it does not wait for the lock"
     while other.connection.pgconn.is_busy():
         other.connection.pgconn.consume_input()
     assert other.connection.pgconn.get_result().ntuples == 0

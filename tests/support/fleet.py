@@ -402,7 +402,7 @@ def is_ready(event: dict[str, Any]) -> bool:
 def _event(line: bytes) -> dict[str, Any]:
     with suppress(ValueError):
         found = json.loads(line)
-        if isinstance(found, dict):
+        if isinstance(found, dict) and {"at", "level", "who", "message"} <= found.keys():  # else a handler has printed it
             return found
     return {"raw": line.decode(errors="replace")}
 

@@ -69,7 +69,12 @@ def main(seat: Seat) -> NoReturn:
 
 
 def _live(seat: Seat) -> int:
-    body = start_clean(seat)
+    try:
+        body = start_clean(seat)
+    except OSError:
+        if os.getppid() != seat.parent:  # it died while we were forked: nobody is left to say when it was started
+            return EXIT_LEFT
+        raise
     reach("child.clean")
     try:
         return KINDS[seat.kind](body)

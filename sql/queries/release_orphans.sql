@@ -1,10 +1,14 @@
--- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. Run by
+-- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. So it is with
+-- children whose supervisor has no row, which nobody would ever reclaim: somebody has deleted it, and its process is dead. Run by
 -- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
 -- transaction of such a job still holds is left for the next time.
-WITH free AS MATERIALIZED (
+WITH stray AS (
+    DELETE FROM jobherd.children c WHERE NOT EXISTS (SELECT FROM jobherd.supervisors s WHERE s.id = c.supervisor) RETURNING c.id
+), free AS MATERIALIZED (
     SELECT r.child, r.token
       FROM jobherd.running r
      WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)
+        OR r.child IN (SELECT id FROM stray)
        FOR UPDATE SKIP LOCKED
 ), held AS (
     DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
@@ -18,7 +22,8 @@ WITH free AS MATERIALIZED (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
+    SELECT id, created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its child was lost'),
+           priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'
 ), past AS (
@@ -29,6 +34,12 @@ WITH free AS MATERIALIZED (
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'
+), tried AS (
+    INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error)
+    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
+           'its child was lost: its claim was committed after the child was given up'
+      FROM job
+     WHERE fate = 'ready'
 ), told AS (
     SELECT jobherd.tell_waiters(array_agg(id || '=' || fate)) FROM job WHERE fate <> 'ready'
 )

@@ -104,7 +104,7 @@ MUTANTS = (
         "orphans of living children are swept",
         "sql/queries/release_orphans.sql",
         "     WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)\n",
-        "",
+        "     WHERE true\n",
         ("tests/sql/test_settle.py", "tests/workers/test_keeper.py"),
     ),
     Mutant(

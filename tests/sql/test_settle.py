@@ -152,6 +152,20 @@ def test_orphans_are_found_and_come_back(queue):
     queue.run("DELETE FROM jobherd.children")
     assert queue.orphans() == [job.id]
     assert queue.state(job.id) == "retrying"
+    (attempt,) = queue.job(job.id)["history"]
+    assert (attempt["attempt"], attempt["outcome"]) == (1, "lost"), "it was counted, and so it is explained"
+    assert "its child was lost" in attempt["error"]
+
+
+def test_what_children_of_a_deleted_supervisor_run_comes_back(queue):
+    queue.enqueue("a:b")
+    child = queue.child()
+    (job,) = child.claim(1)
+    queue.run("DELETE FROM jobherd.supervisors")  # nobody can reclaim it now
+    assert queue.orphans() == [job.id]
+    assert queue.count("children") == 0
+    assert child.settle(job.token, [job.id], "ok") == [], "its late word is refused"
+    assert queue.state(job.id) == "retrying"
 
 
 @pytest.mark.promise("B51", "B52")

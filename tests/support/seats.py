@@ -171,8 +171,10 @@ class Bench:
         cursor = self.connection.execute(text, parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
 
-    def fork(self, kind: str = "worker", *, boards: tuple[Board, ...] = (), capture: bool = False, **settings: Any) -> Child:
-        """Fork a child and return at once. capture: what it prints is kept, as under a supervisor; nobody drains it."""
+    def fork(
+        self, kind: str = "worker", *, boards: tuple[Board, ...] = (), capture: bool = False, parent: int | None = None, **settings: Any
+    ) -> Child:
+        """Fork a child and return at once. capture: what it prints is kept, as under a supervisor; nobody drains it. parent: another than we."""
         self.incarnation += 1
         wake_read, wake_write = link.open_pipe()
         report_read, report_write = link.open_pipe()
@@ -195,7 +197,7 @@ class Bench:
             slot=len(self.children),
             incarnation=self.incarnation,
             supervisor=self.supervisor,
-            parent=os.getpid(),
+            parent=parent or os.getpid(),
             wake=wake_read,
             report=report_write,
             board=board,

@@ -282,6 +282,14 @@ def test_an_orphan_that_cannot_hand_its_job_back_ends_itself_and_its_group(bench
     wait_for_exit(int(arrival.label.split()[1]))
 
 
+def test_a_child_whose_parent_died_before_it_had_begun_just_leaves(bench: Bench):
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    os.waitpid(gone, 0)
+    assert bench.fork(parent=gone).wait() == EXIT_LEFT
+
+
 def test_an_idle_orphan_leaves_at_the_end_of_its_pipe(bench: Bench):
     parent, pid = bench.start_orphan_to_be()
     os.kill(parent, signal.SIGKILL)

@@ -33,7 +33,7 @@ class Farm:
     def __init__(self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]) -> None:
         self.number = number
         self.proxy = Proxy(dsn)
-        self.frozen = False
+        self.frozen = self.leaving = False
         self.supervisors = 0
         self.gone: list[float] = []
         """Seconds from the death of each supervisor until no process of it was left."""
@@ -46,7 +46,8 @@ class Farm:
 
     def begin(self) -> None:
         self.supervisors += 1
-        self._allowed, self.frozen = {-signal.SIGKILL}, False  # at a named point: nobody knows whose
+        self.frozen = self.leaving = False
+        self._allowed = {-signal.SIGKILL}  # at a named point: nobody knows whose
         self.herd = Herd(self.proxy.dsn, WORK, *FLAGS, *self._flags, workers=self._workers, wait=False, env=self._env)
 
     def is_up(self) -> bool:

@@ -76,6 +76,7 @@ def end_parent(storm: Storm) -> Hit | None:
     herd = farm.herd
     if storm.dice.random() < 0.4:
         storm.later(storm.span(0.5, 1.5), lambda: herd.signal(what) if herd is farm.herd and herd and herd.process.poll() is None else None)
+    farm.leaving = True
     farm.signal(what, 0)
     return Hit(f"{what.name} to supervisor {farm.number}")
 
@@ -108,7 +109,7 @@ def ask_state(storm: Storm) -> Hit | None:
 
 def _tell_parent(storm: Storm, what: signal.Signals) -> Hit | None:
     farm = storm.farm(ready=True)
-    if farm is None:
+    if farm is None or farm.leaving:  # in its last moment a signal finds the interpreter's own answers again
         return None
     farm.signal(what)
     return Hit(f"{what.name} to supervisor {farm.number}")

@@ -93,6 +93,7 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.caps
 	$(BIN)/python -m tests.faults.hostile
 	$(BIN)/python -m tests.faults.points --times 3 --parents 1
+	$(BIN)/python -m tests.faults.stress
 
 points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
 	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import resource  # noqa: F401  # os.wait4 imports it at the first death, when there may be no file left to open it with
 import selectors
 import signal
 from contextlib import suppress

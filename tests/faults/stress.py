@@ -13,6 +13,7 @@ What must hold does not depend on the machine; how late the loop was is printed,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import random
@@ -127,11 +128,12 @@ def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
         if done % 500 == 0:
             ask("""SELECT jobherd.enqueue('fault:sleep', '{"seconds": 0.002}') FROM generate_series(1, 50)""")
         for pid in herd.children():
-            os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
             done += 1
             if done % 100 == 0:
                 watch.look(done)
-        time.sleep(dice.uniform(0, 0.03))
+        time.sleep(dice.uniform(0, 0.1))
     _wait_empty(ask)
 
 

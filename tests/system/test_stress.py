@@ -1,0 +1,85 @@
+"""The small sisters of `python -m tests.faults.stress`: what must hold after ten thousand forks must hold after a hundred.
+
+No time is looked at: how late the loop is on a machine that others use says nothing of the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+from typing import TYPE_CHECKING
+
+from tests.support.processes import children_of
+from tests.system.test_hygiene import files
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Fleet, Stage
+
+QUICK = {"respawn_initial": "10ms", "respawn_max": "100ms"}
+
+
+def at_rest(stage: Stage, fleet: Fleet, descriptors: int, children: int) -> None:
+    """Wait until as many children live as before, and the parent has let go of all that is left of the others."""
+    stage.wait(
+        lambda: fleet.signal(signal.SIGUSR1) or (len(files(fleet.pid)) == descriptors and len(children_of(fleet.pid)) == children),
+        lambda: f"{descriptors} files and {children} children; there are {len(files(fleet.pid))} and {children_of(fleet.pid)}",
+        limit=60,
+    )
+
+
+def test_nothing_is_left_of_sixty_children_that_are_killed_at_any_moment_of_their_lives(stage: Stage):
+    fleet = stage.run_fleet(workers=2, **QUICK)
+    descriptors = len(files(fleet.pid))
+    dice = random.Random(5)
+    jobs = [stage.enqueue("t:noop") for _ in range(20)]
+    seen: set[int] = set()
+    while len(seen) < 60:
+        for pid in children_of(fleet.pid):
+            seen.add(pid)
+            os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
+        stage.wait(lambda: set(children_of(fleet.pid)) - seen, "somebody new", limit=60)
+    stage.wait_all(jobs, "completed", "failed", limit=60)
+    at_rest(stage, fleet, descriptors, 3)
+    assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1
+    assert stage.completed_twice() == []
+    assert fleet.stop() == 0
+
+
+def test_a_system_that_gives_no_files_is_waited_for(stage: Stage):
+    """Every pipe of a new child is refused, again and again; what lives goes on, and who is missing comes as soon as that is over."""
+    fleet = stage.run_fleet(workers=2, **QUICK)
+    descriptors = len(files(fleet.pid))
+    for _ in range(3):
+        old = resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE)[1]))
+        mark = len(fleet.log)
+        os.kill(fleet.workers()[0], signal.SIGKILL)
+        fleet.wait_log("the system refuses another process: Too many open files", count=3, after=mark, limit=60)
+        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
+        resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, old)
+        fleet.wait_ready(1, after=mark, limit=60)
+    at_rest(stage, fleet, descriptors, 3)
+    assert fleet.stop() == 0
+
+
+def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
+    fleet = stage.run_fleet(workers=2, max_workers=4, **QUICK)
+    descriptors = len(files(fleet.pid))
+    dice = random.Random(7)
+    for _ in range(3):
+        for _ in range(300):
+            os.kill(fleet.pid, dice.choice((signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGCHLD)))
+        fleet.signal(signal.SIGHUP)
+        fleet.signal(signal.SIGTTIN)  # there may be nobody left
+        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=60)
+    for _ in range(4):  # one by one, for two at once are one
+        mark = len(fleet.log)
+        fleet.signal(signal.SIGTTOU)
+        fleet.wait_log("workers wanted", after=mark, limit=60)
+    for wanted in (1, 2):
+        mark = len(fleet.log)
+        fleet.signal(signal.SIGTTIN)
+        fleet.wait_log(f"{wanted} workers wanted", after=mark, limit=60)
+    at_rest(stage, fleet, descriptors, 3)
+    assert fleet.stop() == 0

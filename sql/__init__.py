@@ -132,6 +132,13 @@ def load(name: str, schema: str = SCHEMA) -> str:
     return in_schema(_narrowed(text, conditions) if conditions else text, schema)
 
 
+def load_all(schema: str = SCHEMA) -> None:
+    """Read every statement now: later there may be no file left that could be opened, or the files of another version."""
+    for file in (files(__name__) / "queries").iterdir():
+        if file.name.endswith(".sql"):
+            load(file.name.removesuffix(".sql"), schema)
+
+
 @cache
 def numbered(name: str, schema: str = SCHEMA) -> tuple[str, tuple[str, ...]]:
     """Return the statement with `$1, $2, ...` for its parameters, and their names in that order.

@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import sql
 from supervisor import lease, spawn
 from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
@@ -80,6 +81,7 @@ class Supervisor:
         self.voice = voice or Voice()
         self.lateness = Lateness()
         self.notice = Notice()
+        sql.load_all(settings.schema)
         self.courier = Courier(
             settings.listen_dsn or dsn,
             schema=settings.schema,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import sql
 from supervisor.fleet import Course
 from supervisor.loop import Supervisor
 from supervisor.orders import Asked, Refused
@@ -81,3 +82,10 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
     assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now)["problem"] == "the settings do not load, the old ones stay: bad"
     assert supervisor.fleet.generation == generation + 1
+
+
+def test_it_reads_no_statement_later(supervisor, monkeypatch):
+    """There may be no file left to be opened: a parent died of that, in the middle of its work."""
+    monkeypatch.setattr(sql, "_read", lambda *_: pytest.fail("a statement is read now"))
+    for name in ("stop_hearing", "end_backend", "leave_supervisor", "find_cancels"):
+        assert sql.numbered(name, supervisor.settings.schema)[0]

@@ -16,8 +16,8 @@ from supervisor.settings import Settings
 
 
 @pytest.fixture
-def supervisor():
-    supervisor = Supervisor(Settings(), "host=/nowhere")
+def supervisor(request):
+    supervisor = Supervisor(replace(Settings(), schema=getattr(request, "param", "jobherd")), "host=/nowhere")
     yield supervisor
     supervisor.selector.close()
     supervisor.signals.close()
@@ -84,6 +84,7 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     assert supervisor.fleet.generation == generation + 1
 
 
+@pytest.mark.parametrize("supervisor", ["never_read_before"], indirect=True)
 def test_it_reads_no_statement_later(supervisor, monkeypatch):
     """There may be no file left to be opened: a parent died of that, in the middle of its work."""
     monkeypatch.setattr(sql, "_read", lambda *_: pytest.fail("a statement is read now"))

@@ -95,6 +95,16 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.points --times 3 --parents 1
 	$(BIN)/python -m tests.faults.stress
 
+.PHONY: faults-server
+faults-server: $(VENV)/.ready  ## the long campaigns against the server: crashes, limits, refusals, disks, failover, upgrade (about 15 minutes)
+	$(BIN)/python -m tests.faults.sessions
+	$(BIN)/python -m tests.faults.server
+	$(BIN)/python -m tests.faults.refused
+	$(BIN)/python -m tests.faults.disk
+	$(BIN)/python -m tests.faults.failover
+	$(BIN)/python -m tests.faults.failover --behind 1
+	$(BIN)/python -m tests.faults.upgrade
+
 points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
 	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from tests.support.audit import Audit
-from tests.support.herd import Herd
+from tests.support.herd import ROOT, Herd
 from tests.support.producer import Producer
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ QUICK = ("--db-retry-initial", "0.2s")
 class Campaign:
     """Supervisors and a producer on one database.
 
-    through: the DSN that they are given, if it is not the audit's. env: by number of the supervisor, what is added to its environment.
+    root: the checkout that they run. through: the DSN that they are given, if it is not the audit's. env: by number of the supervisor, what is added to its environment.
     """
 
     def __init__(
@@ -51,13 +51,16 @@ class Campaign:
         words: tuple[str, ...] = QUICK,
         through: str | None = None,
         env: Mapping[int, dict[str, str]] | None = None,
+        root: Path = ROOT,
     ) -> None:
         self.report = report
         self.dsn = dsn
         self._folder = tempfile.TemporaryDirectory(prefix="jobherd-campaign-")
         self.audit = Audit(dsn)
         self._stack = contextlib.ExitStack()
-        self.herds = [Herd(through or dsn, WORK, *words, workers=workers, env=(env or {}).get(number)) for number in range(herds)]
+        self.herds = [
+            Herd(through or dsn, WORK, *words, workers=workers, env=(env or {}).get(number), root=root) for number in range(herds)
+        ]
         self._producing = Producer(through or dsn, Path(self._folder.name, "acknowledged"), seed=seed, rate=rate, kinds=kinds or KINDS)
         self.acknowledged: list[int] = []
 
@@ -81,6 +84,11 @@ class Campaign:
         self._stack.close()
         self.audit.close()
         self._folder.cleanup()
+
+    def adopt(self, herd: Herd) -> None:
+        """Have one more supervisor, which starts now."""
+        self._stack.enter_context(herd)
+        self.herds.append(herd)
 
     def completed(self) -> int:
         return int(self.audit.run("SELECT count(*) FROM audit.steps WHERE step = 'completed'")[0][0])

@@ -49,7 +49,14 @@ class Herd:
     """A supervisor. ``with Herd(dsn, handlers) as herd:`` waits until its workers are ready, and at the end makes sure that nothing is left."""
 
     def __init__(
-        self, dsn: str, handlers: str | Path, *flags: str, workers: int = 2, wait: bool = True, env: dict[str, str] | None = None
+        self,
+        dsn: str,
+        handlers: str | Path,
+        *flags: str,
+        workers: int = 2,
+        wait: bool = True,
+        env: dict[str, str] | None = None,
+        root: Path = ROOT,
     ) -> None:
         self.workers = workers
         self.events: list[Event] = []
@@ -57,7 +64,7 @@ class Herd:
         self._news = threading.Condition()
         self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")  # no jobherd.toml of the checkout counts here
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
-        environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"} | (env or {})
+        environment |= {"PYTHONPATH": str(root), "PYTHONWARNINGS": "error"} | (env or {})
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
             [

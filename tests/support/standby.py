@@ -28,8 +28,7 @@ class Standby(Cluster):
 
     def __init__(self, primary: Cluster, settings: Mapping[str, str] | None = None) -> None:
         self._primary = primary
-        follow = f"host={primary.data} port={primary.port} user={USER} application_name={NAME}"
-        super().__init__({**SETTINGS, "primary_conninfo": follow, **(settings or {})})
+        super().__init__({**SETTINGS, **(settings or {})})
 
     def _initialise(self) -> None:
         found = programs()
@@ -63,6 +62,9 @@ class Standby(Cluster):
         )
         if done.returncode:
             raise RuntimeError(f"pg_basebackup failed: {done.stderr}")
+        follow = f"host={self._primary.data} port={self._primary.port} user={USER} application_name={NAME}"
+        with (self.data / "postgresql.auto.conf").open("a") as file:  # not among the settings: those could not be changed while it runs
+            file.write(f"primary_conninfo = '{follow}'\n")
 
     def promote(self) -> None:
         """Make it a primary, and wait until it takes writes."""

@@ -1,0 +1,219 @@
+"""A disk that is full, and one that is slow: under the tables, under the log of the server (it panics), and each sync 0.2 s and 2 s later.
+
+Full tables refuse what is enqueued, cleanly, and settlements wait; a full log ends the server, which is started again once there is room. A slow
+disk makes everything late and costs no lease. Needs root, for the small file systems, and strace for the delay: without them it says so and skips.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+import sql
+from sql.migrate import migrate
+from tests.faults.campaign import Campaign
+from tests.support.figures import Report
+from tests.support.ground import AHEAD, arguments
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+LIMIT = 120.0
+SETTINGS = {"shared_buffers": "16MB", "max_wal_size": "96MB", "min_wal_size": "32MB", "wal_recycle": "off", "wal_init_zero": "on"}
+
+
+def main() -> int:
+    given = arguments(__doc__, full=10.0, slow=20.0, rate=60.0)
+    report = Report("disk: full tables, a full log, and a slow one", given.seed)
+    if os.geteuid() != 0:
+        print("skipped: small file systems are mounted by root alone")
+        return 0
+    with ExitStack() as stack:
+        cluster = Cluster(SETTINGS)
+        stack.callback(cluster.close)
+        tables = stack.enter_context(small(cluster, 96))
+        log = stack.enter_context(small(cluster, 224))
+        move_log(cluster, log)
+        cluster.start()
+        with psycopg.connect(cluster.dsn(), autocommit=True) as owner:
+            owner.execute(f"CREATE TABLESPACE small LOCATION '{tables}'")
+            owner.execute("CREATE DATABASE kept TABLESPACE small")
+        dsn = cluster.dsn("kept")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+            connection.execute(sql.load("keep_partitions"), {"ahead": AHEAD, "most": None})
+        report.on(dsn)
+        with Campaign(report, dsn, seed=given.seed, rate=given.rate) as field:
+            field.work_on(20)
+            full_tables(report, field, dsn, tables, given.full)
+            full_log(report, field, cluster, log, given.full)
+            before = field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id")
+            for delay in (0.2, 2.0):
+                slow(report, field, cluster, delay, given.slow)
+            report.holds(
+                "nobody's lease was lost to a slow disk", field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id") == before
+            )
+            reclaimed = [line for herd in field.herds for line in herd.messages("were reclaimed")]
+            report.holds("no jobs were reclaimed", not reclaimed, reclaimed[:3] or "")
+            field.work_on(20)
+            field.finish(told=400)
+            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed'")
+            report.holds("every job completed", not bad, bad[:5] if bad else "")
+    return report.end()
+
+
+def full_tables(report: Report, field: Campaign, dsn: str, place: Path, seconds: float) -> None:
+    """Leave no room for a row; enqueueing is refused, and nothing of it is there."""
+    marks = [herd.mark() for herd in field.herds]
+    refused = taken = 0
+    with filled(place), psycopg.connect(dsn, autocommit=True) as producer:
+        until = time.monotonic() + seconds
+        payload = '{"text": "%s"}' % ("x" * 8000)
+        while time.monotonic() < until:
+            try:
+                producer.execute("SELECT jobherd.enqueue('fault:unknown', %s::jsonb, '{\"delay\": 86400}')", [payload])
+                taken += 1
+            except psycopg.errors.DiskFull:
+                refused += 1
+                time.sleep(0.05)
+    said = [herd.mark() - mark for herd, mark in zip(field.herds, marks, strict=True)]
+    field.reconnect()
+    back = field.work_on(5, LIMIT)
+    stored = field.audit.run("SELECT count(*) FROM jobherd.scheduled WHERE kind = 'fault:unknown'")[0][0]
+    field.audit.run("DELETE FROM jobherd.scheduled WHERE kind = 'fault:unknown'")
+    report.fact("full tables", f"{refused} enqueues refused, {taken} taken; {back:.1f} s to 5 more jobs; lines a supervisor: {said}")
+    report.holds("full tables: some were refused", refused > 0, refused)
+    report.holds("full tables: what was refused is not there, what was taken is", stored == taken, f"{stored} of {taken}")
+    report.holds("full tables: few words", max(said) <= 60, said)
+
+
+def full_log(report: Report, field: Campaign, cluster: Cluster, place: Path, seconds: float) -> None:
+    """Leave no room for the log: the server panics, as often as it starts, until there is room again."""
+    size = cluster.log.stat().st_size
+    with filled(place):
+        until = time.monotonic() + LIMIT
+        while (b"PANIC" not in (said := cluster.log.read_bytes()[size:])) and time.monotonic() < until:
+            with psycopg.connect(cluster.dsn(), autocommit=True, connect_timeout=5) if alive(cluster) else ExitStack() as filler:
+                try:
+                    filler.execute("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 4000000))")  # type: ignore[union-attr]
+                except (psycopg.Error, AttributeError):
+                    time.sleep(0.2)
+        report.holds("full log: the server panicked", b"PANIC" in said)
+        time.sleep(seconds)
+    if not ended(cluster):
+        cluster.kill()
+    cluster.start()
+    field.reconnect()
+    report.fact("full log", f"{field.work_on(5, LIMIT):.1f} s from the server's start to 5 more jobs")
+
+
+def slow(report: Report, field: Campaign, cluster: Cluster, delay: float, seconds: float) -> None:
+    """Have every sync of the server take so much longer."""
+    if shutil.which("strace") is None:
+        report.fact(f"each sync {delay:g} s later", "skipped: there is no strace")
+        return
+    pids = [word for pid in (cluster.pid, *backends(cluster.pid)) for word in ("-p", str(pid))]
+    what = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        f"inject=fsync,fdatasync:delay_exit={delay * 1e6:.0f}",
+        *pids,
+    ]
+    tracer = subprocess.Popen(what, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    done = field.completed()
+    time.sleep(seconds)
+    done = field.completed() - done
+    told = tracer.poll()
+    tracer.send_signal(signal.SIGINT)
+    _, words = tracer.communicate(timeout=LIMIT)
+    report.fact(
+        f"each sync {delay:g} s later", f"{done} jobs in {seconds:g} s" if told is None else f"strace ended: {words.decode()[:200]}"
+    )
+
+
+def backends(postmaster: int) -> list[int]:
+    with open(f"/proc/{postmaster}/task/{postmaster}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def alive(cluster: Cluster) -> bool:
+    try:
+        psycopg.connect(cluster.dsn(), connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def ended(cluster: Cluster) -> bool:
+    """Whether the postmaster has ended by itself, and forget it then."""
+    process = cluster._postmaster
+    if process is None or process.poll() is None:
+        return False
+    cluster._postmaster = None
+    return True
+
+
+@contextmanager
+def small(cluster: Cluster, mib: int) -> Iterator[Path]:
+    """A file system of its own, of so many MiB, that belongs to the server's user."""
+    owner = cluster.data.stat()
+    place = Path(tempfile.mkdtemp(prefix="jobherd-disk-", dir="/tmp"))
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700,uid={owner.st_uid},gid={owner.st_gid}", "jobherd-test", place], check=True
+    )
+    try:
+        yield place
+    finally:
+        if cluster._postmaster is not None:
+            cluster.stop("immediate")
+        subprocess.run(["umount", "--lazy", place], check=False)
+        place.rmdir()
+
+
+def move_log(cluster: Cluster, place: Path) -> None:
+    inside = place / "pg_wal"
+    shutil.copytree(cluster.data / "pg_wal", inside)
+    owner = cluster.data.stat()
+    for folder, names, files in os.walk(inside):
+        for name in (".", *names, *files):
+            os.chown(Path(folder, name), owner.st_uid, owner.st_gid)
+    shutil.rmtree(cluster.data / "pg_wal")
+    (cluster.data / "pg_wal").symlink_to(inside)
+
+
+@contextmanager
+def filled(place: Path) -> Iterator[None]:
+    """Leave no room there."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(MIB // 16))
+        except OSError:
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

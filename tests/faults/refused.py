@@ -1,0 +1,126 @@
+"""A server that lets nobody in: no connection left, the role's limit, a changed password, a renamed database, one that takes no connections.
+
+Each for a while, under load: nobody spins (counted by the server's log), each process says so once, and goes on within seconds of the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.faults.campaign import Campaign
+from tests.support.figures import Report
+from tests.support.ground import SETTINGS, arguments, fresh
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MOST = 60
+END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'"
+ROLE = """
+CREATE ROLE worker LOGIN PASSWORD 'first';
+GRANT ALL ON SCHEMA jobherd, audit TO worker;
+GRANT ALL ON ALL TABLES IN SCHEMA jobherd, audit TO worker;
+GRANT ALL ON ALL SEQUENCES IN SCHEMA jobherd, audit TO worker;
+"""
+
+
+def main() -> int:
+    given = arguments(__doc__, away=10.0, rate=40.0)
+    report = Report(f"refused: five ways to be let in no more, each for {given.away:g} s", given.seed)
+    with Cluster({**SETTINGS, "max_connections": str(MOST), "log_connections": "off"}) as cluster, fresh(cluster) as dsn:
+        report.on(dsn)
+        name = str(conninfo_to_dict(dsn)["dbname"])
+        owner = psycopg.connect(cluster.dsn(), autocommit=True)
+        owner.execute("CREATE ROLE worker LOGIN SUPERUSER PASSWORD 'first'")  # it keeps partitions: who owns tables is not the matter here
+        hba = cluster.data / "pg_hba.conf"
+        trust = hba.read_text()
+        hba.write_text("local all worker scram-sha-256\n" + trust)
+        owner.execute("SELECT pg_reload_conf()")
+        ours = make_conninfo(dsn, user="worker", password="first")
+        faults: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+            "no connection left": lambda: crowd(cluster, owner),
+            "the role may not log in": lambda: between(owner, "ALTER ROLE worker NOLOGIN", "ALTER ROLE worker LOGIN"),
+            "the password was changed": lambda: between(owner, "ALTER ROLE worker PASSWORD 'second'", "ALTER ROLE worker PASSWORD 'first'"),
+            "the database takes no connections": lambda: between(
+                owner, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"
+            ),
+            "the database was renamed": lambda: between(
+                owner, f"ALTER DATABASE {name} RENAME TO elsewhere", f"ALTER DATABASE elsewhere RENAME TO {name}", first=end_all(name)
+            ),
+        }
+        with Campaign(report, dsn, through=ours, seed=given.seed, rate=given.rate) as field:
+            for what, fault in faults.items():
+                field.work_on(20)
+                lines, size = [herd.mark() for herd in field.herds], cluster.log.stat().st_size
+                with fault():
+                    if what != "the database was renamed":
+                        owner.execute(END)
+                    time.sleep(given.away)
+                    tries = cluster.log.read_bytes()[size:].count(b"FATAL")
+                field.reconnect()
+                back = field.work_on(5)
+                said = [herd.mark() - mark for herd, mark in zip(field.herds, lines, strict=True)]
+                report.fact(what, f"refused {tries} times in {given.away:g} s; {back:.1f} s to 5 more jobs; lines a supervisor: {said}")
+                # Two supervisors each second, a producer five times, six children with a back-off that doubles, and those who were ended.
+                report.holds(f"{what}: nobody spins", tries <= 30 + 12 * given.away, tries)
+                report.holds(f"{what}: few words", max(said) <= 30, said)
+                words = [event.line for herd, mark in zip(field.herds, lines, strict=True) for event in herd.events[mark:]]
+                report.holds(f"{what}: no secret in them", not any("first" in line and "password=" in line for line in words))
+            field.finish()
+            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
+        owner.close()
+    return report.end()
+
+
+@contextlib.contextmanager
+def between(owner: psycopg.Connection[object], begin: str, end: str, *, first: str = "") -> Iterator[None]:
+    until = time.monotonic() + 60
+    while True:
+        if first:
+            owner.execute(first)
+        try:
+            owner.execute(begin)
+        except psycopg.errors.ObjectInUse:  # somebody has come back in between
+            assert time.monotonic() < until, "there is always somebody connected"
+            continue
+        break
+    try:
+        yield
+    finally:
+        owner.execute(end)
+
+
+def end_all(name: str) -> str:
+    return f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+
+
+@contextlib.contextmanager
+def crowd(cluster: Cluster, owner: psycopg.Connection[object]) -> Iterator[None]:
+    """Take every connection there is."""
+    owner.execute(END)
+    taken: list[psycopg.Connection[object]] = []
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            taken.append(psycopg.connect(cluster.dsn(), autocommit=True))
+        except psycopg.OperationalError:
+            owner.execute(END)
+            if len(taken) >= MOST - 3:
+                break
+    try:
+        yield
+    finally:
+        for one in taken:
+            one.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

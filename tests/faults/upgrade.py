@@ -1,0 +1,101 @@
+"""A rolling upgrade: supervisors of an earlier commit run while this version migrates their database and takes over, one after the other.
+
+The earlier code comes from `git worktree` (--commit; by default the last one whose migrations are fewer). What the contract says: migrations are
+forward only, whoever is newer migrates; older supervisors that run go on, told of jobs or by their poll, until they are replaced; an older one
+does not start on a newer schema, and says why. Nothing is lost and nothing ends twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.faults.campaign import QUICK, WORK, Campaign
+from tests.support.figures import Report
+from tests.support.ground import SETTINGS, arguments
+from tests.support.herd import ROOT, Herd
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIGRATE = "import sys, psycopg, sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
+
+
+def main() -> int:
+    given = arguments(__doc__, rate=30.0, behind=1)
+    with earlier(given.behind) as (commit, old), Cluster(SETTINGS) as cluster, cluster.database() as dsn:
+        report = Report(f"upgrade: from {commit} to this version, under load", given.seed)
+        steps, place = run(old, MIGRATE, dsn).split()
+        assert place.startswith(str(old)), place
+        report.fact("migrations of the earlier version", steps)
+        report.on(dsn)
+        with Campaign(report, dsn, seed=given.seed, rate=given.rate, herds=2, root=old) as field:
+            field.work_on(20)
+            report.fact("migrations applied under them", run(ROOT, MIGRATE, dsn).split()[0])
+            took = field.work_on(20)
+            report.fact("seconds to 20 more jobs by the earlier version on the newer schema", f"{took:.1f}")
+            refused = Herd(dsn, WORK, *QUICK, workers=1, wait=False, root=old)
+            with refused:
+                code = refused.wait()
+            said = " ".join(event.line for event in refused.events)
+            report.holds("the earlier version does not start any more", code == 78, code)
+            report.holds("and says why", "a newer version has migrated it; upgrade this one" in said, said[:200])
+            before = list(field.herds)
+            for number, herd in enumerate(before):
+                newer = Herd(dsn, WORK, *QUICK, workers=2)
+                field.adopt(newer)
+                report.holds(f"supervisor {number + 1} of the earlier version left with 0", herd.stop() == 0)
+                field.herds.remove(herd)
+                field.work_on(20)
+            field.families = [herd.children() for herd in field.herds]
+            field.finish()
+            bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
+            report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
+            tracebacks = [event.line for herd in before for event in herd.events if "Traceback" in event.line]
+            report.holds("no traceback in the log of the earlier version", not tracebacks, tracebacks[:1] or "")
+    return report.end()
+
+
+def run(root: Path, program: str, *words: str) -> str:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            cwd=elsewhere,
+            env={"PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return done.stdout
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@contextlib.contextmanager
+def earlier(behind: int) -> Iterator[tuple[str, Path]]:
+    """Give the last commit before the latest so many migrations, and a checkout of it."""
+    added = git("log", "--first-parent", "--diff-filter=A", "--format=%h", "--", "sql/migrations").split()
+    commit = git("rev-parse", "--short", f"{added[behind - 1]}^")
+    with tempfile.TemporaryDirectory(prefix="jobherd-earlier-") as folder:
+        place = Path(folder, "checkout")
+        git("worktree", "add", "--detach", str(place), commit)
+        try:
+            yield commit, place
+        finally:
+            git("worktree", "remove", "--force", str(place))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except psycopg.OperationalError as problem:
+        sys.exit(f"the script itself lost the database: {problem}")

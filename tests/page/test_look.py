@@ -74,7 +74,16 @@ def test_it_can_be_used_with_the_keys(tab, job):
     assert tab.locator("#help").is_visible()
     tab.keyboard.press("Escape")
     assert not tab.locator("#help").is_visible()
-    tab.keyboard.press("Tab")
+    tab.goto("/jobs")
+    rows = tab.locator("main tbody tr").filter(has=tab.locator("a[href]"))
+    first = rows.nth(0).locator("a[href]").first.get_attribute("href")
+    second = rows.nth(1).locator("a[href]").first.get_attribute("href")
+    at = "document.activeElement.querySelector('a[href]').getAttribute('href')"
+    for key, there in (("j", first), ("j", second), ("k", first), ("k", first), ("j", second)):
+        tab.keyboard.press(key)
+        assert tab.evaluate(at) == there, key
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(f"**{second}")
     tab.goto("/queues")
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.className") == "skip"

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean
+.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -44,6 +44,14 @@ chromium:            ## the browser that looks at the page in tests, from Debian
 .PHONY: faketime
 faketime:            ## what makes clocks wrong in tests, from Debian
 	@test -n "$$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" || { echo 'installing faketime'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq faketime >/dev/null; }
+
+pgbouncer:           ## the pooler that some faults are about, from Debian
+	@test -x /usr/sbin/pgbouncer || { echo 'installing pgbouncer'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq pgbouncer >/dev/null; }
+
+network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, lost answers, poolers, and hosts that are cut off (root; some 10 minutes)
+	$(BIN)/python -m tests.faults.network
+	$(BIN)/python -m tests.faults.pooler
+	$(BIN)/python -m tests.faults.hosts
 
 screenshots: $(VENV)/.ready chromium  ## every page in light, in dark and on a phone, into docs/pages/
 	PYTHONPATH=$(CURDIR) $(BIN)/python docs/screenshots.py $(PAGES)

@@ -104,6 +104,8 @@ class Courier:
         self.link = Link.AWAY
         self.epoch = 0
         """Grows with each session: a new socket may have an old one's number."""
+        self.pooled = False
+        """A pooler stands between us and the server: it may give each transaction another backend, and hears no notification for us."""
         self.trouble = ""
         """The last reason for being away, without secrets."""
         self.notifications: list[str] = []
@@ -276,16 +278,29 @@ class Courier:
         elif self._poll is pq.PollingStatus.OK:
             conn.nonblocking = 1
             self.link = Link.UP
-            waiting, self._queue = self._queue, deque()
             self._sent, self._misplaced = None, False
-            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
-            self.ask("listen_jobs", {}, self._listening)
             self._prepared = set()
+            waiting, self._queue = self._queue, deque()
+            self.ask("tell_backend", {}, self._met)
+            self._queue.extend(waiting)
+
+    def _met(self, answer: Answer) -> None:
+        """We know who serves us: what makes the session ours comes before all that waits."""
+        if answer is None or self._conn is None:
+            return
+        self.pooled = answer[0][0] != str(self._conn.backend_pid)
+        waiting, self._queue = self._queue, deque()
+        if self.pooled:
+            self.notifications.append("@pooler")
+        if not self.pooled:  # else others would get our time limits with the backend, and we their statements
+            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
+        self.ask("listen_jobs", {}, self._listening)
+        if not self.pooled:
             for name in URGENT:
                 self._queue.append(
                     Letter(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)
                 )
-            self._queue.extend(waiting)
+        self._queue.extend(waiting)
 
     def _steered(self, answer: Answer) -> None:
         """Nothing: a refusal shows in the log of refusals, and the session works without it."""

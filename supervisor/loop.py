@@ -258,6 +258,7 @@ class Supervisor:
     _trouble = ""
     _dropped = 0
     """Lines of the log of which was said that they are missing."""
+    _told_of_pooler = False
 
     def _say_refused(self, words: str, now: float) -> None:
         """Say what the database refused, of each statement once a minute: it may refuse several of them many times a second, for hours."""
@@ -341,6 +342,13 @@ class Supervisor:
                 self.registration.look_for_cancels()
             elif note.startswith("@order:"):
                 self.orders.heard(note)
+            elif note == "@pooler":
+                if not self._told_of_pooler:
+                    log.warning(
+                        "a pooler stands between this supervisor and the server: in transaction mode it hears no notification, and jobs wait for "
+                        "the poll; give the server's own address in listen_dsn"
+                    )
+                self._told_of_pooler = True
             elif note.startswith("@refused:"):
                 self._say_refused(note.removeprefix("@refused:"), time.monotonic())
         if calls:

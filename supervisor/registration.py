@@ -65,6 +65,7 @@ class Registration:
         self._clock: tuple[float, float] | None = None
         """What the server's clock was ahead of ours at the latest beat: at least, at most."""
         self._steady_at = 0.0
+        self._renewed_at = float("-inf")
         self.heard_back = False
         """Our latest beat was heard by ourselves."""
         self.beats = 0
@@ -93,6 +94,9 @@ class Registration:
             return
         if now >= self._echo_by:
             self._echo_by = float("inf")
+            if self._courier.pooled and self._renewed_at >= now - self._lease:
+                self.heard_back = False  # it is answered and does not hear: so will the next session be
+                return
             self._courier.lose("the session does not hear its own notifications", now)
             return
         if now >= self._beat_at:
@@ -179,6 +183,7 @@ class Registration:
             self._beat_at = min(self._beat_at, sent + AGAIN)
             return
         self.beats += 1
+        self._renewed_at = sent
         if answer:
             self._notice.lease_deadline = sent + self._lease
             self._beaten(answer[0][2] == "t")

@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
@@ -23,7 +24,7 @@ from workers.logs import redact_dsn
 from workers.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from workers.seat import Seat
     from workers.wake import Wake
@@ -41,8 +42,12 @@ _AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", "3D
 """A standby; a plan of before a migration; statements that a pooler has lost; a database that is just being restored or moved."""
 _AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"})
 _UNPREPARED: Final = frozenset({"26000", "42P05"})
+PATIENCE: Final = 10.0
+"""Seconds without a word from the server after which a session is taken for lost. Within a lease: what is in hand is settled in time."""
+CONNECT_PATIENCE: Final = 10
+LEAST_PATIENCE: Final = 2
+"""Seconds to connect: to all servers that the DSN names together, but to each at least so long."""
 _BEFORE_HAND: Final = {
-    "connect_timeout": "10",
     "keepalives": "1",
     "keepalives_idle": "10",
     "keepalives_interval": "3",
@@ -66,17 +71,21 @@ class Session:
     holding: asked after a break for the tokens of the claims that the child knows of.
     database: its name on the server, once it is connected.
     child, backend: its number in `children` and its backend's pid, once it is connected.
+    pooled: a pooler stands between: it may hand each transaction to another backend, and none of them is ours.
     sessions: how many there have been. With each new one all claims are given back but those that are held.
+    patience: seconds without a word from the server after which the session is taken for lost.
     """
 
-    def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple) -> None:
+    def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple, *, patience: float = PATIENCE) -> None:
         self.child = 0
         self.backend = 0
         self.database = b""
         self.sessions = 0
+        self.pooled = False
         self._seat = seat
         self._wake = wake
         self._holding = holding
+        self._patience = patience
         self._connection: psycopg.Connection[Row] | None = None
         self._prepare = True
         self._lost_at: float | None = None
@@ -152,6 +161,16 @@ class Session:
         self._connection = None
         return False
 
+    @contextmanager
+    def unhurried(self, patience: float) -> Iterator[None]:
+        """Wait so long for a word from the server: for statements that take their time."""
+        before = self._patience
+        self._patience = self._wire.patience = patience
+        try:
+            yield
+        finally:
+            self._patience = self._wire.patience = before
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
@@ -197,7 +216,7 @@ class Session:
         )
         try:
             self._connection = connection
-            self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare)
+            self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare, patience=self._patience)
             self._file = _file(connection)
             self.database = connection.pgconn.db
             self._register()
@@ -226,6 +245,9 @@ class Session:
             raise Left(message)
         self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
+        self.pooled = self._connection is not None and self.backend != self._connection.info.backend_pid
+        if self.pooled:
+            self._send("disown_backend", {"child": self.child})
         if known:
             back = self._send("release_unheard", {"child": self.child, "heard": list(self._holding())})
             if back:
@@ -280,7 +302,9 @@ def is_away(problem: psycopg.Error) -> bool:
 
 def session_parameters(dsn: str, name: str) -> dict[str, Any]:
     """Return what to connect with: the DSN, our name for the session, and time limits where the DSN gives none."""
-    return {**_BEFORE_HAND, **conninfo_to_dict(dsn), "application_name": name}
+    given = conninfo_to_dict(dsn)
+    servers = str(given.get("hostaddr") or given.get("host") or "").count(",") + 1
+    return {"connect_timeout": str(max(CONNECT_PATIENCE // servers, LEAST_PATIENCE)), **_BEFORE_HAND, **given, "application_name": name}
 
 
 def process_started(pid: int) -> int:

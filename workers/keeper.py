@@ -57,6 +57,11 @@ _SELDOM: Final = 10.0
 _FORGET: Final = 30.0
 _UNCOUNTED: Final = 60.0
 """What has ended is counted when no job is due soon, or after so many seconds all the same."""
+_PATIENCE: Final = 30.0
+"""Seconds without a word from the server after which its session is taken for lost: while it waits, nothing becomes due."""
+_SLOW: Final = 600.0
+_SLOWEST: Final = 3600.0
+"""Seconds for what reads a long past, and for a vacuum: given up too early it would be begun again and again."""
 _LAST: Final = 1.5
 _FOR_EVER: Final = float("inf")
 
@@ -81,7 +86,7 @@ class Keeper:
         self._seat = body.seat
         self._wake = body.wake
         self._title = body.title
-        self._session = Session(body.seat, body.wake)
+        self._session = Session(body.seat, body.wake, patience=_PATIENCE)
         self._due_at = 0.0
         self._sweep_at = 0.0
         self._gates_at = 0.0
@@ -189,7 +194,8 @@ class Keeper:
             more = _FEW
             while more >= _FEW and not self._wake.dismissed:
                 wanted = {"ahead": self._seat.settings.keep_failed_max + 2, "most": _FEW}
-                [(more, gone)] = self._session.run("keep_partitions", wanted, stubborn=False)
+                with self._session.unhurried(_SLOW):
+                    [(more, gone)] = self._session.run("keep_partitions", wanted, stubborn=False)
                 made, dropped = made + more, dropped + gone
         except psycopg.Error as problem:
             if not is_away(problem):
@@ -213,7 +219,8 @@ class Keeper:
         if looks.took > _MOVING and begun + 2 * looks.took > self._due_at and begun < self._counted + looks.pause + _UNCOUNTED:
             self._count_at = max(begun, self._due_at) + _MOVING
             return
-        [(_, behind)] = self._session.run("count_past", {"span": looks.span, "lag": LAG})
+        with self._session.unhurried(max(20 * looks.took, _PATIENCE) if self._counted else _SLOW):
+            [(_, behind)] = self._session.run("count_past", {"span": looks.span, "lag": LAG})
         self._counted = time.monotonic()
         looks.done(took=self._counted - begun, behind=behind)
         self._count_at = self._counted + looks.pause
@@ -234,7 +241,8 @@ class Keeper:
         for table, dead, live in rows:
             begun = time.monotonic()
             if self._clearing.pays(table, dead=dead, live=live, now=begun) and begun + 2 * self._clearing.took < self._due_at:
-                self._session.run(VACUUMS[table])
+                with self._session.unhurried(_SLOWEST):
+                    self._session.run(VACUUMS[table])
                 left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
                 self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
         busy = any(dead > DEAD / 10 for _, dead, _ in rows)

@@ -234,7 +234,8 @@ class Transactions:
         name = f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}:transaction"
         holder = psycopg.connect("", **session_parameters(seat.settings.dsn, name), autocommit=True, prepare_threshold=None)
         self._holder = holder
-        self._ask("register_transactions", {"child": self._session.child})
+        if not self._session.pooled:  # else the backend is somebody else's by the time this child is dead
+            self._ask("register_transactions", {"child": self._session.child})
         return holder
 
     def _commit(self, outcome: Outcome) -> None:

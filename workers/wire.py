@@ -7,9 +7,12 @@ together are one transaction, or each its own. Nothing here knows what they mean
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import select
+import struct
+import termios
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,9 +44,11 @@ class Wire:
 
     connection: open, in autocommit mode, used by nobody else meanwhile. schema: where our tables are.
     prepared: false behind a pooler that hands each transaction to another session.
+    patience: seconds without a byte from or to the server after which it is taken for lost; None: for ever. The kernel gives up only
+        whom it hears nothing of: what stands between may confirm every packet and carry none.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str, *, prepared: bool) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], schema: str, *, prepared: bool, patience: float | None = None) -> None:
         self._pgconn: PGconn = connection.pgconn
         self._transformer = Transformer(connection)
         self._schema = schema
@@ -53,6 +58,7 @@ class Wire:
         self._either = select.poll()
         self._either.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         self._urgent: dict[str, _Urgent] = {}
+        self.patience = patience
         self.changed = 0
         """How many rows the last statement has written or returned."""
         self._pgconn.nonblocking = 1
@@ -161,7 +167,7 @@ class Wire:
         pgconn = self._pgconn
         results: list[PGresult] = []
         while pgconn.flush():
-            self._either.poll()
+            self._wait(self._either)
             pgconn.consume_input()
         until = time.monotonic() + EAGER if eager else 0.0
         while True:
@@ -169,7 +175,7 @@ class Wire:
                 if until and time.monotonic() < until:
                     os.sched_yield()  # the server may need this processor
                 else:
-                    self._readable.poll()
+                    self._wait(self._readable)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
@@ -183,6 +189,18 @@ class Wire:
                 results.append(result)
                 if not together and result.status not in _GOOD and pgconn.status == pq.ConnStatus.BAD:
                     return results
+
+    def _wait(self, ready: select.poll) -> None:
+        if self.patience is None:
+            ready.poll()
+            return
+        before = -1
+        while not ready.poll(self.patience * 500):
+            unsent = _unsent(self._pgconn.socket)
+            if unsent == before:  # a slow line, on which something moves, is no lost one
+                message = f"no word from the server for {self.patience:g} s"
+                raise psycopg.OperationalError(message)
+            before = unsent
 
     def _rows(self, result: PGresult) -> list[tuple[Any, ...]]:
         if not result.ntuples:
@@ -210,6 +228,12 @@ def _reach(letters: Sequence[tuple[str, object]], step: str) -> None:
 def _label(name: str) -> bytes:
     """Return what the server calls a statement: it knows 63 characters of a name, and one that was narrowed can have more."""
     return name.encode() if len(name) <= _LONGEST else f"{name[:40]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}".encode()
+
+
+def _unsent(fd: int) -> int:
+    """Return how many bytes the other side has not confirmed yet."""
+    count: int = struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
+    return count
 
 
 def _check(results: list[PGresult]) -> None:

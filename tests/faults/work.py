@@ -22,6 +22,13 @@ def sleep(seconds: float) -> str:
     return "slept"
 
 
+@handler("fault:alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
+def alone(seconds: float) -> str:
+    """Wait, and never while another host might run the same."""
+    time.sleep(seconds)
+    return "alone"
+
+
 @handler("fault:burn", max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
 def burn(seconds: float) -> int:
     """Compute for so long."""

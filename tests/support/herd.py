@@ -57,6 +57,7 @@ class Herd:
         wait: bool = True,
         env: dict[str, str] | None = None,
         root: Path = ROOT,
+        netns: str = "",
     ) -> None:
         self.workers = workers
         self.events: list[Event] = []
@@ -68,6 +69,7 @@ class Herd:
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
             [
+                *(["ip", "netns", "exec", netns] if netns else []),
                 sys.executable,
                 "-m",
                 "supervisor",

@@ -11,6 +11,7 @@ import pytest
 
 from sql.migrate import migrate
 from tests.support.gate import Gate
+from tests.support.network import Network
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.seats import Bench, wait_for_line
@@ -64,6 +65,45 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
         row = bench.wait(job, "completed")
         assert (row["attempts"], len(row["history"])) == (1, 1)
         assert "gave back 1 jobs" in child.log()
+        assert child.dismiss() == EXIT_LEFT
+
+
+BREAKS = [(where, action) for action in ("cut", "stall") for where in ("before", "torn", "answered")]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that are forked by this test wait 1 s for a word of the server."""
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 1.0)
+
+
+@pytest.mark.parametrize("word", ["claim_job", "settle_"])
+def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench: Bench, impatient: None, word: str):
+    """A line that is stalled here confirms every packet: the kernel's own time limits never notice."""
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        for number, (where, action) in enumerate(BREAKS):
+            child.wait_idle()
+            network.arm("jobherd:worker:*", word, where=where, action=action)
+            job = bench.enqueue("act:returns", value=number)
+            child.nudge()
+            network.wait_hit(more_than=number)
+            row = bench.wait(job, "completed", timeout=60)
+            assert (row["attempts"], len(row["history"]), row["result"]) == (1, 1, number), (where, action)
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: Bench, impatient: None, gate: Gate):
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        assert network.stall("jobherd:worker:*") == 1
+        arrival.open("kept")
+        row = bench.wait(job, "completed", timeout=60)
+        assert (row["result"], row["attempts"]) == ("kept", 1)
+        assert "no word from the server for 1 s" in child.log()
         assert child.dismiss() == EXIT_LEFT
 
 
@@ -198,6 +238,12 @@ def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool
 def test_our_time_limits_give_way_to_those_of_the_dsn():
     found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
     assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == ("3", "15000", "jobherd:worker:1:2")
+    assert found["target_session_attrs"] == "read-write"
+
+
+@pytest.mark.parametrize(("hosts", "seconds"), [("a", "10"), ("a,b", "5"), ("a,b,c,d,e,f,g,h", "2")])
+def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
+    assert session_parameters(f"host={hosts}", "x")["connect_timeout"] == seconds
 
 
 @pytest.mark.promise("C33")

@@ -129,3 +129,23 @@ def test_every_statement_is_numbered_without_a_gap():
         text, names = sql.numbered(name)
         assert all(f"${place}" in text for place in range(1, len(names) + 1))
         assert "%(" not in text
+
+
+@pytest.mark.parametrize(("unsent", "looks"), [([0, 0], 2), ([900, 500, 100, 0, 0], 5), ([900, 900], 2)])
+def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(database, monkeypatch, unsent, looks):
+    class Silent:
+        asked = []
+
+        def poll(self, milliseconds):
+            self.asked.append(milliseconds)
+            return []
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        wire = Wire(connection, "jobherd", prepared=True, patience=3.0)
+        left = iter(unsent)
+        monkeypatch.setattr("workers.wire._unsent", lambda _fd: next(left))
+        silent = Silent()
+        silent.asked = []
+        with pytest.raises(psycopg.OperationalError, match="no word from the server for 3 s"):
+            wire._wait(silent)
+        assert silent.asked == [1500] * looks

@@ -1,0 +1,118 @@
+"""Two hosts, each in a network namespace of its own, and one of them cut off from the database: no packet passes, and nobody is told.
+
+Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was ended before that by itself; what it says
+late is refused; and once the line is back it begins anew. A Linux with `ip` and root are needed: elsewhere this says so and leaves with 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+from tests.support.audit import Audit
+from tests.support.figures import Report
+from tests.support.ground import SETTINGS, arguments, fresh
+from tests.support.herd import LIMIT, Herd
+from tests.support.postgres import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORK = Path(__file__).with_name("work.py")
+NET = "10.213.77"
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def host(number: int) -> Iterator[str]:
+    """Give the name of a network namespace that reaches us as 10.213.77.X."""
+    name, ours, theirs = f"jobherd{number}", f"jh{number}a", f"jh{number}b"
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        ip("addr", "add", f"{NET}.{4 * number + 1}/30", "dev", ours)
+        ip("link", "set", ours, "up")
+        ip("-n", name, "addr", "add", f"{NET}.{4 * number + 2}/30", "dev", theirs)
+        ip("-n", name, "link", "set", theirs, "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        yield name
+    finally:
+        ip("netns", "del", name)
+
+
+def claims(audit: Audit, job: int) -> list[tuple[int, float]]:
+    return audit.run(
+        "SELECT token, extract(epoch FROM min(at))::double precision FROM audit.steps WHERE job = %s AND step = 'claimed' GROUP BY 1 ORDER BY 1",
+        job,
+    )
+
+
+def wait(condition, seconds: float = LIMIT):
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
+def main() -> int:
+    given = arguments(__doc__, rounds=3, lease=6.0)
+    if os.geteuid() or not shutil.which("ip"):
+        print("skipped: needs root and `ip` (iproute2)")
+        return 0
+    report = Report(f"hosts: one of two hosts cut off from the database, {given.rounds} times (lease {given.lease:g} s)", given.seed)
+    flags = ("--lease", f"{given.lease:g}s", "--db-retry-initial", "0.1s")
+    with host(1) as first, host(2) as second, Cluster({**SETTINGS, "listen_addresses": "*"}) as cluster:
+        with (cluster.data / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {NET}.0/24 trust\n")
+        cluster.restart()
+        moved: list[float] = []
+        jobs: list[int] = []
+        with fresh(cluster) as dsn:
+            report.on(dsn)
+            audit = Audit(dsn)
+            at = [make_conninfo(dsn, host=f"{NET}.{4 * number + 1}") for number in (1, 2)]
+            refused = lost = 0
+            for _ in range(given.rounds):
+                with Herd(at[0], WORK, *flags, workers=2, netns=first) as cut_off:
+                    (job,) = audit.run("SELECT jobherd.enqueue('fault:sleep', %s)", f'{{"seconds": {3 * given.lease}}}')[0]
+                    (alone,) = audit.run("SELECT jobherd.enqueue('fault:alone', %s)", f'{{"seconds": {3 * given.lease}}}')[0]
+                    wait(lambda: claims(audit, job) and claims(audit, alone))  # noqa: B023
+                    with Herd(at[1], WORK, *flags, workers=2, netns=second) as other:
+                        began = time.time()
+                        ip("link", "set", "jh1a", "down")
+                        mark = cut_off.mark()
+                        wait(lambda: len(claims(audit, job)) > 1 and len(claims(audit, alone)) > 1)  # noqa: B023
+                        moved += [claims(audit, each)[-1][1] - began for each in (job, alone)]
+                        time.sleep(2 * given.lease + 1)  # what it ran ends there, cut off, and cannot be written
+                        ip("link", "set", "jh1a", "up")
+                        cut_off.wait_event(lambda event: "registered as supervisor" in event.message, since=mark)
+                        lost += len(cut_off.messages("lease was lost"))
+                        audit.wait_all_over()
+                        jobs += [job, alone]
+                        refused += len(cut_off.messages("was not written")) + len(cut_off.messages("is not registered any more"))
+                        codes = [other.stop(), cut_off.stop()]
+                        report.holds("both left with 0", codes == [0, 0], codes)
+            report.spread("cut to claimed by the other host", [each * 1000 for each in moved], aims={"max": given.lease * 1000 + 2000})
+            report.holds("each job moved once", all(len(claims(audit, job)) == 2 for job in jobs))
+            report.holds("the host that was cut off noticed each time that its lease was lost", lost == given.rounds, lost)
+            report.fact("late outcomes and children refused", refused)
+            crashed = audit.run("SELECT count(*) FROM jobherd.history WHERE crashes > 0 OR state <> 'completed'")[0][0]
+            report.holds("no crash was counted, every job completed", not crashed, crashed)
+            audit.check(report, jobs)
+            audit.close()
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,346 @@
+"""A network of our own between clients and PostgreSQL, over TCP, that does what networks do: by the name of the session it happens to.
+
+    with Network(dsn) as network:
+        fleet = stage.run_fleet(dsn=network.dsn)
+        network.blackhole("jobherd:supervisor:*")           # nothing passes, and nobody is told: half-open
+        network.heal()                                      # what was held back arrives
+        network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the sessions that stand now
+        network.cut("jobherd:worker:*")                     # RST, both sides
+        network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
+        network.arm("jobherd:worker:*", "claim_jobs", where="answered", action="cut")
+        network.wait_hit()                                  # the server has committed, and the client was not told
+
+`arm` waits for the next message of a client that holds a word (the label of a prepared statement, or its text). where: `before` (the server
+never sees it), `torn` (half of it arrives), `answered` (the server has answered up to ReadyForQuery, of which nothing passes). action: `cut`,
+or `stall`, which blackholes that one connection for good. A process of its own, since the tests fork. It knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.herd import ROOT
+
+PATIENCE = 60.0
+CHUNK = 8192
+"""Small buffers: whoever sends into a slow line must be held up, as by a slow network."""
+TLS, GSS, CANCEL = 80877103, 80877104, 80877102
+READY_IDLE = b"Z\0\0\0\5I"
+
+
+class Network:
+    """The network, seen from the test. Patterns are those of fnmatch, over application names."""
+
+    def __init__(self, dsn: str) -> None:
+        self.events: list[list[str]] = []
+        """What has happened: ["opened", name], ["closed", name], ["hit", name], oldest first."""
+        ours, theirs = socket.socketpair()
+        self._control = ours
+        self._rest = b""
+        self._replies: list[Any] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.network", str(theirs.fileno()), dsn], cwd=ROOT, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        self._dsn = dsn
+        self.port = int(self._reply())
+        self.dsn = self.at("127.0.0.1")
+
+    def at(self, host: str) -> str:
+        """The DSN through it, by another name of this host."""
+        return make_conninfo(self._dsn, host=host, port=self.port, sslmode="disable", gssencmode="disable")
+
+    def blackhole(self, pattern: str = "*") -> None:
+        """Let nothing pass, of new sessions neither."""
+        self._ask("blackhole", pattern)
+
+    def heal(self) -> None:
+        """Let everything pass, at full speed. What was stalled at an armed word stays so."""
+        self._ask("heal")
+
+    def stall(self, pattern: str = "*") -> int:
+        """Let nothing pass of the sessions that stand now, ever again; return how many there were."""
+        return int(self._ask("stall", pattern))
+
+    def cut(self, pattern: str = "*") -> int:
+        """Break them with RST; return how many there were."""
+        return int(self._ask("cut", pattern))
+
+    def slow(self, pattern: str = "*", *, latency: float = 0.0, bandwidth: float = 0.0, crumbs: bool = False) -> None:
+        """latency: seconds a chunk, each way. bandwidth: bytes a second. crumbs: one byte a packet."""
+        self._ask("slow", pattern, latency, bandwidth, crumbs)
+
+    def arm(self, pattern: str, word: str, *, where: str, action: str = "cut") -> None:
+        """Wait for a word, once."""
+        self._ask("arm", pattern, word, where, action)
+
+    def names(self) -> list[str]:
+        """The sessions that stand now."""
+        return list(self._ask("names"))
+
+    def count(self, what: str, pattern: str = "*") -> int:
+        """How often that has happened."""
+        return sum(kind == what and fnmatch.fnmatchcase(name, pattern) for kind, name in self.events)
+
+    def wait(self, what: str, pattern: str = "*", *, more_than: int = 0, timeout: float = PATIENCE) -> None:
+        """Wait until that has happened so often."""
+        until = time.monotonic() + timeout
+        while self.count(what, pattern) <= more_than:
+            if not self._read(until - time.monotonic()):
+                raise TimeoutError(f"{what} of {pattern} more than {more_than} times was not seen within {timeout} s: {self.events[-20:]}")
+
+    def wait_hit(self, *, more_than: int = 0) -> None:
+        """Wait until an armed word was met, and what was to happen has happened."""
+        self.wait("hit", more_than=more_than)
+
+    def _ask(self, *words: object) -> Any:
+        self._control.sendall(json.dumps(words).encode() + b"\n")
+        return self._reply()
+
+    def _reply(self) -> Any:
+        until = time.monotonic() + PATIENCE
+        while not self._replies:
+            if not self._read(until - time.monotonic()):
+                raise TimeoutError("the network does not answer")
+        return self._replies.pop(0)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._control], [], [], max(seconds, 0.0))[0]:
+            return False
+        data = self._control.recv(65536)
+        if not data:
+            raise EOFError("the network has ended")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            found = json.loads(line)
+            if "reply" in found:
+                self._replies.append(found["reply"])
+            else:
+                self.events.append(found["event"])
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # children that the test has forked hold it open as well
+        self._control.close()
+        self._process.wait(PATIENCE)
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Slowness:
+    pattern: str
+    latency: float
+    bandwidth: float
+    crumbs: bool
+
+
+@dataclass
+class Trap:
+    pattern: str
+    word: bytes
+    where: str
+    action: str
+
+
+@dataclass(eq=False)
+class Line:
+    """One client with its session."""
+
+    client: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    server: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    name: str = ""
+    stalled: bool = False
+    losing: Trap | None = None
+    tail: bytes = b""
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        for _, writer in (self.client, self.server):
+            with suppress(OSError):
+                there = writer.get_extra_info("socket")
+                if there.family != socket.AF_UNIX:
+                    there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        for task in self.tasks:
+            task.cancel()
+
+
+class Relay:
+    def __init__(self, control: socket.socket, dsn: str) -> None:
+        self.control = control
+        given = conninfo_to_dict(dsn)
+        self.host, self.port = str(given["host"]), int(str(given.get("port") or 5432))
+        self.lines: list[Line] = []
+        self.holes: list[str] = []
+        self.slowness: Slowness | None = None
+        self.traps: list[Trap] = []
+        self.changed = asyncio.Event()
+
+    def tell(self, **what: object) -> None:
+        with suppress(OSError):
+            self.control.sendall(json.dumps(what).encode() + b"\n")
+
+    async def serve(self) -> None:
+        door = socket.socket()
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)  # or the kernel takes half a megabyte off a slow line at once
+        door.bind(("127.0.0.1", 0))
+        server = await asyncio.start_server(self.accept, sock=door, limit=CHUNK, backlog=256)
+        self.tell(reply=server.sockets[0].getsockname()[1])
+        reader, _ = await asyncio.open_connection(sock=self.control.dup())
+        with suppress(OSError):
+            while line := await reader.readline():
+                self.tell(reply=self.obey(*json.loads(line)))
+        os._exit(0)
+
+    def obey(self, what: str, *words: Any) -> object:
+        match what:
+            case "blackhole":
+                self.holes.append(words[0])
+            case "heal":
+                self.holes, self.slowness = [], None
+            case "slow":
+                self.slowness = Slowness(*words)
+            case "arm":
+                pattern, word, where, action = words
+                self.traps.append(Trap(pattern, word.encode(), where, action))
+            case "names":
+                return [line.name for line in self.lines]
+            case "cut" | "stall":
+                found = [line for line in self.lines if fnmatch.fnmatchcase(line.name, words[0]) and not line.stalled]
+                for line in found:
+                    line.stalled = True
+                    if what == "cut":
+                        line.reset()
+                return len(found)
+        self.changed.set()
+        self.changed = asyncio.Event()
+        return None
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello, name = await self.greet(reader, writer)
+        if not hello:
+            writer.transport.abort()
+            return
+        line = Line((reader, writer), (reader, writer), name)
+        self.tell(event=["opened", name])
+        await self.passable(line)
+        try:
+            if self.host.startswith("/"):
+                line.server = await asyncio.open_unix_connection(f"{self.host}/.s.PGSQL.{self.port}", limit=CHUNK)
+            else:
+                line.server = await asyncio.open_connection(self.host, self.port, limit=CHUNK)
+        except OSError:
+            line.reset()
+            self.tell(event=["closed", name])
+            return
+        for _, end in (line.client, line.server):
+            there = end.get_extra_info("socket")
+            if there.family != socket.AF_UNIX:
+                there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.transport.set_write_buffer_limits(CHUNK)
+        line.server[1].write(hello)
+        self.lines.append(line)
+        line.tasks = [asyncio.create_task(self.carry_up(line)), asyncio.create_task(self.carry_down(line))]
+        await asyncio.wait(line.tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.lines.remove(line)
+        line.reset()
+        self.tell(event=["closed", name])
+
+    async def greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, str]:
+        """Read the first message of a client; return it with the name it gives."""
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readexactly(8)
+                length, code = struct.unpack("!ii", head)
+                body = await reader.readexactly(length - 8)
+                if code in (TLS, GSS):
+                    writer.write(b"N")
+                    continue
+                words = body.split(b"\0")
+                given = dict(zip(words[::2], words[1::2], strict=False))
+                return head + body, "cancel" if code == CANCEL else given.get(b"application_name", b"").decode()
+        return b"", ""
+
+    async def passable(self, line: Line) -> None:
+        while line.stalled or any(fnmatch.fnmatchcase(line.name, hole) for hole in self.holes):
+            await self.changed.wait()
+
+    async def carry_up(self, line: Line) -> None:
+        """From the client to the server."""
+        while data := await _some(line.client[0]):
+            await self.passable(line)
+            trap = next((trap for trap in self.traps if trap.word in data and fnmatch.fnmatchcase(line.name, trap.pattern)), None)
+            if trap is not None:
+                self.traps.remove(trap)
+                if trap.where == "answered":
+                    line.losing = trap
+                else:
+                    if trap.where == "torn":
+                        line.server[1].write(data[: max(len(data) // 2, 1)])
+                        await line.server[1].drain()
+                    await self.spring(line, trap)
+                    continue
+            await self.deliver(line, line.server[1], data)
+        await self.passable(line)
+
+    async def carry_down(self, line: Line) -> None:
+        """From the server to the client."""
+        while data := await _some(line.server[0]):
+            if line.losing is not None:
+                line.tail = (line.tail + data)[-len(READY_IDLE) :]  # by then the server has committed
+                if line.tail == READY_IDLE:
+                    await self.spring(line, line.losing)
+                continue
+            await self.passable(line)
+            await self.deliver(line, line.client[1], data)
+        await self.passable(line)
+
+    async def spring(self, line: Line, trap: Trap) -> None:
+        line.losing, line.stalled = None, True
+        if trap.action == "cut":
+            asyncio.get_running_loop().call_soon(line.reset)
+        self.tell(event=["hit", line.name])
+        await self.passable(line)
+
+    async def deliver(self, line: Line, end: asyncio.StreamWriter, data: bytes) -> None:
+        slow = self.slowness
+        if slow is None or not fnmatch.fnmatchcase(line.name, slow.pattern):
+            end.write(data)
+        else:
+            await asyncio.sleep(slow.latency)
+            for piece in [data[at : at + 1] for at in range(len(data))] if slow.crumbs else [data]:
+                end.write(piece)
+                await end.drain()
+                await asyncio.sleep(len(piece) / slow.bandwidth if slow.bandwidth else 0)
+        await end.drain()
+
+
+async def _some(reader: asyncio.StreamReader) -> bytes:
+    with suppress(OSError):
+        return await reader.read(CHUNK)
+    return b""
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as end:
+        asyncio.run(Relay(end, sys.argv[2]).serve())

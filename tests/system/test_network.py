@@ -1,0 +1,161 @@
+"""Real supervisors over a network that breaks, goes silent, crawls and lies: every job ends once, and the same processes go on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from handlers import Client
+from tests.support.network import Network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Gate
+
+PARENT, WORKERS = "jobherd:supervisor:*", "jobherd:worker:*"
+LONG = 90.0
+"""Seconds; for what comes after a time limit of the product's."""
+
+
+@pytest.fixture
+def network(stage: Stage) -> Iterator[Network]:
+    with Network(stage.dsn) as network:
+        yield network
+
+
+def by_parent(words: str):
+    return lambda event: event.get("who") == "supervisor" and words in event.get("message", "")
+
+
+def end(fleet: Fleet, stage: Stage) -> None:
+    """It still works, and leaves as it should."""
+    stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
+    assert stage.completed_twice() == []
+    assert not fleet.said(lambda event: "traceback" in event or "raw" in event)
+    assert fleet.stop() == 0
+
+
+def test_every_connection_is_reset_again_and_again(stage: Stage, network: Network, gate: Gate):
+    fleet = stage.run_fleet(dsn=network.dsn, workers=2, batch=3, db_retry_initial="0.1s")
+    before = fleet.workers() | {-1: fleet.keeper()}
+    long = stage.enqueue("t:gate", '{"label": "long"}')
+    arrival = gate.wait_arrival("long")
+    jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 200)""")]
+    done = "SELECT count(*) FROM t_trans WHERE place = 'history' AND op = 'INSERT'"
+    for number in range(1, 5):
+        stage.wait(lambda: stage.call(done) >= number * 40, "some jobs to be done", limit=LONG)  # noqa: B023
+        network.cut()
+    stage.wait_all(jobs, "completed", limit=LONG)
+    arrival.open("survived")
+    assert stage.wait_state(long, "completed", limit=LONG)["attempts"] == 1
+    assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+    end(fleet, stage)
+
+
+def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_poll_finds_work_meanwhile(stage: Stage, network: Network):
+    fleet = stage.run_fleet(dsn=network.dsn, workers=1, poll="1s", lease="6s")
+    opened = network.count("opened", PARENT)
+    mark = len(fleet.log)
+    assert network.stall(PARENT) >= 1
+    stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
+    fleet.wait_log(by_parent("the session does not hear its own notifications"), after=mark, limit=LONG)
+    fleet.wait_log(by_parent("the database is there"), after=mark, limit=LONG)
+    network.wait("opened", PARENT, more_than=opened)
+    end(fleet, stage)
+
+
+def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stage, network: Network, gate: Gate):
+    fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="10m", db_retry_initial="0.1s")
+    before = fleet.workers()
+    job = stage.enqueue("t:gate", '{"label": "a"}')
+    arrival = gate.wait_arrival("a")
+    network.blackhole()
+    arrival.open("meanwhile")
+    fleet.wait_log(lambda event: "no word from the server" in event.get("message", ""), limit=LONG)
+    network.heal()
+    row = stage.wait_state(job, "completed", limit=LONG)
+    assert (row["result"], row["attempts"], stage.runs(job)) == ("meanwhile", 1, 1)
+    assert fleet.workers() == before
+    end(fleet, stage)
+
+
+def test_all_is_silent_for_longer_than_a_lease_and_the_job_moves_and_the_late_outcome_is_refused(
+    stage: Stage, network: Network, gate: Gate
+):
+    cut_off = stage.run_fleet(dsn=network.dsn, workers=1, lease="3s", db_retry_initial="0.1s")
+    job = stage.enqueue("t:gate", '{"label": "a"}')
+    first = gate.wait_arrival("a")
+    network.blackhole()
+    other = stage.run_fleet(workers=1, lease="3s")
+    second = gate.wait_arrival("a", 60)
+    assert second.pid in other.workers().values()
+    first.open("late")
+    cut_off.wait_log(lambda event: "no word from the server" in event.get("message", ""), limit=LONG)
+    mark = len(cut_off.log)
+    network.heal()
+    cut_off.wait_log("the lease was lost", limit=LONG)
+    cut_off.wait_log("registered as supervisor", after=mark, limit=LONG)
+    second.open("in time")
+    row = stage.wait_state(job, "completed", limit=LONG)
+    assert (row["result"], row["crashes"]) == ("in time", 0)
+    assert other.stop() == 0
+    end(cut_off, stage)
+
+
+def test_a_crawling_network_lets_no_lease_lapse(stage: Stage, network: Network):
+    network.slow(latency=0.05, bandwidth=50_000)
+    fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="60s")
+    network.slow(latency=0.002, crumbs=True)
+    jobs = [stage.enqueue("t:noop") for _ in range(5)]
+    stage.wait_all(jobs, "completed", limit=LONG)
+    assert stage.run("SELECT max(attempts) FROM jobherd.history") == [(1,)]
+    end(fleet, stage)
+
+
+def test_a_producer_that_is_cut_off_after_its_commit_finds_its_job_in_the_queue_once(stage: Stage, network: Network):
+    with Client(network.dsn) as client:
+        network.arm("*", "t:noop", where="answered")
+        with pytest.raises(psycopg.OperationalError):
+            client.enqueue("t:noop", {})
+        network.wait_hit()
+    assert stage.run("SELECT count(*) FROM jobherd.jobs") == [(1,)]
+
+
+@contextlib.contextmanager
+def vanished() -> Iterator[int]:
+    """A port of this host that answers nothing: its queue of connections is full."""
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(8):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+
+
+def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_goes_on_meanwhile(stage: Stage, network: Network):
+    with vanished() as port:
+        fleet = stage.start(dsn=make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}"), workers=1)
+        fleet.wait_ready(1, limit=LONG)
+        end(fleet, stage)
+
+
+def test_a_host_that_has_vanished_does_not_keep_a_supervisor_from_leaving(stage: Stage):
+    with vanished() as port:
+        fleet = stage.start(dsn=make_conninfo(stage.dsn, host="127.0.0.1", port=port, connect_timeout=5), workers=1)
+        fleet.wait_log("the database does not answer", limit=LONG)
+        assert fleet.stop() == 0
+
+
+def test_a_name_that_nobody_knows_is_asked_for_until_told_to_stop(stage: Stage):
+    fleet = stage.start(dsn=make_conninfo(stage.dsn, host="no-such-host.invalid"), workers=1, db_retry_initial="0.1s")
+    fleet.wait_log("the database does not answer", limit=LONG)
+    assert fleet.stop() == 0

@@ -218,12 +218,13 @@ def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench
 
 
 def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
+    bench.ask("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or the server may be there first
     bench.ask(f"INSERT INTO jobherd.ready (kind) SELECT 'act:nothing' FROM generate_series(1, {DEAD + 1000})")
     bench.ask("DELETE FROM jobherd.ready")
     bench.ask("SELECT pg_stat_force_next_flush()")
     vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # not those of the server's own accord
     bench.start("keeper")
-    bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] == 1, "a vacuum")
+    bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] >= 1, "a vacuum")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def scraped(database, monkeypatch):
         child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
         child.boards[0].tally.count_error(1, "NO_PAPER")
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
-        child.notice.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1"})
+        late = {"0.05": 2, "+Inf": 1}
+        child.notice.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1", "late": late})
         scrape = child.scrape()
     found = {}
     for family in scrape.families.values():

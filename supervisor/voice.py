@@ -51,16 +51,19 @@ class Voice:
         lines = self._lines
         try:
             while lines:
-                sent = self._send(lines[0])
-                self._size -= sent
-                if sent < len(lines[0]):
-                    lines[0] = lines[0][sent:]
-                else:
-                    lines.popleft()
-        except BlockingIOError:
-            return
+                line = lines.popleft()  # before it is said: a signal that raises right after would have it said again
+                self._size -= len(line)
+                try:
+                    sent = self._send(line)
+                except BlockingIOError:
+                    sent = 0
+                if rest := line[sent:]:
+                    lines.appendleft(rest)
+                    self._size += len(rest)
+                if not sent:
+                    return
         except OSError:  # nobody is there any more
-            self.dropped += len(lines)
+            self.dropped += 1 + len(lines)
             lines.clear()
             self._size = 0
 

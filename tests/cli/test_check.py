@@ -171,7 +171,7 @@ def away(number: int) -> tuple[int, bytes]:
 
 def test_run_waits_for_its_database_and_leaves_when_told():
     assert away(signal.SIGTERM) == (0, b"")
-    assert away(signal.SIGINT) == (130, b"")
+    assert away(signal.SIGINT) == (0, b""), "as one that serves"
 
 
 @pytest.mark.promise("C31")

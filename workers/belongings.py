@@ -55,6 +55,7 @@ class Belongings:
         self._trace, self._profile = sys.gettrace(), sys.getprofile()
         self._streams = (sys.stdout, sys.stderr)
         self._patience = socket.getdefaulttimeout()
+        self._quickly = self._quick()
         self._decimals = decimal.getcontext().copy()
         self._timers = [signal.getitimer(which) for which in _OTHER_TIMERS]
         self._logs = list(logging.root.handlers)
@@ -69,42 +70,62 @@ class Belongings:
         self._group = os.getpgrp()
         self._files = {fd: _file(fd) for fd in files}
 
-    def put_back_soon(self) -> None:
-        """Put back what the next job of the same claim would trip over; after each, so it is what costs a few microseconds."""
+    def put_back_soon(self) -> bool:
+        """Put back what the next job of the same claim would trip over, in a few microseconds; return whether anything was moved."""
+        found = False
         try:
             moved = os.getcwd() != self._home
         except OSError:
             moved = True
         if moved:
+            found = True
             os.fchdir(self._home_fd)
-        os.umask(self._umask)
+        if os.umask(self._umask) != self._umask:
+            found = True
         if os.environ is not self._environ or _data(os.environ) != self._variables:
+            found = True
             self._put_back_variables()
         if sys.getrecursionlimit() != self._depth:
+            found = True
             sys.setrecursionlimit(self._depth)
         if gc.isenabled() is not self._collects:
+            found = True
             (gc.enable if self._collects else gc.disable)()
-        gc.set_threshold(*self._threshold)
+        if gc.get_threshold() != self._threshold:
+            found = True
+            gc.set_threshold(*self._threshold)
         now, was = decimal.getcontext(), self._decimals
         if now.prec != was.prec or now.rounding != was.rounding or now.traps != was.traps:
+            found = True
             decimal.setcontext(was.copy())
+        return found
 
-    def put_back(self) -> str:
-        """Put everything back; return what could not be, in words that follow "a job", or nothing. Between two claims."""
-        self.put_back_soon()
-        sys.setswitchinterval(self._interval)
-        if sys.gettrace() is not self._trace:
+    def put_back(self) -> tuple[bool, str]:
+        """Put everything back; return whether anything was moved, and what could not be put back, in words that follow "a job". Between two claims."""
+        found = self.put_back_soon()
+        before = self._quick()
+        if before != self._quickly:
+            found = True
+            sys.setswitchinterval(self._interval)
             sys.settrace(self._trace)
-        if sys.getprofile() is not self._profile:
             sys.setprofile(self._profile)
-        sys.stdout, sys.stderr = self._streams
-        socket.setdefaulttimeout(self._patience)
+            sys.stdout, sys.stderr = self._streams
+            socket.setdefaulttimeout(self._patience)
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
+            found = True
             _locale.setlocale(_locale.LC_ALL, self._locale)
         if os.sched_getaffinity(0) != self._processors:
+            found = True
             os.sched_setaffinity(0, self._processors)
-        self._put_back_logging()
-        return self._put_back_signals() or self._put_back_rights() or self._look_at_files()
+        found = self._put_back_logging() or found
+        moved, lost = self._put_back_signals()
+        if not lost:
+            also, lost = self._put_back_rights()
+            moved = moved or also
+        return found or moved, lost or self._look_at_files()
+
+    def _quick(self) -> tuple[object, ...]:
+        return sys.getswitchinterval(), sys.gettrace(), sys.getprofile(), sys.stdout, sys.stderr, socket.getdefaulttimeout()
 
     def _put_back_variables(self) -> None:
         os.environ = self._environ  # noqa: B003  # a job has put a mere dictionary there
@@ -118,45 +139,54 @@ class Belongings:
                 present[name] = value
         time.tzset()
 
-    def _put_back_logging(self) -> None:
+    def _put_back_logging(self) -> bool:
         """What a job configures may be for its own lines; ours must still be heard, and its successor's be kept."""
-        logging.root.manager.disable = logging.NOTSET
-        logging.root.setLevel(self._level)
-        if logging.root.handlers != self._logs:
-            logging.root.handlers[:] = self._logs
+        root = logging.root
+        moved = root.manager.disable != logging.NOTSET or root.level != self._level or root.handlers != self._logs
+        if moved:
+            root.manager.disable = logging.NOTSET
+            root.setLevel(self._level)
+            root.handlers[:] = self._logs
         for logger in self._loggers:
+            moved = moved or logger.disabled
             logger.disabled = False
+        return moved
 
-    def _put_back_signals(self) -> str:
-        _signal.set_wakeup_fd(-1)
+    def _put_back_signals(self) -> tuple[bool, str]:
+        moved = _signal.set_wakeup_fd(-1) != -1
         for which, was in zip(_OTHER_TIMERS, self._timers, strict=True):
             if was == (0.0, 0.0) != signal.getitimer(which):
+                moved = True
                 signal.setitimer(which, 0)
         now = list(map(_signal.getsignal, _NUMBERS))
         if now == self._handlers:
-            return ""
+            return moved, ""
         changed = [number for number, is_, was in zip(_NUMBERS, now, self._handlers, strict=True) if is_ != was]
         if taken := _TRACED.intersection(changed):
-            return f"took the handler of {signal.Signals(min(taken)).name}"
+            return True, f"took the handler of {signal.Signals(min(taken)).name}"
         for number in changed:
             signal.signal(number, self._handlers[_NUMBERS.index(number)])
-        return ""
+        return True, ""
 
-    def _put_back_rights(self) -> str:
+    def _put_back_rights(self) -> tuple[bool, str]:
+        moved = False
         try:
             for limit, was in zip(_LIMITS, self._limits, strict=True):
                 if resource.getrlimit(limit) != was:
+                    moved = True
                     resource.setrlimit(limit, was)
         except (OSError, ValueError):
-            return "lowered a limit of its process"
+            return True, "lowered a limit of its process"
         try:
             if os.getpriority(os.PRIO_PROCESS, 0) != self._priority:
+                moved = True
                 os.setpriority(os.PRIO_PROCESS, 0, self._priority)
             if os.getpgrp() != self._group:
+                moved = True
                 os.setpgid(0, self._group)
         except OSError:
-            return "gave up its priority or its process group"
-        return "" if (os.getresuid(), os.getresgid()) == self._users else "became another user"
+            return True, "gave up its priority or its process group"
+        return moved, "" if (os.getresuid(), os.getresgid()) == self._users else "became another user"
 
     def _look_at_files(self) -> str:
         changed = [fd for fd, file in self._files.items() if _file(fd) != file]

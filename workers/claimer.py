@@ -110,8 +110,9 @@ class Claimer:
         """A record was worked: now it is the queue's turn."""
         while True:
             if not rested:
-                self._tidy.look()  # first: it looks whether our files are still ours
-                self.look(time.monotonic())
+                now = time.monotonic()
+                self._tidy.look(now)  # first: it looks whether our files are still ours
+                self.look(now)
             if self._wake.dismissed or self._tidy.worn:
                 return None
             if self._notice.draining or time.monotonic() >= self._notice.lease_deadline - self._settings.lease / 5:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from workers.belongings import Belongings
 
@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     from workers.main import Body
 
 
+TIDY: Final = 100
+"""Looks in a row that found nothing, after which a kind counts as tidy."""
+SELDOM: Final = 0.01
+"""Seconds between two looks while only tidy kinds run: after each job of a few microseconds a look would take a third of the time."""
+
+
 class Tidiness:
     """What a job may have left changed in its process.
 
     whole: says whether the session with the database is still the one that was opened. files: further files of ours.
     worn: why this child takes no more jobs, in words; empty while it does.
+    tidy: kinds whose jobs have left nothing so far. due: when it is looked in any case, whoever ran.
     """
 
     def __init__(self, body: Body, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = ()) -> None:
@@ -33,13 +40,28 @@ class Tidiness:
         wake, seat = body.wake, body.seat
         self._belongings = Belongings((0, 1, 2, *wake.files, seat.report, seat.notice.fd, seat.board.fd, *files))
         self._whole = whole
+        self.tidy: set[str] = set()
+        self.due = 0.0
+        self._found_nothing: dict[str, int] = {}
+        self._ran = True
+        """Something may have been left since it was last looked at everything."""
 
-    def put_back(self) -> None:
-        """Put right what the next job of the same claim would trip over, cheaply."""
-        self._belongings.put_back_soon()
+    def put_back(self, kind: str, now: float) -> None:
+        """Put right what the next job of the same claim would trip over. After each job, but seldom while kinds run that are tidy.
 
-    def look(self) -> None:
-        """Put right what can be put right; once for each claim, a few system calls."""
+        Whoever is found out is looked after each time again, and so are all the others: it may have been one of them.
+        """
+        self.due, self._ran = now + SELDOM, True
+        if self._belongings.put_back_soon():
+            self._found_nothing.clear()
+            self.tidy.clear()
+            return
+        looks = self._found_nothing[kind] = self._found_nothing.get(kind, 0) + 1
+        if looks >= TIDY:
+            self.tidy.add(kind)
+
+    def look(self, now: float) -> None:
+        """Put right what can be put right; between two claims, a few system calls, and many where that is due."""
         if self.worn:
             return
         whole = self._whole()  # first: what stands at its place is somebody else's
@@ -50,8 +72,14 @@ class Tidiness:
             self.worn = "a job moved the interval timer"
         elif not whole:
             self.worn = "a job closed the session of its worker"
-        elif lost := self._belongings.put_back():
-            self.worn = f"a job {lost}"
+        elif self._ran or now >= self.due:
+            self._ran = False
+            found, lost = self._belongings.put_back()
+            if lost:
+                self.worn = f"a job {lost}"
+            elif found:
+                self._found_nothing.clear()
+                self.tidy.clear()
 
     def examine(self) -> None:
         """Look whether the job has left this process as it found it; cheap, for it is done after each."""

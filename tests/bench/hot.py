@@ -52,6 +52,9 @@ class ThinAir:
     def __init__(self, *_: object) -> None:
         self.ids = count(1)
 
+    def is_whole(self) -> bool:
+        return True
+
     def run(self, statement: str, said: dict[str, Any] | None = None, **_how: object) -> list[tuple[object, ...]]:
         if said is None:
             assert statement == "measure_dead"

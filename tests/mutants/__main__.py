@@ -201,14 +201,14 @@ MUTANTS = (
     Mutant(
         "the next job finds what the last one left",
         "workers/tidiness.py",
-        "elif lost := self._belongings.put_back():",
-        'elif lost := "":',
+        "            found, lost = self._belongings.put_back()\n",
+        '            found, lost = False, ""\n',
         ("tests/system/test_hostile_handlers.py",),
     ),
     Mutant(
         "the next job of a claim finds what the last one left",
         "workers/worker.py",
-        "                tidy.put_back()\n",
+        "                tidy.put_back(row.kind, now)\n",
         "                pass\n",
         ("tests/system/test_hostile_handlers.py::test_so_does_the_next_job_of_the_same_claim",),
     ),

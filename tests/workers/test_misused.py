@@ -9,7 +9,7 @@ import pytest
 
 from workers.link import Inbox, More
 from workers.notice import Notice
-from workers.tidiness import Tidiness
+from workers.tidiness import SELDOM, TIDY, Tidiness
 from workers.wake import Wake
 
 
@@ -51,7 +51,56 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
     tidy.worn, tidy._whole = "", lambda: True
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
     try:
-        tidy.look()
+        tidy.look(0.0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert tidy.worn == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
+
+
+class _Found:
+    """Belongings of which somebody has moved something, or nobody."""
+
+    def __init__(self) -> None:
+        self.moved = False
+        self.looks = 0
+
+    def put_back_soon(self) -> bool:
+        self.looks += 1
+        return self.moved
+
+    def put_back(self) -> tuple[bool, str]:
+        self.looks += 1
+        return self.moved, ""
+
+
+class _Untouched:
+    def rearm_if_touched(self) -> bool:
+        return True
+
+
+def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_found_out():
+    tidy = Tidiness.__new__(Tidiness)
+    found = tidy._belongings = _Found()
+    tidy._alarm, tidy._whole = _Untouched(), lambda: True
+    tidy.worn, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
+    for number in range(TIDY):
+        assert "a:b" not in tidy.tidy, f"after {number} looks"
+        tidy.put_back("a:b", 1.0)
+    assert tidy.tidy == {"a:b"}
+    assert tidy.due == 1.0 + SELDOM
+    tidy.look(1.0)
+    assert found.looks == TIDY + 1, "what ran since the last look at everything is looked at"
+    tidy.look(1.0)
+    assert found.looks == TIDY + 1, "nobody has run"
+    tidy.look(1.0 + SELDOM)
+    assert found.looks == TIDY + 2, "it is due"
+    found.moved = True
+    tidy.put_back("c:d", 2.0)
+    assert not tidy.tidy, "it may have been a job of the other kind"
+    found.moved = False
+    for _ in range(TIDY):
+        tidy.put_back("a:b", 2.0)
+    found.moved = True
+    tidy.look(2.0)
+    assert not tidy.tidy
+    assert not tidy.worn

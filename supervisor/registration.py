@@ -137,7 +137,7 @@ class Registration:
     def _register(self, now: float) -> None:
         self._asked = True
         self._beat_at = float("inf")  # until the answer: nothing is due
-        me = self._me
+        me, asked = self._me, time.monotonic()
         self._courier.ask(
             "register_supervisor",
             {
@@ -148,15 +148,16 @@ class Registration:
                 "version": VERSION,
                 "lease": self._lease,
             },
-            lambda answer: self._registered(answer, sent=now),
+            lambda answer: self._registered(answer, sent=now, asked=asked),
         )
 
-    def _registered(self, answer: Answer, *, sent: float) -> None:
+    def _registered(self, answer: Answer, *, sent: float, asked: float) -> None:
         self._asked = False
         if not answer:
             self._beat_at = sent + 0.5
             return
         number = int(answer[0][0] or 0)
+        self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
         self._fleet.registered(number)
         self._notice.lease_deadline = sent + self._lease
         self._beat_at = sent + 0.2

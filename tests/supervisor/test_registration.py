@@ -143,6 +143,29 @@ def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(
     assert f"the database's clock has jumped by {jump:+.0f}"[:-2] in caplog.text
 
 
+def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
+    """Whoever had just come took every neighbour's lease for lapsed."""
+    parent = Parent(database)
+    asked = []
+    ask = parent.courier.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append(parameters["patient"])
+        ask(name, parameters, *more)
+
+    parent.courier.ask = noting
+    try:
+        parent.until(lambda: parent.fleet.supervisor)
+        assert parent.registration.beats == 0
+        parent.registration._clock = tuple(side - 3600.0 for side in parent.registration._clock)
+        parent.until(lambda: asked)
+    finally:
+        parent.courier.close()
+    assert asked == [False]
+    assert "the database's clock has jumped by +3600" in caplog.text
+
+
 def test_a_slow_answer_is_no_jump_of_the_clock(parent):
     parent.registration._clock = None
     for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):

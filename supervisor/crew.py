@@ -226,8 +226,12 @@ class Crew:
                     return
 
     def anyone_idle(self) -> bool:
-        """Whether a worker is idle at this moment, by its board."""
-        return any(self.boards[slot.number].idle for slot in self._fleet.alive() if slot.kind.works)
+        """Whether a worker is idle at this moment, by its board, or has been since the boards were last looked at.
+
+        A single look may find all at work between two rests; who believed it would let go of the keys, and take them again at once.
+        """
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works]
+        return any(board.idle or board.times_idle != slot.times_idle for slot in workers for board in (self.boards[slot.number],))
 
     def look_at(self) -> float:
         """When the boards should be looked at again: often while anything runs, seldom while all wait."""

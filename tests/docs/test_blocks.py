@@ -22,7 +22,7 @@ RUNNABLE = ("python", "sql", "console")
 TEXT = ("text", "toml", "ini", "yaml", "promql", "mermaid", "json", "sh", "")
 """Languages of blocks that are not run."""
 IN_FULL = {ROOT / "README.md", *(ROOT / "docs" / name for name in (
-    "getting-started.md", "writing-handlers.md", "signals-and-draining.md", "operating.md", "deploying.md", "runbook.md",
+    "getting-started.md", "security.md", "writing-handlers.md", "signals-and-draining.md", "operating.md", "deploying.md", "runbook.md",
 ))}  # fmt: skip
 """Pages whose tools in `console` blocks are all run; on others only those that begin with `jobherd`."""
 

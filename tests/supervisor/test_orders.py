@@ -48,7 +48,7 @@ class Parent:
         return {}["nothing"]
 
     def turn(self, ahead=0.0):
-        now = time.monotonic() + ahead
+        now = self.now = time.monotonic() + ahead
         self.courier.step(now)
         self.registration.step(now)
         notes, self.courier.notifications = self.courier.notifications, []
@@ -133,7 +133,7 @@ def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
     queue.run("SELECT jobherd.order(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
     asked = []
     ask = parent.courier.ask
-    parent.courier.ask = lambda name, *rest: (asked.append((name, time.monotonic())), ask(name, *rest))
+    parent.courier.ask = lambda name, *rest: (asked.append((name, parent.now)), ask(name, *rest))
     most = 0
     limit = time.monotonic() + LIMIT
     while len(parent.done) < 40:

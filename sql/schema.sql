@@ -894,6 +894,14 @@ BEGIN
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
 
+CREATE FUNCTION jobherd.meet_settlements(ids bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM FROM jobherd.running r WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = ANY (ids)) FOR KEY SHARE;
+END $$;
+
 CREATE FUNCTION jobherd.note_audit(actor text, action text, target jsonb DEFAULT '{}'::jsonb, reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'

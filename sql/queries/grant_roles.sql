@@ -96,6 +96,7 @@ BEGIN
                     ('gate_of',           '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
                     ('lock_cap',          '{-, X, -, -}'),
+                    ('meet_settlements',  '{-, X, X, X}'),
                     ('note_audit',        '{-, -, -, X}'),
                     ('note_unless_noted', '{-, X, -, X}'),
                     ('order',             '{-, -, -, X}'),

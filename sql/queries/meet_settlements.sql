@@ -1,3 +1,3 @@
 -- Wait for settlements of these jobs that are under way: they may have looked for waiters before there was one. Run once by whoever waits for
 -- running jobs, after announce_wait.sql; it looks at the jobs again afterwards. A job that just runs holds nobody up.
-SELECT 1 FROM jobherd.running r WHERE EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE j.id = ANY (%(ids)s::bigint[])) FOR KEY SHARE
+SELECT jobherd.meet_settlements(%(ids)s::bigint[])

@@ -145,6 +145,7 @@ CALLS = {
     "partitions": "SELECT jobherd.keep_partitions(20)",
     "webhooks": "SELECT jobherd.enable_webhooks()",
     "past": "SELECT jobherd.count_past('1 hour', '1 second')",
+    "wait": "SELECT jobherd.meet_settlements(ARRAY[{job}, {busy}]::bigint[])",
     "tenant": "SELECT jobherd.grant_tenant('jobherd_read', 'acme')",
     "schema": "CREATE TABLE jobherd.mine (a int)",
 }
@@ -152,9 +153,9 @@ ENQUEUES = {"enqueue", "enqueue later", "enqueue bytes", "demand"}
 OPERATES = {"cancel", "retry", "delete", "pause", "resume", "cap", "reprioritize", "reschedule", "retry edited", "order", "forge a note"}
 SUCCEED = {
     "jobherd_enqueue": ENQUEUES,
-    "jobherd_work": ENQUEUES | {"cancel", "retry", "read", "audit", "partitions", "webhooks", "past", "resume"},
-    "jobherd_read": {"read", "audit"},
-    "jobherd_admin": ENQUEUES | OPERATES | {"read", "audit"},
+    "jobherd_work": ENQUEUES | {"cancel", "retry", "read", "audit", "partitions", "webhooks", "past", "resume", "wait"},
+    "jobherd_read": {"read", "audit", "wait"},
+    "jobherd_admin": ENQUEUES | OPERATES | {"read", "audit", "wait"},
 }
 
 
@@ -166,12 +167,14 @@ def test_what_a_role_calls_works_to_its_end_or_is_refused(database, role, tenant
         past = queue.enqueue_many("a:b", 1)[0]
         claimed = child.claim(1)
         child.settle(claimed[0].token, [past], "failed", error="no", code="NO")
+        busy = queue.enqueue_many("a:b", 1)[0]
+        assert child.claim(1)
         job = queue.enqueue_many("a:b", 1)[0]
         if tenants:
             queue.run("ALTER TABLE jobherd.ready ENABLE ROW LEVEL SECURITY")
             queue.run("ALTER TABLE jobherd.scheduled ENABLE ROW LEVEL SECURITY")
             queue.run("ALTER TABLE jobherd.history ENABLE ROW LEVEL SECURITY")
-        given = {"job": job, "past": past, "supervisor": child.supervisor}
+        given = {"job": job, "busy": busy, "past": past, "supervisor": child.supervisor}
         done = set()
         for name, statement in CALLS.items():
             if name == "cancel" and tenants and role in {"jobherd_enqueue", "jobherd_read"}:

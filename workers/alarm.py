@@ -182,9 +182,8 @@ class Alarm:
         marked = self._marked  # before the look: a ring after it may be the first to arm
         left, interval = signal.getitimer(signal.ITIMER_REAL)
         if abs(self._rings_at - time.monotonic() - left) > _EVERY / 10:
-            self._rings_at = (
-                FOR_EVER  # who puts back what he found puts it back late; for that alone nobody is taken for worn: see the head
-            )
+            # Who puts back what he found puts it back late; for that alone nobody is taken for worn: see the head.
+            self._rings_at = FOR_EVER
         if interval == _MARK or not (marked or interval or left):
             return True
         self._rings_at = FOR_EVER

@@ -189,14 +189,14 @@ class Worker:
                 hand.lose(len(batch) - place)
                 return
             now = finished.ended
-            if now >= tidy.due or row.kind not in tidy.tidy:
-                tidy.put_back(row.kind, now)
             if executor.committed:
                 executor.committed = False
                 hand.forget()  # it was the only one
+                tidy.put_back(row.kind, now)
                 break
-            more = place + 1 < len(batch)
-            stands = hand.enter(finished, more=more)
+            stands = hand.enter(finished, more=place + 1 < len(batch))
+            if now >= tidy.due or row.kind not in tidy.tidy:
+                tidy.put_back(row.kind, now)  # now that its outcome is on the board: who is killed before that runs it again
             if not stands or (among and board.revoked == hand.token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
                 hand.hand_back(batch[place + 1 :])
@@ -228,13 +228,13 @@ class Worker:
         self._board.set_held(len(batch) - place - 1)
         finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, among=among)
         self._tidy.examine()
-        self._tidy.put_back(rows[0].kind, time.monotonic())
         if finished is None:
             self._hand.lose(len(rows) + len(batch) - place - 1)
             return False
         stands = True
         for one in finished:
             stands = stands and self._hand.enter(one, more=among)
+        self._tidy.put_back(rows[0].kind, time.monotonic())
         if not stands or (among and self._board.revoked == self._hand.token):
             self._hand.hand_back(batch[place + 1 :])
             return False

@@ -9,12 +9,14 @@ import time
 
 import pytest
 
+from supervisor.crew import finished_of
 from tests.support.gate import Gate
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
 from workers.board import Phase, Reason
 from workers.connection import process_started
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
+from workers.tidiness import Tidiness
 
 
 def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
@@ -43,6 +45,16 @@ def test_a_nudge_wakes_an_idle_worker(bench: Bench):
     second = bench.enqueue("act:nothing")
     child.nudge()
     bench.wait(second, "completed")
+
+
+def test_a_death_while_the_process_is_put_right_repeats_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Tidiness, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    jobs = [bench.enqueue("act:returns", value={"n": number}) for number in range(2)]
+    child = bench.fork(batch=2)
+    assert child.wait() == -signal.SIGKILL
+    now = child.board.now()
+    assert now is not None
+    assert [one.job for one in finished_of(child.board, now.token)] == jobs[:1], "its outcome was not on the board yet"
 
 
 @pytest.mark.promise("A11", "C9", "C27")

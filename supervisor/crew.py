@@ -247,15 +247,18 @@ class Crew:
         patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
         again = NEVER
         boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
-        if any(board.held for board in boards.values()):
-            idle = any(board.idle for board in boards.values())
-            self._fleet.saw_crowd(1.0 if idle else strays.crowd(), idle=idle)
+        held = {number: board.now() for number, board in boards.items() if board.held}
+        if any(board.idle for board in boards.values()):
+            self._fleet.saw_crowd(1.0, idle=True)
+        elif any(record is not None and record.runs and record.started + patience <= now for record in held.values()):
+            # Only now: read at each look it would take a hundredth of a processor from jobs as short as that.
+            self._fleet.saw_crowd(strays.crowd(), idle=False)
         for slot in self._fleet.alive():
             if slot.number in boards:
                 board = boards[slot.number]
                 if not board.idle:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
-                if board.held and (record := board.now()) is not None:
+                if (record := held.get(slot.number)) is not None:
                     self._fleet.saw_held(slot, record, now)
                     if record.runs and record.started + patience > now:
                         again = min(again, record.started + patience)

@@ -44,5 +44,24 @@ def test_a_worker_among_many_keeps_its_jobs_until_somebody_is_idle(supervisor, m
     assert slots[0].late == (9, 5)
 
 
+def test_the_crowd_is_looked_at_when_somebody_is_late_and_not_before(supervisor, monkeypatch):
+    fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
+    slot = next(iter(fleet.workers()))
+    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    fleet.heard(slot, Ready(1, 7), now)
+    board = crew.boards[slot.number]
+    board.set_idle(idle=False)
+    board.open_ledger(9, 3)
+    board.say(Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
+    looks = []
+    monkeypatch.setattr(strays, "crowd", lambda: looks.append(now) or 1.0)
+    crew.take_back(now)
+    crew.look_for_late(now)
+    assert not looks, "or a hundredth of a processor goes to reading a file, while short jobs run"
+    crew.take_back(now)
+    crew.look_for_late(now + fleet.limits.patience)
+    assert len(looks) == 1
+
+
 def test_there_is_always_at_least_one_process_for_a_processor():
     assert strays.crowd() >= 1.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.support.figures import FOLDER, Report
 from tests.support.herd import ROOT
 
-USUAL = ("latency --jobs 150", "hot --rounds 60", "drain --runs 1", "enqueue --rounds 2", "cpu --pairs 1")
+USUAL = ("latency --jobs 150", "hot --rounds 60", "drain --runs 1", "cpu --pairs 1")
 """Long enough for a figure each; the pairs make the spread."""
 TREES = ROOT / ".bench" / "against"
 

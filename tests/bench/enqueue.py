@@ -59,7 +59,11 @@ def main() -> int:
         report.on(dsn)
 
         def forced(made: type[Chunk], payloads: list[dict[str, Any]]) -> None:
-            put_on(connection, (made(one.kind, one.texts, one.options) for one in chunks("bench:order", payloads, Options())))
+            put_on(
+                connection,
+                (made(one.kind, one.texts, one.options) for one in chunks("bench:order", payloads, Options())),
+                schema=client.schema,
+            )
 
         def bare(lines: str) -> None:
             with connection.cursor().copy(BARE) as copy:

@@ -16,8 +16,8 @@ settings ask), `plan.py`, then `loop.py` with its hands:
 * on the database: `courier.py` (the session), `registration.py` with `lease.py` (our place in it), `hearing.py` (when producers must notify us),
   `undertaker.py` (what becomes of a dead child's jobs), `until_empty.py` (whether anything is left), `orders.py` (what operators want of it);
 * on the world: `signals.py`, `voice.py` (the log, whether anybody reads it or not), `lateness.py` (how late the loop is), `manager.py`
-  (systemd), `bulletin.py` and `facts.py` (what is said of us all). `postmortem.py` finds the sentence that explains a death, with `oom.py` and
-  `revision.py`; `sampler.py`, with `tasks.py`, asks living children where they are.
+  (systemd), `bulletin.py` and `facts.py` (what is said of us all). `postmortem.py` finds the sentence that explains a death, with `oom.py`, `growth.py`
+  (where a job stood as its memory grew) and `revision.py`; `sampler.py`, with `tasks.py`, asks living children where they are.
 
 The way in from outside is `cli/` with `settings.py` (`settings_*.py`: how they are read, where they come from, who is told); `checkup.py` finds
 the words for `doctor`, `top/` draws what `top` shows. `embedded.py` (`embedded_*.py`) is the PostgreSQL that comes along. `version.py` is the version.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
+from supervisor.growth import AFTER, Growth
 from supervisor.oom import OomWatch
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import examine
@@ -81,6 +82,7 @@ class Crew:
         self._drains: dict[int, Drain] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._oom = OomWatch()
+        self.growth = Growth()
         self._strays = strays.Strays()
         self._look_at = 0.0
         self.look_for_late_at = NEVER
@@ -110,6 +112,7 @@ class Crew:
         for report in self._inboxes[number].take(data):
             self._fleet.heard(slot, report, now)
         if slot.state is not before:
+            self.growth.begin(slot)
             log.info("%s is ready", slot.name, extra={"pid": slot.pid, "incarnation": slot.incarnation})
         return slot.state is not before
 
@@ -164,6 +167,7 @@ class Crew:
             record,
             policy.name,
             asked=board.stacks() if slot.number in self._told_to_say else b"",
+            grown=self.growth.seen(slot, board, record),
             memory=self._oom.evidence() if exit_.signal == signal.SIGKILL and death.cause in ("oom", "signal") else None,
             lease_age=now - (self._notice.lease_deadline - limits.lease) if self._notice.lease_deadline else None,
             code_version=slot.code_version,
@@ -212,6 +216,8 @@ class Crew:
             record = board.now()
             rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
             self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
+            if record is not None and record.runs and now - record.started >= AFTER and slot.ladder is None:
+                self.growth.look(slot, board, record, now)
             slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
 
     def look_who_is_idle(self) -> None:

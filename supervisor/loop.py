@@ -105,6 +105,7 @@ class Supervisor:
             bury=self.undertaker.take,
         )
         self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
+        self.crew.growth.engaged = self.sampler.asks
         self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
         self.until_empty = UntilEmpty(
             self.fleet, self.crew.boards, self.courier, served=lambda: self.settings.served, empty=self._nothing_left

@@ -16,6 +16,7 @@ from workers.stacks import Stacks, read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from supervisor.growth import Seen
     from supervisor.slot import Death
     from workers.board import Board, Now
 
@@ -58,7 +59,8 @@ class PostMortem:
     """How long ago the supervisor's lease had been renewed."""
     code_version: str | None
     stack: str
-    """Of all threads: written by the interpreter as it crashed, or when the parent was about to end a job that did not stop."""
+    """Of all threads: written by the interpreter as it crashed, or when the parent was about to end a job that did not stop, or when the memory
+    of a job that was killed had last grown much."""
     log_tail: str
 
     def as_dict(self) -> dict[str, object]:
@@ -73,18 +75,27 @@ def examine(
     kind: str,
     *,
     asked: bytes = b"",
+    grown: Seen | None = None,
     memory: Mapping[str, object] | None = None,
     lease_age: float | None = None,
     code_version: str = "",
 ) -> PostMortem:
     """Return the post-mortem of a death, from what its board still says.
 
-    asked: the stacks that it wrote when it was about to be ended. memory: what the kernel says of it. lease_age: seconds.
+    asked: the stacks that it wrote when it was about to be ended. grown: what was seen of its job as its memory grew. memory: what the kernel says of it. lease_age: seconds.
     """
     exit_ = death.exit
     stacks = read(board.trace() or asked.decode(errors="replace"))
+    sentence = _sentence(death, now, _job(now, kind, board), stacks, memory)
+    stack = stacks.show(_LONGEST)
+    if grown is not None and not stack and exit_.signal == signal.SIGKILL:
+        last = read(grown.stacks.decode(errors="replace"))
+        if place := last.place():
+            when = f"{max(death.at - grown.at, 0.0):.1f} s before, at {grown.rss / 2**20:.0f} MiB,"
+            sentence = f"{sentence} {when} it stood in {place}."
+            stack = f"{when} it stood here:\n\n{last.show(_LONGEST)}"
     return PostMortem(
-        sentence=_sentence(death, now, _job(now, kind, board), stacks, memory),
+        sentence=sentence,
         cause=death.cause,
         exit_code=exit_.code,
         signal=_name(exit_.signal),
@@ -100,7 +111,7 @@ def examine(
         job_age=round(max(death.at - now.started, 0.0), 3) if now.job else None,
         lease_age=None if lease_age is None else round(lease_age, 3),
         code_version=code_version or None,
-        stack=stacks.show(_LONGEST),
+        stack=stack,
         log_tail=board.log_tail().decode(errors="replace"),
     )
 

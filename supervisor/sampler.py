@@ -117,6 +117,10 @@ class Sampler:
         question.processor = processor(question.slot.pid)
         self._begin(question)
 
+    def asks(self, number: int) -> bool:
+        """Whether anything is open about the child of a slot: what it writes is for that, and must not begin anew meanwhile."""
+        return any(question.slot.number == number for question in self._questions)
+
     def _question(self, order: Asked, now: float) -> Question:
         job = order.arguments.get("job")
         if not isinstance(job, int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 DYING = """
-import ctypes, os, resource, sys, time
+import ctypes, os, re, resource, sys, time
 from handlers import handler
 from tests.support.gate import at_gate
 
@@ -70,6 +71,24 @@ def eats():
     held = []
     while True:
         held.append(bytearray(os.urandom(1 << 20)))
+
+@handler("p:grows", max_attempts=1)
+def grows():
+    boards = [int(fd) for fd in os.listdir("/proc/self/fd") if is_board(f"/proc/self/fd/{fd}")]
+    before = where(boards)
+    held = bytearray(os.urandom(96 << 20))
+    wait_until_asked(boards, before)
+    os.kill(os.getpid(), 9)
+
+def is_board(fd):
+    return os.path.exists(fd) and re.search(r"memfd:jobherd-\\d", os.readlink(fd))
+
+def where(boards):
+    return [os.lseek(fd, 0, os.SEEK_CUR) for fd in boards]
+
+def wait_until_asked(boards, before):
+    while where(boards) == before:
+        time.sleep(0.01)
 """
 
 
@@ -154,3 +173,21 @@ def _make_group() -> tuple[Path, Path] | None:
         else:
             return own, group
     return None
+
+
+def test_whoever_is_killed_after_its_memory_grew_is_said_to_have_stood_where_it_grew(stage: Stage):
+    place = stage.write("dying.py", DYING)
+    stage.run_fleet(workers=1, handlers=place)
+    row = stage.wait_state(stage.enqueue("p:grows"), "failed")
+    (attempt,) = row["history"]
+    kept = attempt["post_mortem"]
+    found = re.search(
+        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it stood in (.*)\.$", attempt["error"]
+    )
+    assert found is not None, attempt["error"]
+    assert int(found[2]) >= 96
+    assert "dying.py" in found[3]
+    assert kept["sentence"] == attempt["error"]
+    assert kept["stack"].startswith(f"{found[1]} it stood here:")
+    assert "in grows" in kept["stack"]
+    assert "in wait_until_asked" in kept["stack"]

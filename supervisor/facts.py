@@ -8,7 +8,8 @@ The document, all times spans in seconds up to `facts_at`: `course`, `wanted`, `
 `beats`, `watched` (for how long it goes on saying this each second), `queues`, `rss`, `cpu`, `ends` (how children ended lately that were not asked to), and `children`: `slot`, `name`, `kind`, `pid`, `state`
 (`computing`, `waiting`, `idle`, `booting`, `leaving`, `resting` after a crash), `waits_on`, `since`, `up`, `phase`, `job` or `record` with
 `job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`, `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`,
-`queue`, and `last_end`: `cause`, `sentence`, `ago`.
+`queue`, and `last_end`: `cause`, `sentence`, `ago`. Of jobs that somebody watches `said`, by id: `text`, the latest lines that it has printed or
+logged, and `for`, how long it goes on saying so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from supervisor.fleet import Course
 from supervisor.orders import Refused, as_json
 from supervisor.slot import State
 from workers.board import Phase
+from workers.tails import tail_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +44,10 @@ SELDOM: Final = 14.0
 """Seconds between two while nobody does; the beat behind it writes."""
 LONGEST_WATCH: Final = 60.0
 LONGEST_TEXT: Final = 500
+LONGEST_TAIL: Final = 8192
+"""Characters of what a job has said."""
+MOST_TAILS: Final = 8
+"""Jobs of which it is said at a time what they say: this row is read by everybody who looks at the fleet."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -100,12 +106,24 @@ class Facts:
         self._written_at = float("-inf")
         self._round: _Round | None = None
         self._asked: list[int] = []
+        self._heard: dict[int, float] = {}
+        """Jobs of which it is said what they say, and until when."""
 
     def report(self, order: Asked, now: float) -> None:
-        """Write the facts now, and for so many seconds after it (`for`, default 0) each second; answer once they are written."""
+        """Write the facts now, and for so many seconds after it (`for`, default 0) each second; answer once they are written.
+
+        `tail`: the id of a job; so long it is said what that job says, too.
+        """
         span = order.arguments.get("for", 0)
         if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= LONGEST_WATCH:
             raise Refused(f'"for" must be a number of seconds from 0 to {LONGEST_WATCH:.0f}')
+        if (job := order.arguments.get("tail")) is not None:
+            if isinstance(job, bool) or not isinstance(job, int):
+                raise Refused('"tail" must be the id of a job')
+            self._heard = {each: until for each, until in self._heard.items() if until > now}
+            if job not in self._heard and len(self._heard) >= MOST_TAILS:
+                raise Refused(f"{MOST_TAILS} jobs are being watched here at this moment: try again later")
+            self._heard[job] = max(self._heard.get(job, now), now + span)
         self._watched_until = max(self._watched_until, now + span)
         self._asked.append(order.id)
         self._due_at = min(self._due_at, self._written_at + SOONEST)
@@ -181,8 +199,20 @@ class Facts:
             "queues": list(self._queues()),
             "rss": me.rss if me is not None else None,
             "cpu": share(self._looks.get(os.getpid()), me),
+            "said": {str(job): self._said(job) | {"for": until - now} for job, until in self._heard.items() if until > now},
             "ends": [_told(end, now) | {"name": end.name, "pid": end.pid, "job": end.job, "job_kind": end.job_kind} for end in fleet.ends],
         }
+
+    def _said(self, job: int) -> dict[str, Any]:
+        """What a job has printed and logged, unless it does not run here, or what it says is encrypted."""
+        for slot in self._fleet.alive():
+            board = self._boards[slot.number]
+            if not slot.kind.works or (record := board.now()) is None:
+                continue
+            policy = board.tally.policy(record.kind)
+            if not policy.sealed and not policy.table and (text := tail_of((board,), job, None)) is not None:
+                return {"text": text[-LONGEST_TAIL:]}
+        return {"text": None}
 
     def _child(self, slot: Slot, now: float) -> dict[str, Any]:
         said: dict[str, Any] = {

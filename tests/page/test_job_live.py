@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 from playwright.sync_api import expect
 
 from handlers import Client
+from tests.page.support import Page
 from tests.support.patience import LIMIT
+from workers.page import application
 
 
 def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):
@@ -54,3 +57,15 @@ def test_a_failed_job_is_understood_edited_and_run_again(tab, herd):
     expect(tab.get_by_role("heading", name="Result")).to_be_visible()
     tab.locator("main .family").get_by_role("link", name=str(job), exact=True).click()
     expect(tab.locator("main .state").first).to_contain_text("failed")
+
+
+def test_a_page_elsewhere_shows_what_a_job_says_too(herd):
+    job = herd.enqueue("video:wait", {"name": "far"})
+    arrival = herd.gate.wait_arrival("far")
+    until = time.monotonic() + LIMIT
+    with Page(application(herd.dsn)) as page:  # it has no boards, as if it stood on another machine
+        first = page.get(f"/jobs/{job}").text
+        assert "It runs on another machine, whose supervisor is asked for it" in first
+        while "encoding far" not in page.get(f"/jobs/{job}").text:
+            assert time.monotonic() < until, "its supervisor has not said so"
+    arrival.open()

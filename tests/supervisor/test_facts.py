@@ -286,3 +286,64 @@ def test_the_share_of_a_core_is_what_was_used_between_two_looks():
     assert share(Look(12.0, "R", 0, 1), Look(12.0, "R", tick, 1)) is None, "no time between"
     assert look(2**22 + 1, 0.0) is None
     assert look(os.getpid(), 1.0).rss > 1e6
+
+
+def listened(scene, job=5, **policy):
+    """A scene whose child runs a job that has said something."""
+    one = scene()
+    board = one.boards[0]
+    kind = board.tally.declare([Policy("mail:receipt", **policy)])["mail:receipt"]
+    board.set_idle(idle=False)
+    board.say(Now(Phase.RUNNING, 1, 9, job, kind, 1, 5, 0, one.now, one.now + 60))
+    said = b"".join(b"line %d\n" % number for number in range(50)) + b"\x00 the last"
+    board.hand_output(len(said), said)
+    return one
+
+
+def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
+    one = listened(scene)
+    one.report()
+    one.turn()
+    assert one.written()["said"] == {}, "nobody has"
+    one.report(**{"for": 2, "tail": 5})
+    one.turn(1.0)
+    said = one.written()["said"]["5"]
+    lines = said["text"].splitlines()
+    assert (lines[0], len(lines)) == ("line 11", 40)
+    assert lines[-1].endswith(" the last")
+    assert 0 < said["for"] <= 2
+    assert one.boards[0].watched > time.monotonic(), "the parent hands it on soon"
+    for _ in range(3):
+        one.turn(1.0)
+    one.report()
+    one.turn(1.0)
+    assert one.written()["said"] == {}, "it is over"
+
+
+def test_of_a_job_that_is_not_here_and_of_what_is_encrypted_nothing_is_said(scene):
+    one = listened(scene)
+    one.report(**{"for": 9, "tail": 6})
+    one.turn()
+    assert one.written()["said"]["6"]["text"] is None
+    for policy in ({"sealed": True}, {"table": True}):
+        one = listened(scene, **policy)
+        one.report(**{"for": 9, "tail": 5})
+        one.turn()
+        assert one.written()["said"]["5"]["text"] is None, policy
+
+
+def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
+    one = listened(scene)
+    for job in range(facts.MOST_TAILS):
+        one.report(**{"for": 9, "tail": job})
+    one.report(**{"for": 9, "tail": 0})
+    with pytest.raises(Refused, match="8 jobs are being watched"):
+        one.report(**{"for": 9, "tail": 99})
+    one.now += 10
+    one.report(**{"for": 9, "tail": 99})
+
+
+@pytest.mark.parametrize("job", ["5", True, 1.5])
+def test_a_job_that_is_no_id_is_refused(scene, job):
+    with pytest.raises(Refused, match="the id of a job"):
+        scene().report(**{"for": 9, "tail": job})

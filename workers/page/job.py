@@ -23,7 +23,8 @@ from workers.page.job_facts import OVER, document, head_of, pretty, trail_of
 from workers.page.live import FINAL, PACE, Topic
 from workers.page.redaction import redact, restore
 from workers.page.render import page
-from workers.page.tails import tail_of
+from workers.page.tails import said_elsewhere
+from workers.tails import tail_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ async def show(request: Request) -> Response:
         "job.html",
         id=number,
         head=head,
-        tail=_tail(request.app, head.job),
+        tail=await _tail(request.app, at, head.job),
         trail=trail,
         payload=document("payload", redact(head.job["payload"], paths)),
     )
@@ -128,7 +129,7 @@ def topics_of(app: Starlette) -> tuple[Topic, ...]:
 
 async def _ask_head(app: Starlette, at: Database, argument: str) -> Mapping[str, object]:
     head = await head_of(at, app.state.redactions, _known(argument))
-    tail = None if head is None else _tail(app, head.job)
+    tail = None if head is None else await _tail(app, at, head.job)
     return {"id": argument, "head": head, "tail": tail} | _pace(head.job["state"] if head is not None else None)
 
 
@@ -146,10 +147,11 @@ def _known(argument: str) -> int:
     return int(argument) if argument.isascii() and argument.isdecimal() and int(argument) <= LARGEST_ID else 0
 
 
-def _tail(app: Starlette, job: Row) -> str | None:
+async def _tail(app: Starlette, at: Database, job: Row) -> str | None:
     if job["state"] != "running" or (job["payload"] or "").startswith(HEAD):
         return None  # what a job prints whose payload is encrypted is not shown either
-    return tail_of(app.state.boards, job["id"], job["token"])
+    tail = tail_of(app.state.boards, job["id"], job["token"])
+    return await said_elsewhere(at, job["id"], job["token"]) if tail is None else tail
 
 
 async def _past(request: Request) -> Row:

@@ -1,51 +1,31 @@
-"""What the jobs of this host print and log while they run, read from the boards: no statement, and nobody waits for it.
+"""What a running job of another host says: its supervisor writes it down each second, for as long as it is asked to.
 
-While somebody watches, the parent hands on what a job has said four times a second, and else only what would fill the pipe; so what is shown
-comes with the next look. Of a job on another host it is known when its attempt is over.
+Nothing is waited for: what is not written yet is there at the next look. It reads no board; `workers/tails.py` does, where the job runs.
 """
 
 from __future__ import annotations
 
-import json
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from workers.output import digest
+import psycopg
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from workers.page.database import Database
 
-    from workers.board import Board
-
-LINES: Final = 40
-"""The most that is shown of it."""
-WATCHED: Final = 3.0
-"""Seconds after a look for which the parent hands on what the job says."""
+WATCH: Final = 30.0
+"""Seconds for which it is asked for at a time."""
+RENEW: Final = 10.0
+"""Seconds before the end of that at which it is asked for again."""
 
 
-def tail_of(boards: Sequence[Board], job: int, token: int) -> str | None:
-    """Return the latest lines that a running job has printed or logged, "" if there are none; None if it does not run on this host.
-
-    boards: every slot's. token: of the claim under which it runs.
-    """
-    for board in boards:
-        now = board.now()
-        if now is None or not now.runs or now.token != token:
-            continue
-        if now.job != job and job not in {each.job for each in board.company(now)}:
-            continue  # it is claimed together with the one that runs, and has not begun
-        board.watch(time.monotonic() + WATCHED)
-        total, said = board.drained()
-        new = total - board.output_taken
-        return "\n".join(_lines_of(said[-new:])[-LINES:]) if new > 0 else ""
-    return None
-
-
-def _lines_of(said: bytes) -> list[str]:
-    """Return it in lines, entries of `job.log(key, ...)` last."""
-    document = json.loads(digest(said) or "{}")
-    entries = [
-        f"[{entry.get('key', '?')}] {entry.get('out', '')}".rstrip() for entry in document.get("entries", ()) if isinstance(entry, dict)
-    ]
-    lines: list[str] = document.get("output", "").rstrip("\n").splitlines()
-    return lines + entries
+async def said_elsewhere(at: Database, job: int, token: int) -> str | None:
+    """Return the latest lines that a job has printed or logged, by the supervisor that runs it; None if that has not said so. token: of its claim."""
+    row = await at.row("page/show_said", {"id": job, "token": token})
+    if row is None:
+        return None
+    if row["left"] is None or row["left"] < RENEW:
+        with suppress(psycopg.Error):  # a role that may only look, or a supervisor that has left meanwhile
+            await at.act("page/ask_said", {"supervisor": row["supervisor"], "id": job, "seconds": WATCH})
+    said: str | None = row["said"]
+    return said

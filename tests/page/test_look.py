@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from handlers import Client
+from tests.support.patience import LIMIT
+
 PAGES = ("/", "/jobs", "/fleet", "/queues", "/kinds", "/audit")
 AXE = Path(__file__).with_name("axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -18,6 +21,29 @@ def job(herd):
     return herd.enqueue("report:build", {"year": 2030})
 
 
+@pytest.fixture(scope="module")
+def places(herd, job):
+    """Every page there is to be seen, with something on it: also of what went wrong, of what is running, and of what is edited."""
+    with Client(herd.dsn) as client:
+        failed = herd.enqueue("report:build", {"year": 1999})
+        crashed = herd.enqueue("video:encode")
+        for number in (failed, crashed):
+            assert client.wait(number, timeout=LIMIT)["state"] == "failed"
+    running = herd.enqueue("video:wait", {"name": "looked at"})
+    arrival = herd.gate.wait_arrival("looked at")
+    jobs = (job, failed, crashed, running)
+    narrowed = "/jobs?state=failed&kind=report%3Abuild&since=24h"
+    yield (
+        *PAGES,
+        *(f"/jobs/{number}" for number in jobs),
+        f"/jobs/{failed}/edit",
+        narrowed,
+        "/jobs?kind=nobody%3Aknows",
+        "/kinds/report:build",
+    )
+    arrival.open()
+
+
 def violations(tab, only):
     """What the accessibility checker finds wrong, in words."""
     tab.evaluate(f"() => {{ {AXE} }}")
@@ -26,32 +52,32 @@ def violations(tab, only):
 
 
 @pytest.mark.parametrize(("scheme", "only"), [("light", RULES), ("dark", ["color-contrast"])])
-def test_every_page_can_be_read_by_everybody(browser, herd, job, scheme, only):
+def test_every_page_can_be_read_by_everybody(browser, herd, places, scheme, only):
     with herd.window(browser, color_scheme=scheme, bypass_csp=True) as tab:
-        for path in (*PAGES, f"/jobs/{job}"):
+        for path in places:
             tab.goto(path)
             assert violations(tab, only) == [], path
 
 
-def test_every_page_fits_a_phone(browser, herd, job):
+def test_every_page_fits_a_phone(browser, herd, places):
     with herd.window(browser, viewport={"width": 390, "height": 844}) as tab:
-        for path in (*PAGES, f"/jobs/{job}"):
+        for path in places:
             tab.goto(path)
             wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{path} is {wide} pixels wider than the screen"
 
 
-def test_no_page_breaks_the_policy_or_complains(tab, job):
+def test_no_page_breaks_the_policy_or_complains(tab, places):
     """A script, a style or a picture that the policy forbids is an error in the console, and so of the fixture."""
-    for path in (*PAGES, f"/jobs/{job}"):
+    for path in places:
         assert tab.goto(path, wait_until="load").status == 200, path
         assert tab.evaluate("document.querySelectorAll('[style], style, script:not([src])').length") == 0, path
         assert tab.locator("h1, h2").count() >= 1, path
 
 
-def test_without_scripts_every_page_says_the_same(browser, herd, job):
+def test_without_scripts_every_page_says_the_same(browser, herd, job, places):
     with herd.window(browser, java_script_enabled=False) as tab:
-        for path in (*PAGES, f"/jobs/{job}"):
+        for path in places:
             assert tab.goto(path).status == 200, path
             assert tab.locator("main").inner_text().strip()
         tab.goto("/")

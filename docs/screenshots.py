@@ -61,7 +61,7 @@ def build(job: Job, year: int) -> str:
     for month in range(1, 13):
         job.progress(month / 12, f"month {month} of 12")
         print(f"month {month}: {random.randint(900, 4000)} rows")
-        time.sleep(4)
+        time.sleep(1.5 if month < 4 else 60)  # it is still at it when the last picture is taken
     return f"the report of {year}"
 
 @handler("card:charge", queue="billing", redact=["$.card"])

@@ -82,7 +82,8 @@ def examine(
 ) -> PostMortem:
     """Return the post-mortem of a death, from what its board still says.
 
-    asked: the stacks that it wrote when it was about to be ended. grown: what was seen of its job as its memory grew. memory: what the kernel says of it. lease_age: seconds.
+    asked: the stacks that it wrote when it was about to be ended. grown: what was seen of its job as its memory grew. memory: what the kernel
+    says of it. lease_age: seconds.
     """
     exit_ = death.exit
     stacks = read(board.trace() or asked.decode(errors="replace"))

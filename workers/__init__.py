@@ -6,8 +6,9 @@ Every child begins in `main.py`, with what its `seat.py` holds. How to read it:
   they are made by `claimer.py` (`selective.py` with `admission.py` where claims are restricted, `stride.py` where a walk is long), consist of
   `claimed.py`, and are ended through `hand.py` and `settle.py`. It waits in `wake.py` and speaks to the database through `connection.py` over `wire.py`.
 * One job: `execute.py` runs it under its deadline, `together.py` several in one call, `transactions.py` one whose completion is part of its own
-  transaction. `alarm.py` is the timer and the signals that interrupt it, `hooks.py` what is called around it, `tracing.py` its span, `output.py` what it
-  prints and logs (`tails.py`: its end, for who looks on), `tidiness.py` what it may leave behind. `stacks.py` reads what the interpreter writes of where it stands, `flame.py` draws many of these.
+  transaction. `alarm.py` is the timer and the signals that interrupt it, `hooks.py` what is called around it, `tracing.py` its span, `output.py`
+  what it prints and logs (`tails.py`: its end, for who looks on), `tidiness.py` with `belongings.py` what it may leave behind. `stacks.py` reads what
+  the interpreter writes of where it stands, `flame.py` draws many of these.
 * `tables.py` with `table_session.py` is a worker's way to a table that the application owns; `resetter.py`, another kind of child, looks after these.
 * `keeper.py` with `clearing.py` and `rollup.py` does what must be done in time, `web/` answers HTTP, and serves `page/`, what people look at
   (`hosts.py`: by which name; `reasons.py`: the words for why a job is where it is). `logs.py` is how every process of ours speaks; `points.py`

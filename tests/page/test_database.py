@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 
 import psycopg
 import pytest
 from starlette.routing import Route
 
 from tests.page.support import Page, finish
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 from workers.page import application
 from workers.page.database import SESSIONS, Database, is_away
@@ -76,8 +79,6 @@ def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statem
 
 
 def test_there_is_no_session_before_somebody_looks_and_few_then(database, statement):
-    import asyncio
-
     async def work(at):
         with psycopg.connect(database, autocommit=True) as conn:
             before = conn.execute(SESSIONS_OF_THE_PAGE).fetchone()
@@ -97,6 +98,59 @@ def test_a_session_that_the_server_has_ended_is_not_used_again(database, stateme
         return await at.rows("SELECT 1 AS one")
 
     assert run(database, work) == [{"one": 1}]
+
+
+def sessions(dsn):
+    """How many sessions of the page there are, once none of them is still ending."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        until = time.monotonic() + LIMIT
+        while (found := conn.execute(SESSIONS_OF_THE_PAGE).fetchone()[0]) and time.monotonic() < until:
+            conn.execute("SELECT pg_sleep(0.01)")
+        return found
+
+
+def test_whoever_leaves_while_a_session_is_being_made_leaves_none_behind(database, monkeypatch):
+    begun = asyncio.Event()
+    connections = []
+
+    async def never(connection, *_, **__):
+        connections.append(connection)
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", never)
+
+    async def work(at):
+        looking = asyncio.create_task(at.rows("tell_time"))
+        await begun.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+        return [connection.closed for connection in connections]
+
+    assert run(database, work) == [True]
+    monkeypatch.undo()
+    assert sessions(database) == 0
+
+
+def test_a_session_that_comes_back_after_the_end_is_closed(database, statement, monkeypatch):
+    lent = asyncio.Event()
+    read_only = psycopg.AsyncConnection.set_read_only
+
+    async def tell(connection, value):
+        lent.set()
+        await read_only(connection, value)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "set_read_only", tell)
+
+    async def work(at):
+        looking = asyncio.create_task(at.rows("SELECT pg_sleep(0.2)"))
+        await lent.wait()
+        await at.close()
+        await looking
+        return at._idle
+
+    assert run(database, work) == []
+    assert sessions(database) == 0
 
 
 def test_an_outage_is_said_on_the_page_and_heals():

@@ -75,6 +75,7 @@ class Database:
         self._room = asyncio.Semaphore(SESSIONS)
         self._idle: list[Connection] = []
         self._ending: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def rows(
         self, name: str, parameters: Mapping[str, object] | None = None, *, before: tuple[str, Mapping[str, object]] | None = None
@@ -102,7 +103,11 @@ class Database:
         return await self._send(name, parameters, read_only=False)
 
     async def close(self) -> None:
-        """Let go of all sessions. A site that mounts the application may call it when it ends."""
+        """Let go of all sessions, now and as they come back. A site that mounts the application may call it when it ends."""
+        self._closed = True
+        await self._end_idle()
+
+    async def _end_idle(self) -> None:
         if self._ending is not None:
             self._ending.cancel()
             self._ending = None
@@ -158,10 +163,10 @@ class Database:
         try:
             yield connection
         finally:
-            if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE and not self._closed:
                 self._idle.append(connection)
                 self._end_later()
-            else:  # broken, or whoever waited has left in the middle of a statement
+            else:  # broken, or whoever waited has left in the middle of a statement; or we are closed, and nobody would end it
                 await connection.close()
 
     async def _connect(self) -> Connection:
@@ -179,8 +184,12 @@ class Database:
             raise psycopg.OperationalError from None
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonText)
-        await connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
-        await connection.execute(sql.load("forgo_compiling"))
+        try:
+            await connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
+            await connection.execute(sql.load("forgo_compiling"))
+        except BaseException:  # whoever waited has left: nobody else knows of this session
+            await connection.close()
+            raise
         return connection
 
     def _end_later(self) -> None:
@@ -188,7 +197,7 @@ class Database:
         if self._ending is not None:
             self._ending.cancel()
         loop = asyncio.get_running_loop()
-        self._ending = loop.call_later(IDLE, lambda: loop.create_task(self.close()))
+        self._ending = loop.call_later(IDLE, lambda: loop.create_task(self._end_idle()))
 
 
 def database(request: HTTPConnection) -> Database:

@@ -111,7 +111,7 @@ def supervisor(folder: Path, dsn: str) -> Iterator[str]:
             yield found[1]
         finally:
             process.terminate()
-            time.sleep(0.2)
+            time.sleep(0.7)  # one that comes sooner counts as the same
             process.terminate()  # a second one: what still runs goes back
             process.wait(PATIENCE)
 

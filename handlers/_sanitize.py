@@ -9,8 +9,10 @@ has already decided what becomes of the job, and an alarm that rings in the midd
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ _LINKS = 100_000  # followed in a chain of causes
 _OUTER, _INNER = 8, 4  # shown of a chain: what ended the job, and what it began with
 _MEMBERS, _LEVELS = 10, 4  # shown of an exception group
 _NOTES = 10
+_ROOT: Final = str(Path(__file__).parents[1])
+_OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "handlers/_"))
+"""What leads to a handler, and is nobody's business but ours."""
+_loaded_at = float("inf")
+
+
+def loading(at: float) -> None:
+    """The handlers of this process are loaded now: a file that is changed later is not what runs here, and a traceback through it says so.
+
+    at: the time, as `time.time()` has it.
+    """
+    global _loaded_at
+    _loaded_at = at
 
 
 def sanitize(text: object, limit: int = MESSAGE_BYTES) -> str:
@@ -51,8 +66,8 @@ def describe_exception(
 ) -> tuple[str, str]:
     """Return (message, traceback) of `exception`, both fit to be stored. Never raises.
 
-    The message is "ValueError: what it says". The traceback shows the innermost 30 frames of each exception, the outer eight and the
-    inner four of a chain of causes, and ten members of a group, four levels deep.
+    The message is "ValueError: what it says". The traceback begins where somebody else's code does, shows the innermost 30 frames of each
+    exception, the outer eight and the inner four of a chain of causes, and ten members of a group, four levels deep.
 
     >>> describe_exception(ValueError("no such order"))[0]
     'ValueError: no such order'
@@ -127,13 +142,17 @@ def _chain(exception: BaseException) -> list[tuple[BaseException, str]]:
 
 
 def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level: int) -> None:
-    frames, left_out = _frames(BaseException.__dict__["__traceback__"].__get__(exception))
+    frames, left_out, changed = _frames(BaseException.__dict__["__traceback__"].__get__(exception))
     if frames:
         lines.append(f"{indent}Traceback (most recent call last):")
         if left_out:
             lines.append(f"{indent}  ({left_out:,} frames are not shown)")
         lines.extend(indent + line for line in frames)
     lines.append(indent + _headline(exception, 2000).replace("\n", "\n" + indent))
+    if changed:
+        lines.append(
+            f"{indent}({changed} was changed after this process had loaded it: reload the workers, and what stands there now runs)"
+        )
     notes = getattr(exception, "__notes__", None)
     if isinstance(notes, list):
         lines.extend(indent + sanitize(note, 1000).replace("\n", "\n" + indent) for note in notes[:_NOTES])
@@ -146,9 +165,15 @@ def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level:
             lines.append(f"{indent}  +-- {len(members) - _MEMBERS:,} more are not shown")
 
 
-def _frames(traceback: TracebackType | None) -> tuple[list[str], int]:
+def _frames(traceback: TracebackType | None) -> tuple[list[str], int, str]:
+    """Return the lines of the innermost frames, how many are left out, and a file that is not what runs here any more, or nothing."""
     last: deque[TracebackType] = deque(maxlen=_FRAMES)
     total = 0
+    changed = ""
+    outermost = traceback
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+        traceback = traceback.tb_next
+    traceback = traceback or outermost  # it is ours alone
     while traceback is not None:
         last.append(traceback)
         total += 1
@@ -160,7 +185,15 @@ def _frames(traceback: TracebackType | None) -> tuple[list[str], int]:
         source = sanitize(linecache.getline(code.co_filename, entry.tb_lineno, entry.tb_frame.f_globals).strip(), 300)
         if source:
             lines.append(f"    {source}")
-    return lines, total - len(last)
+        changed = sanitize(code.co_filename, 500) if _is_changed(code.co_filename) else changed
+    return lines, total - len(last), changed
+
+
+def _is_changed(file: str) -> bool:
+    try:
+        return os.stat(file).st_mtime > _loaded_at
+    except (OSError, ValueError):
+        return False
 
 
 def _cap(text: str, limit: int) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from handlers._hooks import Hooks
 from handlers._registry import all_hooks, load
+from handlers._sanitize import loading
 from workers.link import Problem, send
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
     sys.path.insert(0, str(settings.app_dir.resolve()))
+    loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks)
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import handlers
 from handlers import JobTimeout
-from handlers._sanitize import describe_exception, sanitize
+from handlers._payload import PayloadError, decode_payload
+from handlers._sanitize import describe_exception, loading, sanitize
 
 
 @given(st.text(st.characters()), st.integers(-5, 60))
@@ -251,3 +254,51 @@ def test_a_traceback_too_long_is_cut_in_the_middle():
     assert trace.startswith("Traceback")
     assert "\n(cut)\n" in trace
     assert trace.endswith("[cut]")
+
+
+def test_what_leads_to_a_handler_is_left_out():
+    ours: dict = {}
+    place = Path(handlers.__file__).parents[1] / "workers" / "execute.py"
+    exec(compile("def step(handler):\n    handler()\n", str(place), "exec"), ours)
+
+    def of_somebody():
+        ours["step"](lambda: next(iter([])))  # what comes after somebody's own frames is shown
+
+    try:
+        ours["step"](of_somebody)
+    except StopIteration as problem:
+        problem.__traceback__ = problem.__traceback__.tb_next  # a worker's own frame is the outermost
+        trace = describe_exception(problem)[1]
+    assert trace.startswith(f'Traceback (most recent call last):\n  File "{__file__}", line')
+    assert trace.count("execute.py") == 1
+
+
+def test_an_exception_of_ours_alone_is_told_with_our_frames():
+    try:
+        decode_payload("{")
+    except PayloadError as problem:
+        assert "handlers/_payload.py" in describe_exception(problem)[1]
+
+
+def test_a_file_that_was_changed_since_it_was_loaded_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "mail.py"
+    file.write_text("def send():\n    raise ValueError('no such order')\n")
+    names: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    def trace():
+        try:
+            names["send"]()
+        except ValueError as problem:
+            return describe_exception(problem)[1]
+
+    assert "was changed" not in trace(), "it is not known when it was loaded"
+    monkeypatch.setattr("handlers._sanitize._loaded_at", float("inf"))
+    loading(file.stat().st_mtime)
+    assert "was changed" not in trace()
+    loading(file.stat().st_mtime - 1)
+    assert trace().endswith(
+        f"ValueError: no such order\n({file} was changed after this process had loaded it: reload the workers, and what stands there now runs)"
+    )
+    file.unlink()
+    assert "was changed" not in trace()

@@ -123,3 +123,24 @@ def test_a_burst_of_reloads_ends_with_the_wanted_number_of_children(stage: Stage
     stage.wait(lambda: len(fleet.workers()) == 2, "two workers")
     assert least_ready(fleet, 2) == 2
     assert fleet.stop() == 0
+
+
+def test_a_handler_that_was_mended_and_not_loaded_says_so_in_its_traceback(stage: Stage):
+    place = stage.write("mail.py", FAILING)
+    stage.run_fleet(workers=1, handlers=place)
+    row = stage.wait_state(stage.enqueue("m:send"), "failed")
+    first = row["history"][-1]["traceback"]
+    assert first.startswith(f'Traceback (most recent call last):\n  File "{place}/mail.py"'), "it begins with the handler"
+    assert "was changed" not in first
+    (place / "mail.py").write_text(FAILING.replace("no such order", "mended"))
+    row = stage.wait_state(stage.enqueue("m:send"), "failed")
+    assert f"({place}/mail.py was changed after this process had loaded it: reload the workers" in row["history"][-1]["traceback"]
+
+
+FAILING = """
+from handlers import handler
+
+@handler("m:send", max_attempts=1)
+def send():
+    raise ValueError("no such order")
+"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def die(card: str) -> None:
 def plain(card: str, token: int) -> dict[str, str]:
     return {"card": card}
 """
+
+
+def is_up(url):
+    """Whether an address answers that all is well."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError:
+        return False
 
 
 def until(condition):
@@ -133,6 +143,7 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
         assert CANARY not in rows[misfit]["error"]
         until(lambda: (client.job(unknown) or {})["error_code"] is not None)
         address = herd.wait_event(lambda event: event.message.startswith("the page is ")).message.removeprefix("the page is ").rstrip("/")
+        until(lambda: is_up(address + "/readyz"))  # who has run jobs may not have said so to the web child yet
         for path in ("/metrics", "/readyz", "/livez", "/", "/jobs", "/queues", "/kinds", "/fleet", "/audit"):
             with urllib.request.urlopen(address + path, timeout=60) as answer:
                 assert CANARY not in answer.read().decode(), path

@@ -28,9 +28,8 @@ def eats(label: str) -> None:
 def test_by_number_of_jobs_while_work_goes_on(stage: Stage):
     fleet = stage.run_fleet(workers=2, max_jobs=40, jitter=0.2, poll="300s")
     until = time.monotonic() + LIMIT
-    while (
-        len(fleet.said(is_ready)) < 5
-    ):  # how many are replaced while so many jobs run depends on how soon the machine lets a successor start
+    # How many are replaced while so many jobs run depends on how soon the machine lets a successor start.
+    while len(fleet.said(is_ready)) < 5:
         assert time.monotonic() < until, fleet.text()
         jobs = stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.004}') FROM generate_series(1, 500)""")
         stage.wait_all([row[0] for row in jobs], "completed")

@@ -4,6 +4,7 @@ The model says in a page of Python what each statement does to a job; after each
 same counts. So no job is ever in two places or in none, no attempt is counted twice or forgotten, and nobody writes under a token that is
 not the claim's: every settlement is also tried with a token of the past, by a stranger, and twice. Where gates decide, the model does not
 say who is claimed but whether it was allowed, and that nobody who could be claimed was left.
+Whoever is parked comes back once the gate has gone; and what was tried stands in the attempts, as often as it was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg.rows import dict_row
 
 from tests.support.queue import NOTHING, PER_JOB
@@ -23,6 +25,7 @@ QUEUES, KINDS = ("a", "b"), ("x:one", "x:two")
 OUTCOMES = ("ok", "ok", "ok", "retry", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
 LATER = 3600.0
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
+SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
 TABLES = ("ready", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
 
 
@@ -40,6 +43,8 @@ class Job:
     alone: bool = False
     cancelled: bool = False
     """While it runs: somebody has asked for that."""
+    tried: int = 0
+    """Rows of its attempts."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -59,7 +64,13 @@ class Job:
         elif self.attempts >= (self.most or 5):
             self.ends("failed")
         else:
+            self.tried += 1
             self.waits(alone=True)
+
+    @property
+    def told(self) -> str:
+        """What the view says of one that waits or runs."""
+        return "retrying" if self.place in ("ready", "scheduled") and self.attempts else self.place
 
 
 @dataclass
@@ -85,6 +96,7 @@ class Model:
         self.cursor = queue.connection.cursor(row_factory=dict_row)
         queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
         queue.connection.execute(queue.text("steer_planner"))
+        queue.connection.execute("SET lock_timeout = '20s'")  # one at a time: nobody need wait for anybody
         self.jobs: dict[int, Job] = {}
         self.seen: Counter[str] = Counter()
         """What has happened: a promise about what never happens is none."""
@@ -136,10 +148,20 @@ class Model:
         }  # fmt: skip
         for number in found.keys() | expected.keys():
             assert found.get(number) == expected.get(number), f"job {number} is {found.get(number)} and should be {expected.get(number)}"
+        tried = dict(self.queue.run("SELECT job, count(*) FROM jobherd.attempts GROUP BY job"))
+        assert tried == {job.id: job.tried for job in self.jobs.values() if job.tried}, "attempts that are not explained, or not there"
 
     def running(self, scope: str, name: str) -> int:
         jobs = [job for job in self.jobs.values() if job.place == "running"]
         return sum((job.queue if scope == "queue" else job.kind) == name for job in jobs)
+
+    def own(self, supervisor: int, queue: str) -> int:
+        """How many of that queue its children run under gates."""
+        return self.queue.run(
+            "SELECT count(*) FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child"
+            " WHERE c.supervisor = %s AND r.queue = %s AND r.kind IS NOT NULL",
+            supervisor, queue,
+        )[0][0]  # fmt: skip
 
     def eligible(self) -> list[Job]:
         """The jobs that may be claimed."""
@@ -168,16 +190,31 @@ class Model:
             self.jobs[row["id"]] = Job(row["id"], queue, kind, priority, most, "scheduled" if delay else "ready")
 
     def move_claim(self, n: int) -> None:
-        child, wanted = self.children[n % len(self.children)], (1, 2, 5)[n // len(self.children) % 3]
-        eligible = self.eligible()
+        child, n = self.children[n % len(self.children)], n // len(self.children)
+        wanted, n = (1, 2, 5)[n % 3], n // 3
+        served, n = SERVED[n % len(SERVED)], n // len(SERVED)
+        self.claim(child, wanted, served, {"a": n // 8 % 3 + 1} if n % 4 == 0 else {}, alone=n // 4 % 2 == 0)
+
+    def claim(self, child: Child, wanted: int, served: list[str] | None, limits: dict[str, int], *, alone: bool) -> None:
+        """Claim as a child does. limits: of its supervisor's own, by queue. alone: by the statement for one job, if no gates forbid it."""
+        ranks: dict[str, int] = {}
+        for at, one in enumerate(served or ["*"]):
+            for queue in QUEUES:
+                if queue == one or (one[-1] == "*" and queue.startswith(one[:-1])):
+                    ranks.setdefault(queue, at)
+        eligible = [
+            job for job in self.eligible()
+            if job.queue in ranks and (job.queue not in limits or self.own(child.supervisor, job.queue) < limits[job.queue])
+        ]  # fmt: skip
         asked = {
-            "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": None, "avoided": None, "short": None, "kinds": None,
+            "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": served, "avoided": None, "short": None, "kinds": None,
             "shares": None,
         }  # fmt: skip
-        more = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
-        gated = False
+        more: dict[str, Any] = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
+        more |= {"limited": list(limits), "limits": list(limits.values())} if limits else {}
+        gated = bool(limits) or served is not None and any("*" in one for one in served)
         for _ in range(4):
-            rows = self.send("claim_gated", **asked, **more) if gated else self.send("claim_jobs", **asked)
+            rows = self.send("claim_gated", **asked, **more) if gated else self.send("claim_job" if alone else "claim_jobs", **asked)
             if not rows or rows[0]["id"] is not None:
                 break
             assert rows[0]["queue"] is None, "nobody else holds anything"
@@ -195,9 +232,10 @@ class Model:
         first = taken[0]
         assert {job.queue for job in taken} == {first.queue}
         if not gated:
-            assert taken == self.walked(eligible, wanted)
+            foremost = [job for job in eligible if ranks[job.queue] == min(ranks[job.queue] for job in eligible)]
+            assert taken == self.walked(foremost, 1 if alone else wanted)
         elif len(taken) > 1:
-            assert ("queue", first.queue) not in self.caps
+            assert ("queue", first.queue) not in self.caps.keys() | {("queue", queue) for queue in limits}
             assert not any(("kind", job.kind) in self.caps.keys() | self.paused or job.alone for job in taken[1:])
             assert len(taken) <= wanted
         before = [job for job in eligible if (job.queue, job.kind) == (first.queue, first.kind) and job.rank < first.rank]
@@ -210,6 +248,29 @@ class Model:
         for (scope, name), most in self.caps.items():
             named = [job for job in taken if (job.queue if scope == "queue" else job.kind) == name]
             assert not named or self.running(scope, name) <= most, "over its cap"
+        assert first.queue not in limits or self.own(child.supervisor, first.queue) <= limits[first.queue], (
+            "over its supervisor's own limit"
+        )
+        self.seen["claimed under a limit"] += first.queue in limits
+
+    def move_join(self, n: int) -> None:
+        """A call that is not full waits for more of its kind, which join the claim."""
+        if (held := self.held(n)) is None:
+            return
+        child, claim = held
+        kind, wanted, queue = KINDS[n // 3 % 2], n // 6 % 3 + 1, claim.jobs[0].queue
+        single = self.queue.run("SELECT kind FROM jobherd.running WHERE child = %s AND token = %s", child.id, claim.token)[0][0]
+        gates = self.caps.keys() | self.paused
+        may = child.supervisor in self.supervisors and single is None and not any(job.alone for job in claim.jobs)
+        may = may and gates.isdisjoint((("queue", queue), ("kind", kind), ("all", "*")))
+        waiting = [job for job in self.jobs.values() if (job.place, job.queue, job.kind, job.alone) == ("ready", queue, kind, False)]
+        expected = sorted(waiting, key=lambda job: job.rank)[:wanted] if may else []
+        rows = self.send("claim_more", supervisor=child.supervisor, child=child.id, token=claim.token, kind=kind, wanted=wanted)
+        assert [row["id"] for row in rows] == [job.id for job in expected]
+        for job in expected:
+            job.place, job.attempts, job.cancelled = "running", job.attempts + 1, False
+        claim.jobs += expected
+        self.seen["joined"] += len(expected)
 
     @staticmethod
     def walked(eligible: list[Job], wanted: int) -> list[Job]:
@@ -253,6 +314,7 @@ class Model:
             became = "cancelled" if job.cancelled and outcome in ("retry", "snoozed", "abandoned") else outcome
             attempts = job.attempts - (ran is None or outcome in ("snoozed", "abandoned"))
             job.attempts, job.crashes = max(attempts, 0), job.crashes + crashed
+            job.tried += became in ("retry", "snoozed", "abandoned") and ran is not None
             if became in TERMINAL:
                 job.ends("gone" if became == "ok" and keep == 0 else TERMINAL[became])
             else:
@@ -275,6 +337,39 @@ class Model:
             job.ends("completed")
         self.let_go(child, claim, claim.jobs)
 
+    def move_transaction(self, n: int) -> None:
+        """A job commits its own completion: whatever is asked meanwhile, its transaction decides."""
+        if (held := self.held(n)) is None:
+            return
+        child, claim = held
+        job, n = claim.jobs[0], n // 7
+        with psycopg.connect(self.queue.dsn, row_factory=dict_row) as own:
+            locked = own.execute(self.queue.text("lock_claim"), {"child": child.id, "token": claim.token, "job": job.id}).fetchall()
+            if len(claim.jobs) > 1:
+                assert locked == [], "others are held up with it"
+                return
+            asked = {"xact": locked[0]["xact"], "child": child.id, "token": claim.token}
+            assert self.send("find_fate", **asked) == [{"fate": "in progress", "held": True}]
+            if n % 3 == 1:
+                assert self.queue.cancel(job.id) == "cancelling"
+                job.cancelled = True
+            elif n % 3 == 2 and child.registered and child.supervisor in self.supervisors:
+                self.move_orphans(0)  # those of before
+                self.reclaim(self.supervisors.index(child.supervisor), lapsed=n // 6 % 2 == 0, kept=claim)
+                assert self.queue.orphans() == [], "its transaction may still commit"
+                self.seen["reclaimed around a transaction"] += 1
+            done = self.said(child.id, claim.token, [job.id], "ok", ran=1.0, ago=0.0, keep=30)
+            assert own.execute(self.queue.text("settle_jobs"), done).fetchall() == [{"id": job.id}]
+            if n // 3 % 2:
+                own.commit()
+                job.ends("completed")
+                self.let_go(child, claim, [job])
+            else:
+                own.rollback()
+            committed = job.place == "completed"
+            assert self.send("find_fate", **asked) == [{"fate": "committed" if committed else "aborted", "held": not committed}]
+            self.seen["committed by itself" if committed else "rolled back"] += 1
+
     def move_settle_late(self, n: int) -> None:
         """Under a claim that is over: by its child, and by one that holds those jobs now under another token."""
         if not self.past:
@@ -286,7 +381,7 @@ class Model:
 
     def let_go(self, child: Child, claim: Claim, jobs: list[Job]) -> None:
         ids = [job.id for job in jobs]
-        claim.jobs = [job for job in claim.jobs if job.id not in ids]
+        claim.jobs = sorted((job for job in claim.jobs if job.id not in ids), key=lambda job: job.rank)
         if not claim.jobs:
             child.claims.remove(claim)
             self.past.append((child.id, claim.token, ids))
@@ -322,6 +417,7 @@ class Model:
             job.place = "ready"
         else:
             job.crashes = 0
+            job.tried += 1  # what it was when it ended
             job.waits(attempts=0)
 
     def move_due(self, n: int) -> None:
@@ -332,12 +428,67 @@ class Model:
             job.place = "ready"
         self.send("promote_due", most=100)
 
+    def move_edit(self, n: int) -> None:
+        """Somebody runs one that is over again, with another payload: as a new job."""
+        if (job := self.any_job(n)) is None:
+            return
+        number = self.queue.run("SELECT jobherd.retry_edited(%s, '{}')", job.id)[0][0]
+        assert (number is not None) == (job.place in TERMINAL.values())
+        if number is not None:
+            self.jobs[number] = Job(number, job.queue, job.kind, job.priority, job.most, "ready")
+            assert self.queue.run("SELECT max_attempts FROM jobherd.ready WHERE id = %s", number) == [(job.most,)]
+
+    def move_rank(self, n: int) -> None:
+        """One that waits gets another priority."""
+        if (job := self.any_job(n)) is None:
+            return
+        priority = n // 7 % 5 - 2
+        rows = self.send("reprioritize_job", id=job.id, priority=priority, actor=None, reason=None)
+        assert rows == [{"answer": None if job.place == "gone" else job.told}]
+        if job.place in ("ready", "scheduled"):
+            job.priority = priority
+
+    def move_time(self, n: int) -> None:
+        """One that waits gets another time."""
+        if (job := self.any_job(n)) is None:
+            return
+        delay = (LATER, -1.0)[n // 7 % 2]
+        if job.place in ("ready", "scheduled"):
+            job.place = "scheduled" if delay > 0 else "ready"
+        rows = self.send("reschedule_job", id=job.id, run_at=None, delay=delay, actor=None, reason=None)
+        assert rows == [{"answer": None if job.place == "gone" else job.told}]
+
+    def move_delete(self, n: int) -> None:
+        """One that is over is deleted; no other is."""
+        if (job := self.any_job(n)) is None:
+            return
+        over = job.place in TERMINAL.values()
+        rows = self.send("delete_job", id=job.id, actor=None, reason=None)
+        assert rows == [{"answer": "deleted" if over else None if job.place == "gone" else job.told}]
+        if over:
+            job.place, job.tried = "gone", 0
+
+    def move_purge(self, n: int) -> None:
+        """The past of some states and a kind is deleted, a step at a time."""
+        states, kind = (["completed"], ["failed", "cancelled"], ["expired", "failed"])[n % 3], (None, *KINDS)[n // 3 % 3]
+        reached, gone = 0, 0
+        doomed = [job for job in self.jobs.values() if job.place in states and kind in (None, job.kind)]
+        cutoff = self.queue.run("SELECT clock_timestamp()")[0][0]
+        while reached is not None:
+            (row,) = self.send("purge_history", after=reached, most=n // 9 % 3 + 1, cutoff=cutoff, states=states, kind=kind)
+            reached, gone = row["reached"], gone + row["jobs"]
+        assert gone == len(doomed)
+        for job in doomed:
+            job.place, job.tried = "gone", 0
+        self.seen["purged"] += gone
+
     def move_gate(self, n: int) -> None:
         """Somebody pauses, resumes or caps; the keeper lets go of what is parked without a gate."""
-        scope, name = (("queue", QUEUES[n % 2]), ("kind", KINDS[n % 2]), ("queue", QUEUES[n % 2]), ("all", "*"))[n // 2 % 4]
+        scope = ("queue", "kind", "kind", "queue", "kind", "all")[n // 2 % 6]
+        name, n = {"queue": QUEUES[n % 2], "kind": KINDS[n % 2], "all": "*"}[scope], n // 12
         gate, given = (scope, name), {"kind": name} if scope == "kind" else {"queue": name}
         word = next(iter(given))
-        match n // 8 % 5:
+        match n % 5:
             case 0:
                 self.queue.run(f"SELECT jobherd.pause({word} => %s)", name)
                 self.paused.add(gate)
@@ -345,13 +496,19 @@ class Model:
                 self.queue.run(f"SELECT jobherd.resume({word} => %s)", name)
                 self.paused.discard(gate)
             case 3 if scope != "all":
-                self.caps[gate] = n // 40 % 3 + 1
+                self.caps[gate] = n // 5 % 3 + 1
                 self.queue.run(f"SELECT jobherd.set_cap({word} => %s, max_running => %s)", name, self.caps[gate])
             case 4 if scope != "all":
                 self.queue.run(f"SELECT jobherd.set_cap({word} => %s)", name)
                 self.caps.pop(gate, None)
-        for _ in KINDS:
-            self.send("release_parked", most=1000)
+        free = "SELECT count(*) FROM jobherd.parked WHERE kind NOT IN (SELECT name FROM jobherd.gates WHERE scope = 'kind')"
+        while (parked := self.queue.run(free)[0][0]) > 0:
+            self.send("release_parked", most=n // 5 % 2 + 1)
+            assert self.queue.run(free)[0][0] < parked, "nobody comes back who is parked without a gate"
+            self.seen["came back"] += 1
+        held_up = self.queue.count("parked")
+        self.send("release_parked", most=1000)
+        assert self.queue.count("parked") == held_up, "the gate of its kind still stands"
 
     # -- deaths -----------------------------------------------------------------------------------------------------
 
@@ -418,28 +575,56 @@ class Model:
             return
         child, claim = held
         front = claim.jobs[n // 3 % len(claim.jobs)]
-        rows = self.send("release_rest", child=child.id, token=claim.token, job=front.id, called=None)
-        back = [job for job in claim.jobs if job.rank > front.rank and not job.cancelled]
+        called = claim.jobs[: n // 15 % 3]  # these run in the same call
+        rows = self.send("release_rest", child=child.id, token=claim.token, job=front.id, called=[job.id for job in called] or None)
+        back = [job for job in claim.jobs if job.rank > front.rank and not job.cancelled and job not in called]
         assert {row["id"] for row in rows} == {job.id for job in back}
         self.give_back(back, counted=False, alone=None)
-        claim.jobs = [job for job in claim.jobs if job not in back]
+        if back:
+            claim.jobs = sorted((job for job in claim.jobs if job not in back), key=lambda job: job.rank)
 
     def move_reclaim(self, n: int) -> None:
         """A supervisor is dead, and the other one takes over."""
-        dead, living = self.supervisors if n % 2 else self.supervisors[::-1]
-        theirs = [child for child in self.children if child.supervisor == dead and child.registered]
+        self.reclaim(n % 2, lapsed=n // 2 % 2 == 0)
+
+    def move_leave(self, n: int) -> None:
+        """A supervisor leaves: what its children still hold goes back."""
+        place = n % 2
+        leaving = self.supervisors[place]
+        theirs = [child for child in self.children if child.supervisor == leaving and child.registered]
         jobs = [job for child in theirs for claim in child.claims for job in claim.jobs]
-        row = self.send("reclaim_supervisors", supervisor=living, dead=[dead], lease=15.0, patient=True)[0]
-        assert (row["supervisors"], row["jobs"]) == (1, len(jobs))
-        for job in jobs:
-            job.is_lost()
-        place = self.supervisors.index(dead)
-        stale = theirs[0] if theirs else None
-        if stale is not None:
+        rows = self.send("leave_supervisor", supervisor=leaving)
+        assert rows == [{"jobs": sum(not job.cancelled for job in jobs)}]
+        self.give_back(jobs, counted=False, alone=None)
+        for child in theirs:
+            self.is_over(child)
+        self.succeed(place, theirs)
+
+    def reclaim(self, place: int, *, lapsed: bool, kept: Claim | None = None) -> None:
+        """The supervisor in that place is reclaimed: known to be dead, or its lease has lapsed. kept: a claim that a transaction holds."""
+        dead, living = self.supervisors[place], self.supervisors[1 - place]
+        theirs = [child for child in self.children if child.supervisor == dead and child.registered]
+        lost = [(child, claim) for child in theirs for claim in child.claims if claim is not kept]
+        if lapsed:
+            self.queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", dead)
             for child in theirs:
-                self.is_over(child)
-            self.move_claim_of(stale)
-        self.supervisors[place] = self.supervisor()
+                self.move_claim_of(child)
+        row = self.send("reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, patient=True)[0]
+        assert (row["supervisors"], row["jobs"]) == (1, sum(len(claim.jobs) for _, claim in lost))
+        assert self.send("renew_lease", supervisor=dead, lease=600.0) == [], "it must hear that it is not there any more"
+        for child, claim in lost:
+            for job in claim.jobs:
+                job.is_lost()
+            self.past.append((child.id, claim.token, [job.id for job in claim.jobs]))
+            child.claims.remove(claim)
+        for child in theirs:
+            self.move_claim_of(child)
+            child.registered = False
+        self.succeed(place, [child for child in theirs if not child.claims])
+
+    def succeed(self, place: int, theirs: list[Child]) -> None:
+        """Another supervisor with other children comes in its place."""
+        dead, self.supervisors[place] = self.supervisors[place], self.supervisor()
         for child in theirs:
             self.children[self.children.index(child)] = self.child(place)
         for child in self.children:
@@ -456,8 +641,9 @@ class Model:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "enqueue": 10, "claim": 14, "settle": 10, "complete": 3, "settle_late": 3, "cancel": 4, "retry": 4, "due": 3, "gate": 4, "release": 3,
-    "orphans": 3, "unheard": 2, "relieve": 3, "reclaim": 3,
+    "enqueue": 12, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "retry": 4, "edit": 1,
+    "rank": 2, "time": 2, "delete": 2, "purge": 1, "due": 3, "gate": 6, "release": 3, "orphans": 3, "unheard": 2, "relieve": 3, "leave": 2,
+    "reclaim": 3,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 

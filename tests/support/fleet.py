@@ -35,7 +35,7 @@ from tests.support.processes import is_running
 from tests.support.queue import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ END $$;
 class Fleet:
     """One supervisor with its children. Made by `Stage.run`."""
 
-    def __init__(self, stage: Stage, *words: str, environment: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, stage: Stage, *words: str, environment: Mapping[str, str], cwd: Path, within: Sequence[str] = ()) -> None:
         self.stage = stage
         self.log: list[dict[str, Any]] = []
         """What it has said so far. A line that is no JSON stands under `raw`."""
@@ -92,7 +92,7 @@ class Fleet:
         self.fd = read
         self._inode = os.fstat(read).st_ino
         self._process = subprocess.Popen(
-            [*COMMAND, "run", *words], stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environment), cwd=cwd,
+            [*within, *COMMAND, "run", *words], stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environment), cwd=cwd,
             start_new_session=True,
         )  # fmt: skip
         os.close(write)
@@ -247,9 +247,10 @@ class Stage(Queue):
         handlers: str | Path = STOCK,
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        within: Sequence[str] = (),
         **settings: object,
     ) -> Fleet:
-        """Start a supervisor and return at once. settings: as in supervisor/settings.py."""
+        """Start a supervisor and return at once. within: the command that starts it. settings: as in supervisor/settings.py."""
         given = {
             "dsn": self.dsn,
             "handlers": handlers,
@@ -263,7 +264,7 @@ class Stage(Queue):
         kept.pop("DATABASE_URL", None)
         kept |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items()}
-        fleet = Fleet(self, *words, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder)
+        fleet = Fleet(self, *words, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder, within=within)
         self.fleets.append(fleet)
         return fleet
 

@@ -45,6 +45,12 @@ ROOM = 4 << 30
 """Bytes that must be free in memory before a server's files are put there."""
 told = True
 """Whether a server may be made now: see tests/support/touching.py."""
+WRAP = (1 << 31) - 1
+"""Transaction ids from the oldest that is not frozen to the one that would be in its past."""
+KEPT = 3_000_000
+"""The last of them, which the server keeps for whoever mends it by hand."""
+IDS_A_FILE = 1 << 20
+"""Transaction ids of which one file of pg_xact holds two bits each."""
 STOP = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 PR_SET_PDEATHSIG = 1
 WATCHDOG = """
@@ -147,9 +153,9 @@ class Cluster:
         if server.ready(self.data, time.monotonic() + LIMIT) is None:
             raise RuntimeError(f"PostgreSQL did not start:\n{self.log.read_text()}")
 
-    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
-        """Stop it as ``pg_ctl stop -m MODE`` does, and wait until it is gone."""
-        self._end(STOP[mode])
+    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast", *, patience: float = LIMIT) -> None:
+        """Stop it as ``pg_ctl stop -m MODE`` does, and wait until it is gone. Raises TimeoutExpired if it is not within `patience` seconds."""
+        self._end(STOP[mode], patience)
 
     def kill(self) -> None:
         """SIGKILL the postmaster and all its processes."""
@@ -163,10 +169,32 @@ class Cluster:
         self.stop(mode)
         self.start()
 
-    def _end(self, what: signal.Signals) -> None:
+    def use_up_ids(self, left: int) -> None:
+        """Restart it with so many transaction ids left until it stops giving any: as after years of writing with nothing frozen."""
+        with psycopg.connect(self.dsn(), autocommit=True) as conn:
+            (oldest,) = conn.execute("SELECT min(datfrozenxid::text::bigint) FROM pg_database").fetchone() or (0,)
+        following = oldest + WRAP - KEPT - left
+        self.stop()
+        # What became of the transactions is read from there, by number. Those that are skipped never were, and nobody asks for them.
+        status = self.data / "pg_xact" / f"{following // IDS_A_FILE:04X}"
+        status.write_bytes(bytes(IDS_A_FILE // 4))
+        owner = self.data.stat()
+        os.chown(status, owner.st_uid, owner.st_gid)
+        subprocess.run(
+            [self._programs.bin / "pg_resetwal", "-x", str(following), "-D", binaries.data_argument(self.data, self._account)],
+            cwd=self.data,
+            env=binaries.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            **binaries.identity(self._account),
+        )
+        self.start()
+
+    def _end(self, what: signal.Signals, patience: float = LIMIT) -> None:
         assert self._postmaster is not None, "the cluster is stopped"
         self._postmaster.send_signal(what)
-        self._postmaster.wait(LIMIT)
+        self._postmaster.wait(patience)
         self._postmaster = None
 
     def close(self) -> None:

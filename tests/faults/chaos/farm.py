@@ -27,6 +27,10 @@ GLANCE = 0.5
 """Seconds between two looks for what a dead supervisor has left behind: each goes through all processes of the machine."""
 
 
+TOLD = 40
+"""Lines of the log that are shown of a traceback."""
+
+
 class Farm:
     """A place for supervisors. `wrong` is called with what must not happen."""
 
@@ -79,9 +83,10 @@ class Farm:
     def _listen_to_the_end(self, herd: Herd) -> None:
         """When nobody is left to say anything: its log does not end while one of its children is frozen."""
         herd.wait()
-        for event in herd.events:
-            if "Traceback" in event.line and "ConnectionError: not yet" not in event.line:
-                self._wrong(f"a traceback in the log: {event.line}")
+        lines = [event.line for event in herd.events]
+        for place, line in enumerate(lines):
+            if "Traceback" in line and "ConnectionError: not yet" not in line:
+                self._wrong("a traceback in the log: " + "\n".join(lines[max(place - 5, 0) : place + TOLD]))
         with suppress(Exception):
             herd.__exit__(None)
 
@@ -117,7 +122,9 @@ class Farm:
             time.sleep(0.1)
             self._look_for_orphans()
         for session in self._orphans:
-            self._wrong(f"processes of supervisor {session} are left")
+            words = ["ps", "-o", "pid=,stat=,wchan=,etime=,args=", "-s", str(session)]
+            found = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+            self._wrong(f"processes of supervisor {session} are left:\n{found}")
         return code
 
     def close(self) -> None:

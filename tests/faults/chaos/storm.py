@@ -13,6 +13,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 PENDING = 4
 """Tokens that lie at named points at one time: everybody looks for them at each point."""
 LOOK = 2.0
+SHUTDOWN = 15.0
+"""Seconds that the server has for a fast shutdown."""
 STUCK = 45.0
 """Seconds for which no row may run that nobody is at, on a machine with better things to do. The promise is shorter; what was seen is printed."""
 OWNERLESS = """
@@ -156,7 +159,14 @@ class Storm:
             return False
         self.server_runs = False
         self._forget()
-        self.cluster.kill() if how == "kill" else self.cluster.stop(how)  # type: ignore[arg-type]
+        if how != "kill":
+            try:
+                self.cluster.stop(how, patience=SHUTDOWN)  # type: ignore[arg-type]
+            except subprocess.TimeoutExpired:
+                # PostgreSQL 18, told to stop while it recovers from a dead backend, waits for a checkpointer that nobody tells to end.
+                how = "kill"
+        if how == "kill":
+            self.cluster.kill()
         self.later(lasts, self._start_server)
         return True
 

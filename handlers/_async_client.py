@@ -97,9 +97,13 @@ class AsyncClient:
             vigil.found(due, await self.run(_enqueue.show_jobs(due)))
         if vigil.left:
             vigil.patience()
-            async with await psycopg.AsyncConnection.connect(find_listen_dsn(self._dsn), **SESSION) as ears:
-                for statement in ready_to_hear(vigil):
-                    await arun_on(ears, statement, schema=self.schema)
+            dsn, listens = find_listen_dsn(self._dsn)
+            async with await psycopg.AsyncConnection.connect(dsn, **SESSION) as ears:
+                if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                    for statement in ready_to_hear(vigil):
+                        await arun_on(ears, statement, schema=self.schema)
+                else:
+                    vigil.deafen()
                 due = list(vigil.left)
                 while True:
                     if due:

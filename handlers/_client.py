@@ -136,7 +136,8 @@ class Client:
         """Return the rows of these jobs by id, in the order given, once all are completed, failed, cancelled or expired.
 
         It is told by the database and does not poll; while it waits it holds a connection of its own (JOBHERD_LISTEN_DSN, where the
-        database of the environment is behind a pooler). On a connection of the caller's it looks now and then, at last once a second.
+        database of the environment is behind a pooler). Through a pooler, and on a connection of the caller's, it looks now and then, at
+        last once a second.
         Of a job of which nothing is kept, the row is what it was before its end, with its last state.
 
         timeout: a span of time for all of them, default None: for ever. Raises TimeoutError past it, which names who is left, and
@@ -154,9 +155,13 @@ class Client:
             vigil.found(due, self.run(_enqueue.show_jobs(due)))
         if vigil.left:
             vigil.patience()
-            with psycopg.connect(find_listen_dsn(self._dsn), **SESSION) as ears:
-                for statement in ready_to_hear(vigil):
-                    run_on(ears, statement, schema=self.schema)
+            dsn, listens = find_listen_dsn(self._dsn)
+            with psycopg.connect(dsn, **SESSION) as ears:
+                if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                    for statement in ready_to_hear(vigil):
+                        run_on(ears, statement, schema=self.schema)
+                else:
+                    vigil.deafen()
                 due = list(vigil.left)
                 while True:
                     if due:

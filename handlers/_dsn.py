@@ -18,6 +18,7 @@ def find_dsn(dsn: str | None = None) -> str:
     return found
 
 
-def find_listen_dsn(dsn: str | None = None) -> str:
-    """Return where one can listen: `dsn`, or of the environment JOBHERD_LISTEN_DSN before the others."""
-    return find_dsn(dsn or os.environ.get("JOBHERD_LISTEN_DSN"))
+def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
+    """Return where to listen, and whether somebody has said that one can: `dsn`, or JOBHERD_LISTEN_DSN, which says so, before the others."""
+    said = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN")
+    return find_dsn(dsn or said), bool(said)

@@ -159,6 +159,11 @@ def listen_ended() -> Statement[None]:
     return Statement("listen_ended", {}, _read_nothing)
 
 
+def tell_backend() -> Statement[int]:
+    """Ask which backend serves the session: another than the connection was told of means that a pooler stands between."""
+    return Statement("tell_backend", {}, lambda rows, _names: int(rows[0][0]))
+
+
 def announce_wait(job_ids: list[int]) -> Statement[None]:
     """Say that somebody waits for these jobs, for as long as the session lasts."""
     return Statement("announce_wait", {"ids": job_ids}, _read_nothing)

@@ -52,6 +52,12 @@ class Vigil:
         self._look = time.monotonic()
         self._pause, self._longest = BLIND if deaf else BACKSTOP
 
+    def deafen(self) -> None:
+        """Note that the caller cannot listen after all: behind a pooler a shared backend would."""
+        self._deaf = True
+        self._pause, self._longest = BLIND
+        self._look = time.monotonic() + self._pause
+
     def due(self) -> list[int]:
         """Return the jobs to look at now: those that were told of or must be given up, or all if nothing was heard for long."""
         now = time.monotonic()

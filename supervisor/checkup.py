@@ -104,8 +104,9 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
     if row["xid_age"] > WRAPAROUND:
         yield Finding(
             "wrong", "server",
-            f"the oldest transaction id is {row['xid_age']:,} old: near 2,000,000,000 the server stops taking writes",
-            "VACUUM FREEZE the oldest tables, and remove what holds vacuum back (below)",
+            f"the oldest transaction id, in the database {row['xid_of']}, is {row['xid_age']:,} old: near 2,000,000,000 the server stops "
+            "taking writes, in all databases",
+            "remove what holds vacuum back (below), then VACUUM FREEZE there; if autovacuum runs it does the rest",
         )  # fmt: skip
     if row["notifications"] > NOTIFICATIONS:
         yield Finding(
@@ -136,13 +137,19 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def pooler(*, told: int, real: int) -> Iterator[Finding]:
-    """Judge whether something stands between us and the server: it tells a backend of its own making."""
-    if told != real:
+def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
+    """Judge whether something stands between us and the server: it tells a backend of its own making. listens: --listen-dsn says this address."""
+    if told != real and listens:
+        yield Finding(  # a notification of our own comes back even from a shared backend, should the pooler give us the same one again
+            "note", "pooler",
+            "a pooler stands between this host and --listen-dsn: in session mode all is well, in transaction mode notifications get lost",
+            "give the server's own address in --listen-dsn, unless that pooler is in session mode",
+        )  # fmt: skip
+    elif told != real:
         yield Finding(
             "wrong", "pooler",
-            "a pooler stands between this host and the server: in transaction mode LISTEN hears nothing, and jobs wait for the poll",
-            "give the server's own address in --listen-dsn, or in --dsn",
+            "a pooler stands between this host and the server: nothing is listened to through it, and jobs wait for the poll",
+            "give the server's own address in --listen-dsn, or in --dsn; or this one in --listen-dsn, if the pooler is in session mode",
         )  # fmt: skip
 
 

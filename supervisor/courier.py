@@ -24,6 +24,8 @@ from psycopg import conninfo, pq
 import sql
 from sql.parameters import as_text
 from workers import points
+from workers.answers import Answers
+from workers.refusals import NO_TRANSACTION, is_out_of_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +43,9 @@ LEAST_PATIENCE: Final = 2.0
 ANSWER_PATIENCE: Final = 10.0
 """Seconds without an answer after which a session is taken for dead."""
 SERVER_PATIENCE_MS: Final = 5000
+"""The server gives up a statement of ours by itself before we give up the session."""
 URGENT: Final = ("end_backend", "settle_jobs", "release_child")
 """What somebody waits for when a child has died: prepared, for planning takes longer than running."""
-"""The server gives up a statement of ours by itself before we give up the session."""
-
-
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
 """Classes of refusals that no later try changes: bad data, a broken constraint, a limit of the server."""
 _READ_ONLY: Final = b"25006"
@@ -77,12 +77,18 @@ class Letter:
 
 
 class Courier:
-    """One asynchronous session. `answered` callbacks run inside `step` and may send again."""
+    """One asynchronous session. `answered` callbacks run inside `step` and may send again.
 
-    def __init__(self, dsn: str, *, schema: str, application_name: str, retry_initial: float, retry_max: float) -> None:
+    listens: it is said of this DSN that one can listen there, whatever stands between.
+    """
+
+    def __init__(
+        self, dsn: str, *, schema: str, application_name: str, retry_initial: float, retry_max: float, listens: bool = False
+    ) -> None:
         self._given = conninfo.conninfo_to_dict(dsn)
         self._application_name = application_name
         self._schema = schema
+        self._listens = listens
         self._retry = (retry_initial, retry_max)
         self._conn: PGconn | None = None
         self._queue: deque[Letter] = deque()
@@ -92,6 +98,7 @@ class Courier:
         self._refused_for_good = False
         self._misplaced = False
         self._prepared: set[str] = set()
+        self._answers = Answers()
         self._failures = 0
         self._at = 0.0
         """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
@@ -105,9 +112,14 @@ class Courier:
         self.epoch = 0
         """Grows with each session: a new socket may have an old one's number."""
         self.pooled = False
-        """A pooler stands between us and the server: it may give each transaction another backend, and hears no notification for us."""
+        """A pooler stands between us and the server: it may give each transaction another backend."""
+        self.deaf = False
+        """So nothing is listened to: what a shared backend is notified of while the pooler prepares it for the next client, pgbouncer 1.18 takes
+        for the end of an answer, and from then on everybody gets that of somebody else."""
         self.trouble = ""
         """The last reason for being away, without secrets."""
+        self.barred = ""
+        """Why the server takes no writes, though it answers; whoever writes and succeeds takes this back."""
         self.notifications: list[str] = []
         """What was notified since the caller last took it."""
 
@@ -279,7 +291,8 @@ class Courier:
             conn.nonblocking = 1
             self.link = Link.UP
             self._sent, self._misplaced = None, False
-            self._prepared = set()
+            self._prepared, self._answers = set(), Answers()
+            self.pooled, self.deaf = False, True  # until we know who serves us
             waiting, self._queue = self._queue, deque()
             self.ask("tell_backend", {}, self._met)
             self._queue.extend(waiting)
@@ -289,12 +302,16 @@ class Courier:
         if answer is None or self._conn is None:
             return
         self.pooled = answer[0][0] != str(self._conn.backend_pid)
+        self.deaf = self.pooled and not self._listens
         waiting, self._queue = self._queue, deque()
-        if self.pooled:
-            self.notifications.append("@pooler")
         if not self.pooled:  # else others would get our time limits with the backend, and we their statements
             self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
-        self.ask("listen_jobs", {}, self._listening)
+        if self.pooled:
+            self.notifications.append("@pooler")
+        if self.deaf:
+            self._listening([])
+        else:
+            self.ask("listen_jobs", {}, self._listening)
         if not self.pooled:
             for name in URGENT:
                 self._queue.append(
@@ -368,22 +385,28 @@ class Courier:
                 if letter is not None:
                     if points.armed:
                         points.reach(f"parent:{letter.name}.done")
-                    if self._refused is not None:
+                    if self._refused is not None and not self.barred:
                         self.notifications.append(f"@refused:{letter.name}: {self._refused}")
                     if self._refused is not None and letter.refused is not None and self._refused_for_good:
                         letter.refused()
                     else:
                         letter.answered(None if self._refused is not None else self._rows)
                 return True
+            if self.pooled and self._sent is not None:
+                self._answers.check(self._sent.name, result)
             if result.status == pq.ExecStatus.TUPLES_OK:
                 self._rows = [
                     tuple(_read(result.get_value(row, column)) for column in range(result.nfields)) for row in range(result.ntuples)
                 ]
             elif result.status != pq.ExecStatus.COMMAND_OK:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
-                self._refused_for_good = state[:2] in _FOR_GOOD
+                by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
+                self._refused_for_good = state[:2] in _FOR_GOOD and not is_out_of_ids(by)
                 self._misplaced = state == _READ_ONLY
                 self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]
+                if by == NO_TRANSACTION:
+                    words = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+                    self.barred = f"it takes no writes: {words.decode(errors='replace')}"
         return False
 
     def _message(self) -> str:
@@ -394,6 +417,7 @@ class Courier:
 
     def _lose(self, why: str, now: float) -> None:
         self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
+        self.barred = ""  # the next server, or this one when it is back, may take them
         if self._conn is not None:
             self._conn.finish()
         self._conn = None

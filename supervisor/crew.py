@@ -139,8 +139,8 @@ class Crew:
             self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
 
     def _end_strays(self) -> None:
-        alive = list(self._fleet.alive())
-        self._strays.end({other.pid for other in alive}, {other.incarnation for other in alive})
+        for pid in self._strays.end(list(self._fleet.alive())):
+            log.info("ended process %d, which a job had left behind", pid)
 
     def _lay_out(self, slot: Slot, exit_: Exit, now: float) -> None:
         ends = self._ends.pop(slot.number)

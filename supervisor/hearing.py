@@ -60,7 +60,7 @@ class Hearing:
 
     def wake_at(self, now: float) -> float:
         """When `step` must be called at the latest."""
-        if self._courier.link is not Link.UP:
+        if self._courier.link is not Link.UP or self._courier.deaf:
             return float("inf")
         return self._again_at if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now)) else float("inf")
 
@@ -72,6 +72,8 @@ class Hearing:
             if self._courier.link is not Link.UP:
                 return
             self._epoch = self._courier.epoch
+        if self._courier.deaf:
+            return  # the keys would be held by whoever shares that backend, for as long as the pooler keeps it
         if self.stage is Stage.DEAF and now >= self._again_at and hears(self._fleet, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:

@@ -88,6 +88,7 @@ class Supervisor:
             application_name=f"jobherd:supervisor:{self.me.pid}",
             retry_initial=settings.db_retry_initial,
             retry_max=settings.db_retry_max,
+            listens=settings.listen_dsn is not None,
         )
         self.registration = Registration(self.courier, self.fleet, self.notice, me=self.me, lease=settings.lease, beaten=self._beaten)
         self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
@@ -236,20 +237,21 @@ class Supervisor:
         self.registration.step(now)
         self.hearing.step(now)
         self.courier.step(now)
-        up = self.courier.link is Link.UP
+        up = self.courier.link is Link.UP and not self.courier.barred
+        trouble = self.courier.barred or self.courier.trouble
         if up and not self._was_up:
-            log.info("the database is there", extra={"listening": True})
+            log.info("the database is there")
             self.fleet.database_up(now)
             self.undertaker.hurry()
             self.notice.bump()
         elif self._was_up and not up:
-            log.warning("the database is away: %s", self.courier.trouble)
+            log.warning("the database is away: %s", trouble)
             self.fleet.database_down()
-        elif not up and self.courier.trouble and self.courier.trouble != self._trouble:
-            log.warning("no database: %s", self.courier.trouble)
+        elif not up and trouble and trouble != self._trouble:
+            log.warning("no database: %s", trouble)
         if not up and 0 < self.settings.db_retry_max_attempts < self.courier.failures:
             self.fleet.database_given_up(now)
-        self._trouble = self.courier.trouble
+        self._trouble = trouble
         if up is not self._was_up:
             self.bulletin.hurry()
         self._was_up = up
@@ -344,10 +346,12 @@ class Supervisor:
             elif note.startswith("@order:"):
                 self.orders.heard(note)
             elif note == "@pooler":
-                if not self._told_of_pooler:
+                if not self._told_of_pooler and not self.courier.deaf:
+                    log.info("listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait for the poll")
+                elif not self._told_of_pooler:
                     log.warning(
-                        "a pooler stands between this supervisor and the server: in transaction mode it hears no notification, and jobs wait for "
-                        "the poll; give the server's own address in listen_dsn"
+                        "a pooler stands between this supervisor and the server: nothing is listened to through it, and jobs wait for the "
+                        "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
                     )
                 self._told_of_pooler = True
             elif note.startswith("@refused:"):

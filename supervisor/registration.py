@@ -156,6 +156,7 @@ class Registration:
         if not answer:
             self._beat_at = sent + 0.5
             return
+        self._admitted(sent)
         number = int(answer[0][0] or 0)
         self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
         self._fleet.registered(number)
@@ -183,6 +184,7 @@ class Registration:
             self._echo_by = float("inf")
             self._beat_at = min(self._beat_at, sent + AGAIN)
             return
+        self._admitted(sent)
         self.beats += 1
         self._renewed_at = sent
         if answer:
@@ -194,6 +196,13 @@ class Registration:
         self._notice.lease_deadline = 0.0
         self._beat_at, self._echo_by = sent, float("inf")
         self._fleet.lease_lost(time.monotonic())
+
+    def _admitted(self, now: float) -> None:
+        """We have written. If nobody could for a while, that was an outage as any other: the leases of the living may have lapsed."""
+        if self._courier.barred:
+            self._courier.barred = ""
+            self._sessions += 1
+            self._connected_at = now
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
         """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat."""

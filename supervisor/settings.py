@@ -39,7 +39,7 @@ class Settings:
     listen_dsn: str | None = setting(
         None,
         values.dsn(),
-        "Where the parent listens and renews its lease, when `dsn` leads through a pooler in transaction mode: LISTEN needs a session of its own.",
+        "Where the parent listens and renews its lease, when `dsn` leads through a pooler: LISTEN needs a session of its own, and is left out there.",
         group="Database", metavar="DSN", says="the same as `dsn`", secret=True,
     )  # fmt: skip
     schema: str = setting("jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME")

@@ -1,8 +1,9 @@
 """What only the kernel knows of processes: how much memory a child takes, how many want a processor, and what the dead have left behind.
 
 The parent is a subreaper: what a dead child's daemon escaped to (a session of its own, two forks deep) becomes the parent's child and is found
-here. Only what carries our mark in its environment, or our name as its title, is ended: a supervisor that is process 1 of a container
-inherits strangers too, and they are none of our business.
+here. Whose it is, is told by our mark in its environment, or by our title if it has begun no program. A program with neither, since somebody gave
+it an environment of its own, can only be ours where nobody else's orphans come to us; it is ended once no child is as old as it is. A supervisor
+that is process 1 of a container, or was started with children, inherits strangers too, and they are none of our business.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from workers.connection import process_started
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from supervisor.slot import Slot
+
 MARK: Final = b"JOBHERD_CHILD="
-_SILENT: Final = -1
-"""Nothing can be read yet of a process that begins a program this instant: who it is shows at the next look."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -26,25 +29,34 @@ class Strays:
 
     def __init__(self) -> None:
         self._strangers = _children()
+        self._alone = os.getpid() != 1 and not self._strangers
+        """Whatever becomes our child was started by a child of ours."""
 
-    def end(self, known: set[int], living: Collection[int] = ()) -> list[int]:
-        """Kill what is our child, is in no slot, and carries our mark. Returns their pids.
-
-        known: the pids of our children. living: their incarnations; what carries the mark of one of these belongs to a job that may run yet.
-        """
+    def end(self, alive: Collection[Slot] = ()) -> list[int]:
+        """Kill what is our child and was left by a child that is dead. Returns their pids. alive: the slots whose children live."""
         ended = []
         children = _children()
         self._strangers &= children  # a number whose process is gone may be given to anybody
-        for pid in children - known - self._strangers:
-            mark = _mark(pid)
-            if mark == _SILENT or (mark is not None and mark in living):
-                continue  # a neighbour's death is none of its business
-            if mark is not None:
+        for pid in children - {slot.pid for slot in alive} - self._strangers:
+            title, environment = _read(pid, "cmdline"), _read(pid, "environ")
+            if not title and not environment:
+                continue  # it begins a program this instant, or is dead: who it is shows at the next look
+            marks = [entry for entry in environment.split(b"\0") if entry.startswith(MARK)]
+            if title.startswith(b"jobherd: supervisor"):
+                continue  # a look-up of host names has our own title
+            if title.startswith(b"jobherd: "):
+                owners = [slot for slot in alive if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.pid, pid)]
+            elif marks:
+                owners = [slot for slot in alive if marks[0].endswith(f":{slot.incarnation}".encode())]
+            elif self._alone:
+                owners = [slot for slot in alive if slot.kind.loads and _is_as_old(slot.pid, pid)]
+            else:
+                self._strangers.add(pid)
+                continue
+            if not owners:  # else it belongs to a job that may run yet: a neighbour's death is none of its business
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                     ended.append(pid)
-            else:
-                self._strangers.add(pid)
         return ended
 
 
@@ -70,19 +82,14 @@ def _children() -> set[int]:
     return set()
 
 
-def _mark(pid: int) -> int | None:
-    """Return the incarnation of the child that has started a process, 0 if that cannot be told, or None for one that is none of ours."""
+def _read(pid: int, name: str) -> bytes:
+    with suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+    return b""
+
+
+def _is_as_old(child: int, pid: int) -> bool:
+    """Whether a process may have been started by that child, by their times."""
     with suppress(OSError):
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read()
-        marks = [entry for entry in environment.split(b"\0") if entry.startswith(MARK)]
-        if marks:
-            number = marks[0].rpartition(b":")[2]
-            return int(number) if number.isdigit() else 0
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            title = file.read()
-        if title.startswith(b"jobherd:") and not title.startswith(b"jobherd: supervisor"):  # a look-up of ours has our title
-            return 0
-        if not title and not environment:
-            return _SILENT
-    return None
+        return process_started(child) <= process_started(pid)
+    return False

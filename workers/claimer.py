@@ -39,6 +39,8 @@ _LOOK: Final = 0.0002
 _LAPSED: Final = 0.2
 _HELD_BY_OTHERS: Final = 0.25
 """Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
+CHECK: Final = 60.0
+"""Seconds between two looks of a child whether the database has jobs in its name of which it does not know."""
 _OWN_POLL: Final = 60
 """The parent nudges one child each poll; a child asks by itself, should its parent hang, so many polls after it last heard anything:
 sixty-four idle children must not ask sixty-four times as often as one."""
@@ -96,6 +98,7 @@ class Claimer:
         """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
         self._woken = False
         self._looked_at = 0.0
+        self._checked_at = time.monotonic()
         self._weigh()
 
     # -- waiting ----------------------------------------------------------------------------------------------------
@@ -122,6 +125,8 @@ class Claimer:
                 self._sleep(_LAPSED)
                 rested = False
                 continue
+            if not rested:
+                self._give_back_unheard(now)
             if not avoided:
                 epoch = self._notice.epoch
             if self._tables is not None and not rested and not tabled and self._tables.is_due():
@@ -167,9 +172,21 @@ class Claimer:
             self._woken = False
 
     def _idle(self, epoch: int, longest: float) -> None:
+        if self._give_back_unheard(self.claimed_at):
+            return
         longest *= random.uniform(0.9, 1.1)
+        if self._session.pooled:
+            longest = min(longest, CHECK)  # of a session of our own nothing is unheard: it is ended before the next one
         self.rest(epoch, self._stride.rest(longest, time.monotonic()) if self._stride.left_out else longest)
         self._woken = True
+
+    def _give_back_unheard(self, now: float) -> bool:
+        """Once in a while: what was claimed for us and is not in our hand would wait for as long as we live. Return whether there was any."""
+        if now - self._checked_at < CHECK:
+            return False
+        self._checked_at = now
+        self._hand.settle()  # or, told to leave while the database is away, we would leave with what is not written
+        return self._session.release_unheard()
 
     def rest(self, epoch: int, longest: float) -> bool:
         """Sleep as one who can be called, unless somebody was called since `epoch`; return whether we were."""

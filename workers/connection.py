@@ -21,6 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from workers.logs import redact_dsn
+from workers.refusals import wants_ids
 from workers.wire import Wire
 
 if TYPE_CHECKING:
@@ -171,6 +172,10 @@ class Session:
         finally:
             self._patience = self._wire.patience = before
 
+    def release_unheard(self) -> bool:
+        """Give back what this child has claimed and does not hold; return whether there was any. Raises as `run`."""
+        return self._note_unheard(self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False))
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
@@ -247,11 +252,19 @@ class Session:
         known, (self.child, self.backend) = self.child, rows[0]
         self.pooled = self._connection is not None and self.backend != self._connection.info.backend_pid
         if self.pooled:
+            self._wire.doubt()
             self._send("disown_backend", {"child": self.child})
         if known:
-            back = self._send("release_unheard", {"child": self.child, "heard": list(self._holding())})
-            if back:
-                _log.warning("gave back %d jobs of a claim whose answer was lost", len(back), extra={"jobs": _ids(back)})
+            self._note_unheard(self._send("release_unheard", self._unheard()))
+
+    def _unheard(self) -> Parameters:
+        return {"child": self.child, "heard": list(self._holding())}
+
+    @staticmethod
+    def _note_unheard(back: list[Row]) -> bool:
+        if back:
+            _log.warning("gave back %d jobs of a claim whose answer was lost", len(back), extra={"jobs": _ids(back)})
+        return bool(back)
 
     def _broken(self) -> bool:
         return self._connection is None or self._connection.closed or self._connection.broken
@@ -296,7 +309,7 @@ def is_away(problem: psycopg.Error) -> bool:
     """Return whether the session or the server is the matter, and not the statement: then another try later may be answered."""
     code = problem.sqlstate or ""
     if code:
-        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES
+        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or wants_ids(problem)
     return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
 
 

@@ -69,10 +69,13 @@ _FOR_EVER: Final = float("inf")
 def run(body: Body) -> int:
     """Live as a keeper and return the exit code. Signals are unblocked, nothing of the parent's is left."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(body, _frame))
+    keeper = Keeper(body)
     try:
-        Keeper(body).live()
+        keeper.live()
     except Left as reason:
         _log.info("leaving: %s", reason)
+    finally:
+        keeper.close()
     body.seat.board.say(Now(Phase.LEAVING))
     if body.wake.orphaned or (body.wake.ended and not body.seat.board.dismissed):
         end_groups(_children_of(body), marks=os.environ[MARKER].rpartition(":")[0] + ":")
@@ -116,6 +119,9 @@ class Keeper:
             at = min(self._due_at, self._gates_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at, self._count_at)
             if self._wake.wait(at - time.monotonic()):
                 self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
+
+    def close(self) -> None:
+        """End the session."""
         self._session.close()
 
     def _do_what_is_due(self) -> None:

@@ -82,10 +82,13 @@ def run(body: Body) -> int:
     loaded = load_handlers(body)
     if loaded is None:
         return EXIT_HANDLERS
+    resetter = Resetter(body, tables_of(loaded[0]))
     try:
-        Resetter(body, tables_of(loaded[0])).live()
+        resetter.live()
     except Left as reason:
         _log.info("leaving: %s", reason)
+    finally:
+        resetter.close()
     body.seat.board.say(Now(Phase.LEAVING))
     return EXIT_LEFT
 
@@ -117,6 +120,9 @@ class Resetter:
                 break
             at = min((duties.due_at() for duties in self._duties), default=_NEVER)
             called = self._wake.wait(max(0.0, min(at, self._bury_at) - time.monotonic()))
+
+    def close(self) -> None:
+        """End the sessions."""
         if self._connection is not None:
             self._connection.close()
         self._session.close()

@@ -54,6 +54,7 @@ def run(body: Body) -> int:
         caller.leave()
         if worker is not None:
             worker.pass_on()
+            worker.close()
 
 
 def begin(body: Body, caller: Caller) -> bool:

@@ -25,6 +25,7 @@ from psycopg.errors import error_from_result
 import sql
 from sql.parameters import as_text
 from workers import points
+from workers.answers import GOOD, Answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,6 @@ EAGER: Final = 0.0004
 _LONGEST: Final = 63
 _SMALL: Final = 1000
 """Characters of an answer's value, beyond which reading it once more would take longer than it saves."""
-_GOOD = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
 
 class Wire:
@@ -59,9 +59,14 @@ class Wire:
         self._either.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         self._urgent: dict[str, _Urgent] = {}
         self.patience = patience
+        self._answers = None if prepared else Answers()
         self.changed = 0
         """How many rows the last statement has written or returned."""
         self._pgconn.nonblocking = 1
+
+    def doubt(self) -> None:
+        """A pooler stands between: look whether each answer has the columns of its statement."""
+        self._answers = self._answers or Answers()
 
     def prepare(self, *names: str) -> None:
         """Make statements ready, so that the first job does not wait for it. Raises psycopg.Error."""
@@ -111,6 +116,8 @@ class Wire:
         if points.armed:
             _reach(((name, parameters),), "done")
         _check(results)
+        if self._answers is not None:
+            self._answers.check(name, results[-1])
         self.changed = results[-1].command_tuples or 0
         rows = self._rows(results[-1])
         if rows and all(len(value) <= _SMALL for value in rows[0] if isinstance(value, str | bytes)):
@@ -127,7 +134,7 @@ class Wire:
             _check(results)
             message = "the connection broke in the middle of an exchange"
             raise psycopg.OperationalError(message)
-        return [self._rows(result) if result.status in _GOOD else error_from_result(result) for result in results]
+        return [self._rows(result) if result.status in GOOD else error_from_result(result) for result in results]
 
     def _talk(self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False) -> list[PGresult]:
         """Send them and return one result for each, as far as there are any. `each`: a transaction of its own."""
@@ -157,6 +164,9 @@ class Wire:
         results = self._receive(syncs=together and (len(sendable) if each else 1), eager=eager)
         if points.armed:
             _reach(letters, "done")
+        if self._answers is not None:
+            for (name, _, _), result in zip(sendable, results, strict=False):
+                self._answers.check(name, result)
         if together and pgconn.status == pq.ConnStatus.OK:
             pgconn.exit_pipeline_mode()
         return results
@@ -187,7 +197,7 @@ class Wire:
                     return results
             else:
                 results.append(result)
-                if not together and result.status not in _GOOD and pgconn.status == pq.ConnStatus.BAD:
+                if not together and result.status not in GOOD and pgconn.status == pq.ConnStatus.BAD:
                     return results
 
     def _wait(self, ready: select.poll) -> None:
@@ -238,5 +248,5 @@ def _unsent(fd: int) -> int:
 
 def _check(results: list[PGresult]) -> None:
     for result in results:
-        if result.status not in _GOOD:
+        if result.status not in GOOD:
             raise error_from_result(result)

@@ -141,14 +141,18 @@ class Worker:
         self._claimer.leave()
         self._hand.say(Phase.LEAVING)
         self._body.title("leaves")
-        self._transactions.close()
-        if self._tables is not None:
-            self._tables.close()
-        self._session.close()
+        self.close()
         if self._tidy.worn:
             _log.info("leaving, to be replaced: %s", self._tidy.worn)
             return EXIT_WORN
         return EXIT_LEFT
+
+    def close(self) -> None:
+        """End the sessions."""
+        self._transactions.close()
+        if self._tables is not None:
+            self._tables.close()
+        self._session.close()
 
     # -- running ----------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from supervisor.cli.command import CONNECTION, given_flags
 from supervisor.cli.console import JsonText, complain
 from supervisor.settings import Settings
 from supervisor.settings_sources import SettingsError
+from workers.refusals import wants_ids
 
 if TYPE_CHECKING:
     import argparse
@@ -153,6 +154,8 @@ def explained() -> Iterator[None]:
     except errors.InsufficientPrivilege as problem:
         raise CommandError(f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION) from None
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
+        if wants_ids(problem):
+            raise CommandError(f"the database takes no writes: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(_said(problem), ExitCode.USAGE) from None
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
         if not is_away(problem):

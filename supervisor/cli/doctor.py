@@ -22,6 +22,7 @@ from supervisor.cli.codes import ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.console import paint, plain, plain_lines
 from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+from workers.refusals import wants_ids
 
 if TYPE_CHECKING:
     import argparse
@@ -66,12 +67,14 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     yield from checkup.server(state, seen=seen, limit=limit)
     yield from checkup.holders(at.rows("doctor/list_holders"))
     if listen_dsn is None:
-        yield from checkup.pooler(told=at.connection.info.backend_pid, real=state["backend"])
-        yield from _listen(at)
+        promised = at.connection.info.backend_pid
+        yield from checkup.pooler(told=promised, real=state["backend"])
+        if promised == state["backend"]:  # else a shared backend would go on listening
+            yield from _listen(at)
     else:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, at.schema)
-            yield from checkup.pooler(told=listener.info.backend_pid, real=there.row("doctor/show_server")["backend"])
+            yield from checkup.pooler(told=listener.info.backend_pid, real=there.row("doctor/show_server")["backend"], listens=True)
             yield from _listen(there)
     try:
         missing = pending(at.connection, schema=at.schema)
@@ -94,6 +97,8 @@ def _compare(at: Session) -> Iterator[Finding]:
         found = drift(at.connection, schema=at.schema)
     except psycopg.errors.InsufficientPrivilege:
         yield Finding("note", "schema", "this role may not create a schema to compare with", "run this as the owner of the database")
+    except psycopg.errors.ProgramLimitExceeded as problem:
+        yield _untried("schema", problem)
     else:
         yield from checkup.schema(found)
 
@@ -101,7 +106,11 @@ def _compare(at: Session) -> Iterator[Finding]:
 def _listen(at: Session) -> Iterator[Finding]:
     """Call ourselves, and see whether it is heard."""
     at.connection.execute(sql.load("doctor/listen_briefly"))
-    at.connection.execute(sql.load("doctor/notify_briefly"))
+    try:
+        at.connection.execute(sql.load("doctor/notify_briefly"))
+    except psycopg.errors.ProgramLimitExceeded as problem:
+        yield _untried("listen", problem)
+        return
     heard = any(True for _ in at.connection.notifies(timeout=_HEARD_IN, stop_after=1))
     if heard:
         yield Finding("ok", "listen", "a notification arrives")
@@ -110,6 +119,13 @@ def _listen(at: Session) -> Iterator[Finding]:
             "wrong", "listen", f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll",
             "give the server's own address in --listen-dsn",
         )  # fmt: skip
+
+
+def _untried(about: str, problem: psycopg.Error) -> Finding:
+    """Say that the look itself was refused: what it is refused for is found all the same, and is what to mend first."""
+    if not wants_ids(problem):
+        raise problem
+    return Finding("note", about, "not looked at, since the server takes no writes", "mend what is said of transaction ids first")
 
 
 def _print(findings: list[Finding], wrong: int) -> None:

@@ -286,8 +286,9 @@ def _wait(arguments: argparse.Namespace) -> int:
             with session(arguments) as at:
                 away = False
                 if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
-                    for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
-                        at.send(name, {"ids": ids})
+                    if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:  # else a pooler's shared backend would listen
+                        for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
+                            at.send(name, {"ids": ids})
                     over = _look(at, ids, found, printed, {}, quiet=arguments.json)
                 while not over:
                     left = BACKSTOP if until is None else until - time.monotonic()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.cli.shell import LIMIT, jobherd, start
+from tests.support.processes import children_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -93,4 +94,9 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
         added = jobherd("enqueue", "jobs:purge_completed", "{}", cwd=tmp_path)
         assert added.code == 0, added
         assert jobherd("wait", added.out.strip(), cwd=tmp_path).code == 0
+        # It is the supervisor's child now, since whoever started it has left it: nothing that a dead worker has left behind.
+        [worker] = [pid for pid in children_of(process.pid) if b"worker 0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(worker, signal.SIGKILL)
+        read_until(process, r"worker 0 is ready")
+        assert int(again[1]) in children_of(process.pid)
     assert not number.exists(), "the guard has left with its supervisor, which was the last user"

@@ -10,7 +10,7 @@ WELL = {
     "server_version_num": "180004", "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "autovacuum": "on", "track_counts": "on",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off", "statement_timeout": "0", "idle_session_timeout": "0",
 }  # fmt: skip
-SERVER = {"standby": False, "xid_age": 1000, "notifications": 0.0, "sessions": 10, "sees_all": True}
+SERVER = {"standby": False, "xid_age": 1000, "xid_of": "app", "notifications": 0.0, "sessions": 10, "sees_all": True}
 HOLDER = {
     "what": "transaction",
     "name": "psql",
@@ -75,6 +75,9 @@ def test_a_backend_that_is_not_the_one_we_were_told_of_is_a_poolers():
     (found,) = checkup.pooler(told=7, real=8)
     assert found.weight == "wrong"
     assert "--listen-dsn" in found.remedy
+    assert weights(checkup.pooler(told=7, real=7, listens=True)) == []
+    (found,) = checkup.pooler(told=7, real=8, listens=True)
+    assert (found.weight, "session mode" in found.text) == ("note", True), "which mode it is in cannot be seen from here"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 import psycopg
 import pytest
 
+import sql
 from supervisor import lease
 from supervisor.courier import Courier, Letter, Link
 from supervisor.fleet import Fleet
@@ -87,6 +88,28 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     assert parent.courier.link is not Link.UP
     assert "does not hear" in parent.courier.trouble
     parent.until(lambda: parent.courier.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
+    parent.courier.pooled = True  # as the session before was
+    sound = sql.numbered
+    refused = []
+
+    def refusing(name, schema):
+        if name == "tell_backend" and not refused:
+            refused.append(name)
+            return "SELECT 1 / 0", ()
+        return sound(name, schema)
+
+    monkeypatch.setattr(sql, "numbered", refusing)
+    parent.courier.lose("as a test wants it", time.monotonic())
+    epoch = parent.courier.epoch
+    parent.until(lambda: parent.courier.link is Link.UP and parent.courier.epoch > epoch, ahead=1)
+    parent.until(lambda: parent.registration._echo_by < float("inf") and parent.courier.is_quiet, ahead=1)
+    assert refused
+    parent.turn(parent.registration._echo_by + 0.1)
+    assert parent.courier.link is not Link.UP, "it listens to nothing, and keeps that session"
+    parent.until(lambda: parent.registration.heard_back, ahead=LEASE)
 
 
 def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, database):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
+from handlers import AsyncClient, Client
+from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
+from tests.system.test_metrics import fetch, scrape
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -18,18 +23,23 @@ LONG = 90.0
 pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
 
 
-@pytest.mark.parametrize(("mode", "direct"), [("transaction", False), ("transaction", True), ("session", False)])
-def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(stage: Stage, gate: Gate, mode: str, direct: bool):
+@pytest.mark.parametrize(("mode", "listens"), [("transaction", None), ("transaction", "server"), ("session", None), ("session", "pooler")])
+def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(stage: Stage, gate: Gate, mode: str, listens: str | None):
     with Pooler(stage.dsn, mode, size=20) as pooler:
-        settings = {"listen_dsn": stage.dsn} if direct else {}
-        fleet = stage.run_fleet(dsn=pooler.dsn, workers=2, poll="1s", db_retry_initial="0.1s", **settings)
-        if not direct:
-            fleet.wait_log("a pooler stands between this supervisor and the server", limit=LONG)
+        settings = {"listen_dsn": stage.dsn if listens == "server" else pooler.dsn} if listens else {"poll": "1s"}
+        fleet = stage.run_fleet(dsn=pooler.dsn, workers=2, db_retry_initial="0.1s", **{"poll": "300s", **settings})
+        if not listens:
+            fleet.wait_log("nothing is listened to through it", limit=LONG)
+        elif listens == "pooler":
+            fleet.wait_log("it must be in session mode", limit=LONG)
         # One that loses its prepared statements connects anew, and is entered anew.
         own = "SELECT DISTINCT backend_pid FROM jobherd.children"
         stage.wait(lambda: stage.run(own) == [(0,)], "none of its backends to be a child's own", limit=LONG)
         jobs = [row[0] for row in stage.run("""SELECT jobherd.enqueue('t:spin', '{"seconds": 0.002}') FROM generate_series(1, 100)""")]
         stage.wait_all(jobs, "completed", limit=LONG)
+        # Who says that somebody sleeps, and listens: on a shared backend a notification can cost another client its answer.
+        sleepers = stage.run("SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid <> 0")
+        assert sleepers == [(1 if listens else 0,)]
         kept, torn = (stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("kept", "torn"))
         first, second = gate.wait_arrival("kept", LONG), gate.wait_arrival("torn", LONG)
         pooler.kill()
@@ -42,3 +52,40 @@ def test_jobs_are_done_once_through_a_pooler_that_is_killed_and_a_child_that_is(
         assert (row["attempts"], row["crashes"]) == (2, 1)
         assert stage.completed_twice() == []
         assert fleet.stop() == 0
+
+
+def test_a_supervisor_that_listens_to_nothing_by_design_is_ready(stage: Stage):
+    """Or a deployment behind a pooler would never be."""
+    with Pooler(stage.dsn, "transaction", size=20) as pooler:
+        fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, http="127.0.0.1:0")
+        address = fleet.wait_log("metrics and health on", limit=LONG)["message"].split(" on ")[1]
+        stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}", limit=LONG)
+        assert scrape(address)["jobherd_listening"][()] == 0
+
+
+@pytest.mark.parametrize("how", ["client", "async client", "jobherd wait", "jobherd doctor"])
+def test_nobody_listens_on_a_backend_that_others_share(database: str, how: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("JOBHERD_LISTEN_DSN", raising=False)
+    with Pooler(database, "transaction", size=1) as pooler:
+        with psycopg.connect(database, autocommit=True) as direct:
+            [(job,)] = direct.execute("SELECT jobherd.enqueue('t:nothing')").fetchall()
+        match how:
+            case "client":
+                with pytest.raises(TimeoutError), Client(pooler.dsn) as client:
+                    client.wait(job, timeout="50ms")
+            case "async client":
+                asyncio.run(_wait_briefly(pooler.dsn, job))
+            case "jobherd wait":
+                assert jobherd("wait", job, "--timeout", "50ms", dsn=pooler.dsn).code == 124
+            case _:
+                done = jobherd("doctor", dsn=pooler.dsn)
+                assert (done.code, "a pooler stands between" in " ".join(done.out.split())) == (1, True), done
+        with psycopg.connect(pooler.dsn, autocommit=True) as shared:
+            assert shared.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
+            assert shared.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
+
+
+async def _wait_briefly(dsn: str, job: int) -> None:
+    async with AsyncClient(dsn) as client:
+        with pytest.raises(TimeoutError):
+            await client.wait(job, timeout="50ms")

@@ -72,6 +72,18 @@ def eats():
     while True:
         held.append(bytearray(os.urandom(1 << 20)))
 
+@handler("p:eats-once")
+def eats_once():
+    word = at_gate("hungry")
+    held = []
+    while word == "eat":
+        held.append(bytearray(os.urandom(1 << 20)))
+    return word
+
+@handler("p:holds")
+def holds():
+    return at_gate("holds")
+
 @handler("p:grows", max_attempts=1)
 def grows():
     boards = [int(fd) for fd in os.listdir("/proc/self/fd") if is_board(f"/proc/self/fd/{fd}")]
@@ -132,6 +144,32 @@ def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: St
     assert (report["signal"], report["cause"], report["oom"]) == ("SIGKILL", "oom", True)
     assert (report["memory"]["limit"], report["memory"]["oom_kills"]) == (confined, 1)
     assert f"of {confined >> 20} MiB that its control group may take, while it ran p:eats #{job}" in row["error"]
+
+
+def test_when_the_kernel_kills_one_child_for_want_of_memory_the_others_go_on_and_its_job_runs_again(
+    stage: Stage, gate: Gate, confined: int
+):
+    """What it stops at is the largest process, whatever else its group holds: the parent sees to the rest."""
+    place = stage.write("dying.py", DYING)
+    fleet = stage.run_fleet(workers=2, handlers=place)
+    others = stage.enqueue("p:holds")
+    hungry = stage.enqueue("p:eats-once")
+    holding, eating = gate.wait_arrival("holds"), gate.wait_arrival("hungry")
+    eating.open("eat")
+    again = gate.wait_arrival("hungry")
+    assert again.pid != eating.pid
+    again.open("enough")
+    row = stage.wait_state(hungry, "completed")
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "enough")
+    assert "scheduled" not in dict(stage.moves(hungry)), "the first crash is followed by no back-off"
+    death = row["history"][0]
+    assert (death["outcome"], death["error_code"], death["post_mortem"]["cause"]) == ("retry", "WORKER_CRASHED", "oom")
+    assert death["post_mortem"]["memory"]["limit"] == confined
+    assert death["post_mortem"]["memory"]["oom_kills"] == 1
+    holding.open("undisturbed")
+    row = stage.wait_state(others, "completed")
+    assert (row["attempts"], row["result"]) == (1, "undisturbed")
+    assert fleet.stop() == 0
 
 
 LEAST = 320 << 20

@@ -55,6 +55,10 @@ def test_it_is_not_ready_and_says_why(case, reason):
     assert why_not_ready(facts(**case)) == [reason]
 
 
+def test_who_listens_to_nothing_by_design_is_ready():
+    assert why_not_ready(facts(listening=False, deaf=True)) == []
+
+
 @pytest.mark.parametrize("case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}])
 def test_what_makes_it_unready_does_not_kill_it(case):
     assert why_not_live(facts(**case)) == []

@@ -7,16 +7,21 @@ import signal
 import sys
 import time
 
+import psycopg
 import pytest
 
 from supervisor.crew import finished_of
 from tests.support.gate import Gate
+from tests.support.pooler import PROGRAM, Pooler
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
+from workers import claimer
 from workers.board import Phase, Reason
-from workers.connection import process_started
+from workers.connection import Left, process_started
+from workers.keeper import Keeper
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
 from workers.tidiness import Tidiness
+from workers.wire import Wire
 
 
 def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
@@ -74,6 +79,82 @@ def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Ben
     arrival.open()
     gate.wait_arrival("b").open()
     gate.wait_arrival("c").open()
+
+
+def test_a_claim_in_its_name_of_which_it_never_heard_is_given_back_and_run(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(claimer, "CHECK", 0.0)
+    child = bench.start()
+    child.wait_idle()
+    job = bench.enqueue("act:returns", value=1)
+    claim_unheard(bench, job)
+    child.nudge()
+    assert bench.wait(job, "completed")["attempts"] == 1, "it did not start before"
+
+
+def test_one_that_is_always_busy_gives_back_what_it_never_heard_of_too(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(claimer, "CHECK", 0.0)
+    bench.enqueue("act:gated", name="a")
+    bench.start()
+    arrival = gate.wait_arrival("a")
+    job = bench.enqueue("act:returns", options={"priority": -1}, value=1)
+    claim_unheard(bench, job)
+    bench.enqueue("act:gated", name="b")
+    arrival.open()
+    last = gate.wait_arrival("b")
+    assert bench.job(job)["state"] == "completed"
+    last.open()
+
+
+@pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
+def test_behind_a_pooler_it_asks_for_them_without_being_called(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(claimer, "CHECK", 0.2)
+    with Pooler(bench.dsn, "transaction") as pooler:
+        child = bench.start(dsn=pooler.dsn)
+        child.wait_idle()
+        job = bench.enqueue("act:returns", value=1)
+        claim_unheard(bench, job)
+        assert bench.wait(job, "completed")["attempts"] == 1
+
+
+@pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
+def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_that_is_prepared(bench: Bench):
+    """With one backend for all nothing is refused, so all is prepared: under the names that another client may have given to statements of its own."""
+    with Pooler(bench.dsn, "transaction", size=1) as pooler:
+        child = bench.start(dsn=pooler.dsn)
+        child.wait_idle()
+        job = bench.enqueue("act:returns", value=1)
+        child.nudge()
+        bench.wait(job, "completed")
+        child.wait_idle()
+        with psycopg.connect(pooler.dsn, autocommit=True) as other:
+            for name, types in other.execute(
+                "SELECT name, parameter_types::text[] FROM pg_prepared_statements WHERE name ~ 'claim'"
+            ).fetchall():
+                other.execute(f'DEALLOCATE "{name}"')
+                other.execute(f"""PREPARE "{name}" ({", ".join(types)}) AS SELECT 'somebody' AS "else" WHERE false""")
+        job = bench.enqueue("act:returns", value=1)
+        child.nudge()
+        bench.wait(job, "completed")
+        assert "a pooler has mixed them up" in child.log()
+
+
+def claim_unheard(bench: Bench, job: int) -> None:
+    """Claim it in the name of the one child, which does not hear of it."""
+    (child,) = bench.ask("SELECT id FROM jobherd.children")
+    claim = {"supervisor": bench.supervisor, "child": child["id"], "served": None, "avoided": None, "short": None}
+    with psycopg.connect(bench.dsn, autocommit=True) as other:
+        [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim_job", claim))
+    assert row[1] == job
+    assert bench.job(job)["state"] == "running"
+
+
+def test_a_keeper_that_leaves_in_the_middle_ends_its_session(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    def leave(*_: object) -> None:
+        raise Left("there is no more use in waiting")
+
+    monkeypatch.setattr(Keeper, "_do_what_is_due", leave)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))  # who lets go of an open connection is told so by psycopg
+    assert bench.fork("keeper").wait() == EXIT_LEFT
 
 
 def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench):

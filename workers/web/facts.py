@@ -37,6 +37,8 @@ class Facts:
     told: bool = False
     """The parent has published something."""
     listening: bool = False
+    deaf: bool = False
+    """A pooler stands between, and nothing is listened to: it polls, and that is how it was set up."""
     database: bool = False
     ready_ever: bool = False
     at: float = 0.0
@@ -108,6 +110,7 @@ def understand(said: Mapping[str, Any], *, now: float, loop_at: float, lease_unt
         draining=draining or said.get("draining") is True,
         told=bool(said),
         listening=said.get("listening") is True,
+        deaf=said.get("deaf") is True,
         database=said.get("database") is True,
         ready_ever=said.get("ready_ever") is True,
         at=_time(said.get("at")),

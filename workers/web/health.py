@@ -53,7 +53,7 @@ def why_not_ready(facts: Facts) -> list[str]:
     reasons = why_not_live(facts)
     if facts.draining:
         reasons.append("the supervisor is draining")
-    if not facts.listening:
+    if not facts.listening and not facts.deaf:
         reasons.append("the supervisor does not hear the queue: its LISTEN connection is down")
     if not facts.lease_until:
         reasons.append("the supervisor has no lease yet")

@@ -1,0 +1,133 @@
+"""The metrics under attack: jobs go on, the child that answers neither grows nor dies, and answers as before once the attack is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Self
+
+from supervisor import strays
+from tests.support.patience import LIMIT
+from tests.system.test_metrics import fetch
+from workers.web.server import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fleet import Fleet, Stage
+
+SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GROWTH = 48 << 20
+"""Bytes that the web child may grow by: half of what a single header of theirs would be for each who sends one."""
+
+
+class Flood:
+    """Those who scrape without pause, and those who send or take their bytes slowly, or never, each in a thread. `with Flood(port):`"""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self._news = threading.Condition()
+        self.done: dict[str, int] = {}
+        """How often each of them has come through, by name."""
+        deeds = [self.scrapes] * 4 + [self.never_reads] * 2 + [self.asks_half] * 2 + [self.sends_a_long_head] * 2
+        self._threads = [threading.Thread(target=self._go_on, args=(deed,), daemon=True) for deed in deeds]
+
+    def _go_on(self, deed) -> None:
+        with contextlib.ExitStack() as kept:
+            while not self._over.is_set():
+                with contextlib.suppress(OSError):
+                    deed(kept)
+                with self._news:
+                    self.done[deed.__name__] = self.done.get(deed.__name__, 0) + 1
+                    self._news.notify_all()
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), timeout=LIMIT)
+
+    def scrapes(self, _kept: contextlib.ExitStack) -> None:
+        with self._connect() as connection:
+            connection.sendall(SCRAPE)
+            while connection.recv(65536):
+                pass
+
+    def never_reads(self, kept: contextlib.ExitStack) -> None:
+        connection = kept.enter_context(self._connect())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.sendall(SCRAPE)
+
+    def asks_half(self, kept: contextlib.ExitStack) -> None:
+        kept.enter_context(self._connect()).sendall(SCRAPE[:20])
+
+    def sends_a_long_head(self, _kept: contextlib.ExitStack) -> None:
+        with self._connect() as connection:
+            connection.sendall(SCRAPE[:-2])
+            for _ in range(160):
+                connection.sendall(b"X-Long: " + b"a" * 65536 + b"\r\n")
+
+    def wait(self, more: int) -> None:
+        """Wait until each of them has come through so often from now on."""
+        with self._news:
+            wanted = {name: self.done.get(name, 0) + more for name in ("scrapes", "never_reads", "asks_half", "sends_a_long_head")}
+            met = self._news.wait_for(lambda: all(self.done.get(name, 0) >= count for name, count in wanted.items()), LIMIT)
+            assert met, (self.done, wanted)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(LIMIT)
+
+
+def web_of(fleet: Fleet) -> int:
+    return int(fleet.wait_log(lambda event: event.get("message", "") == "web is ready")["pid"])
+
+
+@contextlib.contextmanager
+def taken_port() -> Iterator[tuple[socket.socket, int]]:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        yield holder, holder.getsockname()[1]
+
+
+def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(stage: Stage):
+    fleet = stage.run_fleet(workers=2, http="127.0.0.1:0")
+    address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    web, before = web_of(fleet), fleet.workers()
+    assert fetch(address, "/metrics")[0] == 200
+    files, memory = len(os.listdir(f"/proc/{web}/fd")), strays.rss(web)
+    most, largest = files, memory
+    with Flood(int(address.rpartition(":")[2])) as flood:
+        flood.wait(1)
+        for _ in range(5):
+            stage.wait_all([stage.enqueue("t:spin", '{"seconds": 0.002}') for _ in range(40)], "completed")
+            flood.wait(1)  # it has not ceased meanwhile
+            assert fetch(address, "/livez")[0] == 200, "who asks for its health is heard among them"
+            most = max(most, len(os.listdir(f"/proc/{web}/fd")))
+            largest = max(largest, strays.rss(web))
+    assert most <= files + Limits().connections + 8, "with those that come and those that are just leaving"
+    assert largest <= memory + GROWTH
+    assert [fetch(address, path)[0] for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
+    stage.wait(lambda: len(os.listdir(f"/proc/{web}/fd")) <= files, "its files to be closed")
+    assert (web_of(fleet), fleet.workers()) == (web, before)
+    assert not fleet.said(lambda event: event.get("level") in ("error", "critical"))
+    assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]
+    assert fleet.stop() == 0
+
+
+def test_a_port_that_is_taken_at_the_start_costs_no_job_and_is_listened_on_when_it_is_free(stage: Stage):
+    with taken_port() as (holder, port):
+        fleet = stage.run_fleet(workers=1, http=f"127.0.0.1:{port}")
+        fleet.wait_log(f"metrics and health are off: cannot listen on 127.0.0.1:{port}")
+        web = web_of(fleet)
+        stage.wait_all([stage.enqueue("t:noop") for _ in range(5)], "completed")
+        holder.close()
+        fleet.wait_log("metrics and health on")
+        assert fetch(f"http://127.0.0.1:{port}", "/livez")[0] == 200
+        assert web_of(fleet) == web
+        assert fleet.stop() == 0

@@ -1,0 +1,172 @@
+"""Many die at once: by a handler that kills whom it can reach, and by a kernel that ends a whole container for want of memory.
+
+Nothing protects from a handler that runs as the same user. What is promised is what follows: the rest is ended, somebody else takes the jobs
+over, each attempt is explained, and none of the bystanders' is charged as a crash of theirs, unless their own process died alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.processes import children_of
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Arrival, Gate
+
+LEASE = "6s"
+KILLERS = """
+import os, signal
+from handlers import handler
+from tests.support.gate import at_gate
+
+@handler("k:told", timeout="5m")
+def told(label: str) -> str:
+    word = at_gate(label)
+    match word:
+        case "kill my parent":
+            os.kill(os.getppid(), signal.SIGKILL)
+            at_gate(f"{label}, and waits")
+        case "kill my group":
+            os.killpg(0, signal.SIGKILL)
+        case "kill all" | "kill all, and wait":
+            os.kill(-1, signal.SIGKILL)
+            if word != "kill all":
+                at_gate(f"{label}, and waits")
+    return word
+
+@handler("k:last", timeout="5m", max_attempts=1)
+def last(label: str) -> str:
+    return at_gate(label)
+"""
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+BELOW_AN_INIT = (*NAMESPACE, "/bin/sh", "-c", '"$@"; exit 0', "sh")
+
+
+@pytest.fixture
+def namespace() -> None:
+    """A namespace of process ids can be made here: what a handler kills is in it."""
+    try:
+        done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare (util-linux), and a handler that kills all it can is run in a namespace or not at all")
+    if done.returncode:
+        pytest.skip(f"no namespace of process ids can be made here, and such a handler is run in one or not at all: {done.stderr.decode()}")
+
+
+def two_jobs(stage: Stage, gate: Gate) -> tuple[dict[str, int], dict[str, Arrival]]:
+    """One that is about to kill, and a bystander."""
+    jobs = {label: stage.enqueue("k:told", f'{{"label": "{label}"}}') for label in ("killer", "bystander")}
+    return jobs, {label: gate.wait_arrival(label) for label in jobs}
+
+
+def brought_back(stage: Stage, gate: Gate, jobs: dict[str, int]) -> dict[str, dict[str, object]]:
+    """Let each finish where it runs next; return their rows."""
+    for label in jobs:
+        gate.wait_arrival(label).open("second time")
+    rows = {label: stage.wait_state(job, "completed") for label, job in jobs.items()}
+    assert {row["result"] for row in rows.values()} == {"second time"}
+    assert stage.completed_twice() == []
+    return rows
+
+
+def test_a_handler_that_kills_the_supervisor_takes_no_job_along(stage: Stage, gate: Gate):
+    place = stage.write("killers.py", KILLERS)
+    doomed = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
+    jobs, arrivals = two_jobs(stage, gate)
+    other = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
+    arrivals["killer"].open("kill my parent")
+    assert doomed.wait_exit() == -signal.SIGKILL
+    doomed.wait_gone()
+    rows = brought_back(stage, gate, jobs)
+    for row in rows.values():
+        assert row["history"][0]["outcome"] in {"abandoned", "lost"}, "the death of a parent is nobody's crash"
+        assert row["crashes"] == 0
+    assert other.stop() == 0
+
+
+def test_a_handler_that_kills_its_process_group_dies_alone(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS))
+    jobs, arrivals = two_jobs(stage, gate)
+    arrivals["killer"].open("kill my group")
+    again = gate.wait_arrival("killer")
+    assert again.pid != arrivals["killer"].pid
+    again.open("second time")
+    row = stage.wait_state(jobs["killer"], "completed")
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "second time")
+    assert row["history"][0]["post_mortem"]["signal"] == "SIGKILL"
+    arrivals["bystander"].open("undisturbed")
+    row = stage.wait_state(jobs["bystander"], "completed")
+    assert (row["attempts"], row["result"]) == (1, "undisturbed")
+    assert fleet.stop() == 0
+
+
+@pytest.mark.usefixtures("namespace")
+def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_over(stage: Stage, gate: Gate):
+    place = stage.write("killers.py", KILLERS)
+    doomed = stage.run_fleet(workers=2, handlers=place, lease=LEASE, within=BELOW_AN_INIT)
+    jobs, arrivals = two_jobs(stage, gate)
+    other = stage.run_fleet(workers=2, handlers=place, lease=LEASE)
+    arrivals["killer"].open("kill all, and wait")
+    doomed.wait_gone()
+    rows = brought_back(stage, gate, jobs)
+    assert [row["crashes"] for row in rows.values()] == [0, 0]
+    assert (rows["bystander"]["attempts"], rows["bystander"]["history"][0]["outcome"]) == (2, "lost")
+    assert rows["killer"]["history"][0]["outcome"] in {"abandoned", "lost"}, "it had a moment more, to find its parent dead"
+    assert other.said("jobs were reclaimed")
+    assert other.stop() == 0
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_supervisor_that_is_the_first_process_of_its_container_outlives_such_a_handler(stage: Stage, gate: Gate):
+    """The kernel keeps it from being killed from inside; and whoever kills all does not kill itself."""
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("killers.py", KILLERS), within=NAMESPACE)
+    jobs, arrivals = two_jobs(stage, gate)
+    arrivals["killer"].open("kill all")
+    assert stage.wait_state(jobs["killer"], "completed")["result"] == "kill all"
+    gate.wait_arrival("bystander").open("second time")
+    row = stage.wait_state(jobs["bystander"], "completed")
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "second time")
+    assert row["history"][0]["post_mortem"]["signal"] == "SIGKILL"
+    fleet.wait_ready(3)
+    fleet.wait_log(lambda event: event.get("message", "") == "keeper is ready", count=2)
+
+
+def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_takes_the_jobs_over(stage: Stage, gate: Gate):
+    """As the kernel does with a container since Kubernetes 1.28. Nobody is left who could hand back, explain, or end what others have started."""
+    place = stage.write("killers.py", KILLERS)
+    doomed = stage.run_fleet(workers=3, handlers=place, lease="600s", poll="300s")
+    jobs, _ = two_jobs(stage, gate)
+    last = stage.enqueue("k:last", '{"label": "last"}')
+    gate.wait_arrival("last")
+    waiting = stage.enqueue("k:told", '{"label": "waiting"}')
+    kill_at_once(doomed)
+    assert doomed.wait_exit() == -signal.SIGKILL
+    doomed.wait_gone()
+    assert [stage.state(job) for job in (*jobs.values(), last, waiting)] == ["running"] * 3 + ["ready"]
+
+    successor = stage.run_fleet(workers=3, handlers=place, lease="600s", poll="300s")
+    rows = brought_back(stage, gate, jobs)
+    for row in rows.values():
+        assert (row["attempts"], row["crashes"], row["history"][0]["outcome"]) == (2, 0, "lost")
+    row = stage.wait_state(last, "failed")
+    assert (row["attempts"], row["error_code"]) == (1, "WORKER_LOST")
+    gate.wait_arrival("waiting").open("in turn")
+    assert stage.wait_state(waiting, "completed")["attempts"] == 1
+    assert successor.wait_log("jobs were reclaimed")["message"].startswith("3 jobs were reclaimed from 1 supervisors")
+    assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 1
+    assert successor.stop() == 0
+
+
+def kill_at_once(fleet: Fleet) -> None:
+    """None of them sees another one die: all are stopped before, and the supervisor ends last, for the kernel lets stopped orphans go on."""
+    children = children_of(fleet.pid)
+    for pid in (fleet.pid, *children):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (*children, fleet.pid):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""The system gives no process more, by the limit of a control group: who is there goes on, who is missing is tried for, and comes once it may."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cgroup import ProcessLimit, why_not
+from tests.support.network import Network
+from tests.support.processes import children_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Gate
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+REFUSED = "the system refuses another process: Resource temporarily unavailable"
+
+
+@pytest.fixture
+def limit() -> Iterator[ProcessLimit]:
+    with ProcessLimit() as group:
+        yield group
+
+
+def confine(limit: ProcessLimit, fleet: Fleet) -> None:
+    limit.take(fleet.pid, *children_of(fleet.pid))
+    limit.set(1)
+
+
+def seconds(at: str) -> float:
+    return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:-1])
+
+
+def test_refused_forks_are_tried_ever_more_seldom_and_those_who_live_go_on(stage: Stage, gate: Gate, limit: ProcessLimit):
+    fleet = stage.run_fleet(workers=3, respawn_initial="20ms", respawn_max="1s", poll="1s")
+    long = stage.enqueue("t:gate", '{"label": "long"}')
+    arrival = gate.wait_arrival("long")
+    slot, victim = next((slot, pid) for slot, pid in fleet.workers().items() if pid != arrival.pid)
+    keeper = fleet.keeper()
+    confine(limit, fleet)
+    mark = len(fleet.log)
+    for pid in (victim, keeper):
+        os.kill(pid, signal.SIGKILL)
+
+    def refusals() -> list[float]:
+        return [seconds(event["at"]) for event in fleet.said(REFUSED, after=mark) if event["slot"] == slot]
+
+    stage.wait(lambda: len(refusals()) >= 6, "six refusals for that slot")
+    fleet.wait_log(lambda event: REFUSED in event.get("message", "") and event["slot"] != slot, after=mark)  # the keeper's
+    assert limit.refused() >= 6, "by nothing else than the group"
+    times = refusals()
+    rests = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    # A busy machine makes any of them longer, and nothing makes one shorter.
+    assert [rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=False) if rest < 0.8 * least] == [], rests
+    jobs = [stage.enqueue("t:noop") for _ in range(20)]
+    stage.wait_all(jobs, "completed")
+    arrival.open("lived")
+    row = stage.wait_state(long, "completed")
+    assert (row["result"], row["attempts"], row["crashes"]) == ("lived", 1, 0)
+    assert not fleet.said("is ready", after=mark)
+
+    limit.lift()
+    fleet.wait_ready(1, after=mark)
+    stage.wait(lambda: fleet.keeper() != keeper, "a keeper")
+    assert len(fleet.workers()) == 3
+    due = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
+    stage.wait_state(due, "completed")
+    assert stage.completed_twice() == []
+    assert fleet.stop() == 0
+
+
+def test_a_name_that_cannot_be_looked_up_for_want_of_a_process_is_looked_up_later_and_the_workers_go_on(stage: Stage, limit: ProcessLimit):
+    with Network(stage.dsn) as network:
+        fleet = stage.run_fleet(
+            dsn=network.at("localhost"), workers=2, poll="1s", db_retry_initial="100ms", db_retry_max="500ms", lease="10m"
+        )
+        before = fleet.workers() | {-1: fleet.keeper()}
+        confine(limit, fleet)
+        mark = len(fleet.log)
+        network.cut("jobherd:supervisor:*")
+        words = "the system refuses a process to look up a host name: Resource temporarily unavailable"
+        fleet.wait_log(words, after=mark)
+        refused = limit.refused()
+        stage.wait(lambda: limit.refused() > refused + 3, "it to be tried again")
+        stage.wait_all([stage.enqueue("t:noop") for _ in range(5)], "completed")
+        limit.lift()
+        fleet.wait_log("the database is there", after=mark)
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+        assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+        assert fleet.stop() == 0

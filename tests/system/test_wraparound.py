@@ -1,0 +1,136 @@
+"""Transaction ids run out, as in a database where nothing could be frozen for years: first the server warns, then it refuses every write.
+
+Real servers with real ids, most of them skipped by pg_resetwal. What keeps them from freezing is what does in real life: a replication slot
+that was forgotten. It is dropped at the end, and the server's own autovacuum then does the rest, as it would there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from sql.migrate import migrate
+from tests.cli.shell import jobherd
+from tests.support.fleet import Stage
+from tests.support.postgres import Cluster, quick_place
+from tests.support.processes import children_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.gate import Gate
+
+SETTINGS = {"wal_level": "logical", "max_replication_slots": "1", "autovacuum_naptime": "1s"}
+LEASE = "6s"
+LAPSED = "SELECT count(*) FROM jobherd.supervisors WHERE lease_until < clock_timestamp()"
+FROZEN = "SELECT max(age(datfrozenxid)) <= (SELECT age(catalog_xmin) FROM pg_replication_slots) FROM pg_database"
+"""Autovacuum has frozen all that the slot lets it: a few hundred ids, which would else be given once all others are used up."""
+FEW = 6
+"""Lines of a supervisor and its three or four children about all of it: each may say once that the database is away, and one death is told."""
+BURN = """
+CREATE PROCEDURE burn() LANGUAGE plpgsql AS $$
+BEGIN
+    SET synchronous_commit = off;
+    LOOP
+        PERFORM pg_current_xact_id();
+        COMMIT;
+    END LOOP;
+END $$
+"""
+
+
+@contextmanager
+def neglected(left: int) -> Iterator[tuple[Cluster, str]]:
+    """A server with so many transaction ids left, and a migrated database of it."""
+    with Cluster(SETTINGS, place=quick_place()) as cluster, cluster.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+            connection.execute(BURN)
+            connection.execute("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
+        cluster.use_up_ids(left)
+        yield cluster, dsn
+
+
+def burn(dsn: str) -> None:
+    """Use up the ids that are left."""
+    with psycopg.connect(dsn, autocommit=True) as connection, pytest.raises(psycopg.errors.ProgramLimitExceeded, match="wraparound"):
+        connection.execute("CALL burn()")
+
+
+def mend(dsn: str) -> None:
+    """Drop what keeps the server from freezing, as its hint advises. It needs no transaction id."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot('forgotten')")
+
+
+def test_jobs_run_while_the_server_warns_and_the_doctor_says_what_comes(tmp_path: Path):
+    with neglected(1_000_000) as (cluster, dsn), Stage(dsn, tmp_path) as stage:
+        fleet = stage.run_fleet(workers=1)
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+        assert b"must be vacuumed within" in cluster.log.read_bytes(), "the server warns with each id"
+        assert fleet.said("must be vacuumed") == [], "and nobody repeats it that often"
+        answer = jobherd("doctor", "--json", dsn=dsn)
+        assert answer.code == 1
+        texts = [found["text"] for found in answer.json["findings"] if found["weight"] == "wrong"]
+        assert any("the server stops taking writes, in all databases" in text for text in texts), texts
+        assert any("forgotten" in text for text in texts), texts
+        assert fleet.stop() == 0
+
+
+def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itself(tmp_path: Path, gate: Gate):
+    with neglected(50_000) as (cluster, dsn), Stage(dsn, tmp_path) as stage:
+        fleets = [stage.run_fleet(workers=2, lease=LEASE)]
+        ends, dies = (stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("ends", "dies"))
+        ending, dying = gate.wait_arrival("ends"), gate.wait_arrival("dies")
+        fleets.append(stage.run_fleet(workers=1, lease=LEASE))
+        lasts = stage.enqueue("t:gate", '{"label": "lasts"}')
+        lasting = gate.wait_arrival("lasts")
+        processes = {child for fleet in fleets for child in children_of(fleet.pid)} - {dying.pid}
+        try:
+            stage.wait(lambda: stage.run(FROZEN) == [(True,)], "autovacuum to be through", limit=180)
+            marks, said = [len(fleet.log) for fleet in fleets], cluster.log.stat().st_size
+            burn(dsn)
+            ending.open("kept")
+            os.kill(dying.pid, signal.SIGKILL)
+            for fleet, mark in zip(fleets, marks, strict=True):
+                fleet.wait_log("the database is away: it takes no writes", after=mark)
+            fleets[0].wait_log("the database is away, waiting for it", after=marks[0])
+            refused = jobherd("enqueue", "t:noop", "{}", dsn=dsn)
+            assert (refused.code, refused.out) == (69, "")
+            assert "the database takes no writes: database is not accepting commands" in refused.err
+            answer = jobherd("doctor", "--json", dsn=dsn)
+            assert answer.code == 1, answer
+            assert any("the server stops taking writes" in found["text"] for found in answer.json["findings"]), (
+                "what it cannot try hides nothing"
+            )
+            stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to lapse")
+            stage.wait(lambda: cluster.log.read_bytes()[said:].count(b"not accepting commands") >= 20, "twenty refusals")
+            assert (stage.state(ends), stage.state(dies), stage.state(lasts)) == ("running",) * 3
+            told = [
+                [line for line in fleet.said("", after=mark) if line["level"] != "info"] for fleet, mark in zip(fleets, marks, strict=True)
+            ]
+            assert max(map(len, told)) <= FEW, told
+
+            mend(dsn)
+            row = stage.wait_state(ends, "completed", "retrying", "failed")
+            assert (row["state"], row["result"], row["attempts"]) == ("completed", "kept", 1)
+            gate.wait_arrival("dies").open("second")
+            row = stage.wait_state(dies, "completed")
+            assert (row["result"], row["attempts"], row["crashes"]) == ("second", 2, 1)
+            for fleet, mark in zip(fleets, marks, strict=True):
+                fleet.wait_log("the database is there", after=mark)
+            assert [fleet.said("were reclaimed") for fleet in fleets] == [[], []], "whoever could not renew is given the time to"
+            lasting.open("to the end")
+            row = stage.wait_state(lasts, "completed")
+            assert (row["result"], row["attempts"]) == ("to the end", 1)
+            stage.wait_state(stage.enqueue("t:noop"), "completed")
+            assert processes <= {child for fleet in fleets for child in children_of(fleet.pid)}
+            assert [fleet.stop() for fleet in fleets] == [0, 0]
+        finally:
+            stage.show()

@@ -36,6 +36,17 @@ class ToldToStop(BaseException):  # not an Exception: logging, which may be at w
     """One of these came before the loop stood. Raised, since a connection that is being made cannot be asked to stop."""
 
 
+def told_to_stop(problem: BaseException | None) -> bool:
+    """Whether this is ToldToStop, or what somebody between made of it: Python 3.11 wraps whatever is raised while a class is being made.
+
+    >>> told_to_stop(ToldToStop()), told_to_stop(ValueError())
+    (True, False)
+    """
+    while problem is not None and not isinstance(problem, ToldToStop):
+        problem = problem.__cause__
+    return problem is not None
+
+
 def hold() -> None:
     """Hold the signals back until somebody hears them, and whenever nobody does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
@@ -57,6 +68,11 @@ class SignalPipe:
         self._noted.add(signum)
         if self.raises and signum in _STOP:
             self.raises = False  # what is on its way out is not torn out of that
+            raise ToldToStop
+
+    def check(self) -> None:
+        """Raise ToldToStop if that was raised before: who heard it may have been a finalizer, of which nothing is passed on."""
+        if _STOP & self._noted:
             raise ToldToStop
 
     def read(self) -> set[int]:

@@ -19,7 +19,7 @@ from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command, given_flags
 from supervisor.cli.database import chosen, connect, explained, load_settings, why_away
 from supervisor.settings import Settings, shown, specifications
-from supervisor.signals import SignalPipe, ToldToStop
+from supervisor.signals import SignalPipe, told_to_stop
 from supervisor.voice import Voice
 from workers import logs
 from workers.hosts import is_local
@@ -46,14 +46,16 @@ def _run(arguments: argparse.Namespace) -> int:
     _check_page(settings)
     voice = Voice()
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
+    from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it; and an import is not to be torn by a signal
+
     signals = SignalPipe(raises=True)
     try:
         with signals.heard(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
-            _make_schema(settings, dsn)
-            from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it
-
+            _make_schema(settings, dsn, signals)
             return loop.run(settings, dsn, reload=settings.again, signals=signals, voice=voice)
-    except ToldToStop:
+    except BaseException as problem:
+        if not told_to_stop(problem):
+            raise
         return ExitCode.DONE
     finally:
         signals.close()
@@ -71,11 +73,12 @@ def _check_page(settings: Settings) -> None:
         )
 
 
-def _make_schema(settings: Settings, dsn: str) -> None:
+def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
     """Bring the schema to this version; wait while the database is away, and say so once."""
     pause, away, tries = settings.db_retry_initial, False, 0
     while True:
         tries += 1
+        signals.check()
         try:
             with connect(dsn, name="supervisor") as connection:
                 if away:

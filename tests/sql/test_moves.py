@@ -1,0 +1,161 @@
+"""A job moves from table to table, each time by a statement that names every column: what a move does not speak of arrives as it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sql.test_gates import gated
+from tests.support.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.queue import Child
+
+FULL = """
+INSERT INTO jobherd.{table} (created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)
+VALUES ('2026-01-02 03:04:05.678901+00', %s, '8000-01-01', 12.5, '{{"code": "OLD"}}', -7, 3, 9, 2, true, 'media', 'a:b', '{{"n": [1, "\\u00e4"]}}',
+        ROW ('acme', 'https://example.org/hook', '\\x00ff', 41, '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')::jobherd.extras)
+RETURNING id"""
+"""No column has its default."""
+WHERE_IT_IS = """
+SELECT to_jsonb(j) FROM (
+    SELECT * FROM jobherd.ready UNION ALL SELECT * FROM jobherd.parked
+    UNION ALL SELECT (jsonb_populate_record(NULL::jobherd.ready, to_jsonb(s))).* FROM jobherd.scheduled s
+    UNION ALL SELECT j.* FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
+) AS j WHERE j.id = %s"""
+PAST, FUTURE = "2026-01-02 03:04:06+00", "2090-01-01 00:00:00+00"
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def full(queue: Queue, table: str = "ready", run_at: str = PAST) -> int:
+    return queue.run(FULL.format(table=table), run_at)[0][0]
+
+
+def seen(queue: Queue, job: int) -> dict[str, Any]:
+    rows = queue.run(WHERE_IT_IS.replace("SELECT * FROM jobherd.ready", "SELECT * FROM ONLY jobherd.ready"), job)
+    assert len(rows) == 1, rows
+    return rows[0][0]
+
+
+def changed(queue: Queue, job: int, move: Callable[[], object]) -> dict[str, Any]:
+    """Make a move and return what is not as it was before."""
+    before = seen(queue, job)
+    assert all(value not in (None, 0, False, {}, "default") for value in before.values()), before
+    move()
+    after = seen(queue, job)
+    assert after.keys() == before.keys()
+    return {name: value for name, value in after.items() if value != before[name]}
+
+
+def settle(child: Child, job: int, outcome: str, **more: object) -> None:
+    token = child.queue.run("SELECT token FROM jobherd.running")[0][0]
+    assert child.settle(token, [job], outcome, **more) == [job]
+
+
+def test_what_is_due_is_promoted_whole(queue):
+    job = full(queue, "scheduled")
+    assert changed(queue, job, queue.promote) == {}
+    assert queue.count("ready") == 1
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+@pytest.mark.parametrize(("to", "there"), [(FUTURE, "scheduled"), (PAST.replace("06", "09"), "ready")])
+def test_another_time_is_all_that_rescheduling_changes(queue, table, to, there):
+    job = full(queue, table, FUTURE if table == "scheduled" else PAST)
+    to = to if (table, there) != ("scheduled", "scheduled") else FUTURE.replace("90", "91")
+    assert list(changed(queue, job, lambda: queue.run("SELECT jobherd.reschedule(%s, %s)", job, to))) == ["run_at"]
+    assert queue.count(there) == 1
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_another_priority_is_all_that_reprioritizing_changes(queue, table):
+    job = full(queue, table, FUTURE if table == "scheduled" else PAST)
+    assert changed(queue, job, lambda: queue.run("SELECT jobherd.reprioritize(%s, 5)", job)) == {"priority": 5}
+
+
+def test_a_claim_counts_the_attempt_and_whoever_gives_it_back_unstarted_uncounts_it(queue):
+    job, child = full(queue), queue.child()
+    unheard: dict[str, object] = {"child": child.id, "heard": []}
+    assert changed(queue, job, lambda: child.claim(1)) == {"attempts": 4}
+    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_unheard"), unheard)) == {"attempts": 3}
+
+
+def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
+    first = queue.enqueue("a:b", queue="media", priority=-8)
+    job, child = full(queue), queue.child()
+    # The one that is to be alone is never claimed behind another; so its claim is put together here.
+    assert len(child.claim(1)) == 1
+    queue.run("UPDATE jobherd.running SET jobs = jobs || ARRAY(SELECT r FROM jobherd.ready r WHERE id = %s)", job)
+    queue.run("DELETE FROM jobherd.ready WHERE id = %s", job)
+    token = queue.run("SELECT token FROM jobherd.running")[0][0]
+    rest = {"child": child.id, "token": token, "job": first, "called": None}
+    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_rest"), rest)) == {"attempts": 2}
+
+
+@pytest.mark.parametrize(("counted", "changes"), [(False, {"attempts": 3, "alone": False}), (True, {})])
+def test_a_dead_child_gives_it_back_and_only_who_may_have_started_it_runs_it_alone(queue, counted, changes):
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    assert changed(queue, job, lambda: child.release(counted=counted)) == changes
+
+
+def test_what_was_lost_keeps_all_but_the_error(queue):
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    queue.run("DELETE FROM jobherd.children")
+    lost = {"last_error": {"code": "WORKER_LOST", "message": "its child was lost"}}
+    assert changed(queue, job, queue.orphans) == lost
+    child = queue.child()
+    child.claim(1)
+    taken = changed(queue, job, lambda: queue.supervisor().reclaim(dead=[child.supervisor]))
+    assert taken.keys() <= {"last_error"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "delay", "changes"),
+    [
+        ("retry", 0.0, {"run_at", "last_error", "crashes", "alone"}),
+        ("retry", 30.0, {"run_at", "last_error", "crashes", "alone"}),
+        ("snoozed", 30.0, {"run_at", "attempts", "last_error", "crashes", "alone"}),
+        ("abandoned", None, {"run_at", "attempts", "last_error", "crashes", "alone"}),
+    ],
+)
+def test_what_runs_again_keeps_all_that_its_outcome_does_not_speak_of(queue, outcome, delay, changes):
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    found = changed(queue, job, lambda: settle(child, job, outcome, delay=delay, crashed=1, code="NEW", error="why"))
+    assert found.keys() == changes
+    assert (found["crashes"], found["alone"], found["last_error"]) == (3, False, {"code": "NEW", "message": "why"})
+
+
+def test_parked_and_brought_back_it_is_as_it_was(queue):
+    queue.run("SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    queue.enqueue("a:b", queue="media", priority=-8)
+    one, other = queue.child(), queue.child()
+    gated(one)
+    job = full(queue)
+    assert changed(queue, job, lambda: gated(other)) == {}
+    assert queue.count("parked") == 1
+    queue.run("SELECT jobherd.set_cap(kind => 'a:b')")
+    assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_parked"), {"most": 10})) == {}
+    assert queue.run("SELECT count(*) FROM ONLY jobherd.ready")[0][0] == 1
+
+
+@pytest.mark.parametrize("outcome", ["ok", "failed", "cancelled", "expired"])
+def test_what_is_over_is_remembered_as_it_was(queue, outcome):
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    before = seen(queue, job)
+    settle(child, job, outcome, **({"code": "NEW", "error": "why"} if outcome == "failed" else {}))
+    [[after]] = queue.run("SELECT to_jsonb(h) FROM jobherd.history h WHERE id = %s", job)
+    kept = before.keys() & after.keys()
+    assert kept == before.keys() - {"good_until", "timeout", "last_error", "alone"}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}

@@ -1,6 +1,6 @@
 """The supervisor under stress: forks by the thousand, signals in storms, a system that refuses files and processes, a log that nobody reads.
 
-    python -m tests.faults.stress forks --times 100000      children that run one job each and are replaced
+    python -m tests.faults.stress forks --times 100000      children that run one job each, which wears them out, and are replaced
     python -m tests.faults.stress kills --times 10000       children that are killed, idle and at work
     python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order
     python -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
@@ -111,20 +111,17 @@ def _state(pid: str) -> str:
 
 
 def forks(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
-    """Each job wears its child out: it is replaced before it leaves."""
-    done = 0
-    while done < given.times:
-        some = min(given.times - done, 200)
-        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, %s)", some)
+    """Each job wears its child out."""
+    while watch.deaths < given.times:
+        ask("SELECT jobherd.enqueue('fault:wear', '{}') FROM generate_series(1, %s)", min(given.times - watch.deaths, 200))
         _wait_empty(ask)
-        done += some
-        watch.look(done)
+        watch.look(watch.deaths)
 
 
 def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
     """All children, at any moment of their lives, by any deadly signal."""
     done = 0
-    while done < given.times:
+    while watch.deaths < given.times:  # who is hit twice dies once
         if done % 500 == 0:
             ask("""SELECT jobherd.enqueue('fault:sleep', '{"seconds": 0.002}') FROM generate_series(1, 50)""")
         for pid in herd.children():
@@ -132,7 +129,7 @@ def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
                 os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
             done += 1
             if done % 100 == 0:
-                watch.look(done)
+                watch.look(watch.deaths)
         time.sleep(dice.uniform(0, 0.1))
     _wait_empty(ask)
 
@@ -189,7 +186,9 @@ CAMPAIGNS = {
     "pipes": (pipes, 5000),
     "refusals": (refusals, 50),
 }
-FLAGS = {"forks": ("--max-jobs", "1", "--jitter", "0")}
+FLAGS = {"forks": ("--batch", "1")}
+DEATHS = {"forks", "kills"}
+"""Those that count children that ended, and not what was done to them."""
 
 
 def _wait_empty(ask: Callable[..., list[tuple[object, ...]]]) -> None:
@@ -223,6 +222,8 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
         wrong = ask("SELECT state, count(*) FROM jobherd.history WHERE state <> 'completed' GROUP BY 1")
         report.holds("every job was completed", not wrong, wrong or "")
         report.fact("children that ended, and had one in their place", watch.deaths)
+        if name in DEATHS:
+            report.holds("so many children have ended", watch.deaths >= times, watch.deaths)
     return report
 
 

@@ -15,6 +15,12 @@ def quick() -> None:
     """Do nothing."""
 
 
+@handler("fault:wear", max_attempts=1000, max_crashes=1000, backoff="1s")
+def wear() -> None:
+    """Leave the process as no next job may find it: it is replaced."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 @handler("fault:sleep", max_attempts=1000, max_crashes=1000, backoff="1s")
 def sleep(seconds: float) -> str:
     """Wait, as a job that speaks with others does."""

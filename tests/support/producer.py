@@ -33,7 +33,10 @@ class Producer:
         self.path = path
         path.touch()
         words = [dsn, str(path), str(seed), str(rate), json.dumps(kinds), str(most)]
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.support.producer", *words], cwd=ROOT, stdin=subprocess.PIPE)
+        # In a group of its own: a Ctrl-C is for the script, which then ends it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.producer", *words], cwd=ROOT, stdin=subprocess.PIPE, process_group=0
+        )
 
     def stop(self) -> list[int]:
         """End it and return the ids it was acknowledged."""

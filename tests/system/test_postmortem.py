@@ -86,10 +86,7 @@ def holds():
 
 @handler("p:grows", max_attempts=1)
 def grows():
-    boards = [int(fd) for fd in os.listdir("/proc/self/fd") if is_board(f"/proc/self/fd/{fd}")]
-    before = where(boards)
-    held = bytearray(os.urandom(96 << 20))
-    wait_until_asked(boards, before)
+    held = grow_until_asked([int(fd) for fd in os.listdir("/proc/self/fd") if is_board(f"/proc/self/fd/{fd}")])
     os.kill(os.getpid(), 9)
 
 def is_board(fd):
@@ -98,9 +95,12 @@ def is_board(fd):
 def where(boards):
     return [os.lseek(fd, 0, os.SEEK_CUR) for fd in boards]
 
-def wait_until_asked(boards, before):
+def grow_until_asked(boards):
+    before = where(boards)
+    held = bytearray(os.urandom(96 << 20))  # it may be asked meanwhile already
     while where(boards) == before:
         time.sleep(0.01)
+    return held
 """
 
 
@@ -228,4 +228,4 @@ def test_whoever_is_killed_after_its_memory_grew_is_said_to_have_stood_where_it_
     assert kept["sentence"] == attempt["error"]
     assert kept["stack"].startswith(f"{found[1]} it stood here:")
     assert "in grows" in kept["stack"]
-    assert "in wait_until_asked" in kept["stack"]
+    assert "in grow_until_asked" in kept["stack"]

@@ -138,10 +138,10 @@ class Client:
         It is told by the database and does not poll; while it waits it holds a connection of its own (JOBHERD_LISTEN_DSN, where the
         database of the environment is behind a pooler). Through a pooler, and on a connection of the caller's, it looks now and then, at
         last once a second.
-        Of a job of which nothing is kept, the row is what it was before its end, with its last state.
+        Of a job of which nothing is kept, the row is what it was before its end, with its last state; who cannot listen is not told of it.
 
         timeout: a span of time for all of them, default None: for ever. Raises TimeoutError past it, which names who is left, and
-        LookupError if one of them does not exist.
+        LookupError if one of them does not exist, or is gone without a word.
 
         >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
         ['completed', 'failed']

@@ -68,15 +68,17 @@ class Vigil:
         return [number for number in self.left if number in self._told or self._missed.get(number, now + 1) <= now]
 
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
-        """Enter what was found of these jobs. Raises LookupError for one that does not exist, and is not told of."""
-        gone = []
+        """Enter what was found of these jobs. Raises LookupError for one that does not exist, or does no more, and is not told of."""
+        gone, unheard = [], []
         for number in looked_at:
             row, seen = rows.get(number), self.left[number]
             if row is None and seen is not None and number in self._told:
                 row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
             if row is None:
                 # The look may have overtaken the word: both come from the same commit, and only one of them waits to be read.
-                if seen is None or self._deaf or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
+                if seen is not None and self._deaf:
+                    unheard.append(number)
+                elif seen is None or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
                     gone.append(number)
             elif row["state"] in OVER:
                 self._over[number] = row
@@ -87,6 +89,11 @@ class Vigil:
                 self._told.pop(number, None)
         if gone:
             raise LookupError(f"there is no job {_listed(gone)}")
+        if unheard:
+            raise LookupError(
+                f"job {_listed(unheard)} is gone, and nothing is kept of it: how such a job ends is told to those who listen, which is not done "
+                "on a connection of yours, nor through a pooler unless JOBHERD_LISTEN_DSN says how"
+            )
 
     def heard(self, message: str) -> None:
         """Note a notification: words like 7=completed."""

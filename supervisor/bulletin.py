@@ -163,7 +163,7 @@ class Bulletin:
     def describe(self, now: float) -> list[str]:
         """Return the state of the fleet in lines, for the log."""
         fleet, up = self._fleet, self._fleet.database_since is not None
-        database = "the database is there" if up else f"no database: {self._courier.trouble}"
+        database = "the database is there" if up else f"no database: {self._courier.barred or self._courier.trouble}"
         lines = [f"{fleet.course.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"]
         for slot in fleet.alive():
             record = self._boards[slot.number].now()

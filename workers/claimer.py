@@ -121,7 +121,7 @@ class Claimer:
             if self._notice.draining or time.monotonic() >= self._notice.lease_deadline - self._settings.lease / 5:
                 # Whoever cannot renew the lease claims nothing: others may be about to take the jobs. And where an exclusive job would
                 # be ended, none is begun: it would be claimed and torn out, child after child, until the lease is renewed.
-                self._hand.settle()
+                self._settle_apart()
                 self._sleep(_LAPSED)
                 rested = False
                 continue
@@ -130,7 +130,7 @@ class Claimer:
             if not avoided:
                 epoch = self._notice.epoch
             if self._tables is not None and not rested and not tabled and self._tables.is_due():
-                self._hand.settle()
+                self._settle_apart()
                 if tabled := self._work_table():
                     continue  # it may have taken long: is there still a claim to be made?
             tabled = False
@@ -172,7 +172,7 @@ class Claimer:
             self._woken = False
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._give_back_unheard(self.claimed_at):
+        if self._give_back_unheard(time.monotonic()):  # not the time of the last claim: a hook may refuse each before it is made
             return
         longest *= random.uniform(0.9, 1.1)
         if self._session.pooled:
@@ -185,8 +185,12 @@ class Claimer:
         if now - self._checked_at < CHECK:
             return False
         self._checked_at = now
-        self._hand.settle()  # or, told to leave while the database is away, we would leave with what is not written
+        self._settle_apart()
         return self._session.release_unheard()
+
+    def _settle_apart(self) -> None:
+        """Write what is not written, before anything is asked that is no claim: told to leave while that waits, we would leave without."""
+        self._hand.settle()
 
     def rest(self, epoch: int, longest: float) -> bool:
         """Sleep as one who can be called, unless somebody was called since `epoch`; return whether we were."""
@@ -219,7 +223,7 @@ class Claimer:
             return []  # only tables are worked here: the queue's jobs are for others
         stride, hand = self._stride, self._hand
         if stride.doubt and not rested:  # somebody waits for the job of whoever was just called
-            hand.settle()  # or, told to leave while the database is away, we would leave with what is not written
+            self._settle_apart()
             dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
             stride.note_dead(dead["ready"], named=bool(self._settings.queues), now=time.monotonic())
         by, claim = self._statement(avoided, rested=rested)

@@ -196,12 +196,12 @@ class Session:
                     if not stubborn:
                         raise
                     tries += 1
-                    self._rest(random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(), patient=patient)
+                    self.rest(random.uniform(0.001, 0.01) * 2 ** min(tries, 8) if tries <= _TRIES else self._backoff(), patient=patient)
                     continue
                 if not is_away(problem):
                     raise
                 self._note_lost(problem)
-                self._rest(self._backoff(), patient=patient)
+                self.rest(self._backoff(), patient=patient)
             else:
                 self._pause = 0.0
                 return rows or []
@@ -288,7 +288,11 @@ class Session:
             self._pause = min(self._pause, 1.0)  # no nudge can end this wait any more
         return min(settings.retry_max, self._pause * random.uniform(0.75, 1.25))
 
-    def _rest(self, seconds: float, *, patient: bool) -> None:
+    def rest(self, seconds: float, *, patient: bool) -> None:
+        """Wait for so long, or until the parent nudges: the database may be back.
+
+        patient: also when the child has been dismissed. Raises Left as `run`.
+        """
         until = time.monotonic() + seconds
         while True:
             if self._wake.orphaned:

@@ -56,9 +56,7 @@ class SelectiveClaimer(Claimer):
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[Claimed]:
         if not avoided:  # the first of a turn over the queues
-            # Room was given back, or may have been: a sibling may fit in beside us.
-            self._woken = self._woken or (self._budgeted and bool(self._hand.unsettled))
-            self._hand.settle()
+            self._settle_apart()
             self._narrowing = self._admission.ask()
             self._failing = self._admission.failing
             self._tidy.worn = self._tidy.worn or self._hooks.torn
@@ -72,6 +70,11 @@ class SelectiveClaimer(Claimer):
             _log.error("a condition of before_claim is refused: %s", " ".join(str(problem).split()))
             self._narrowing, self._failing = None, True
             return []
+
+    def _settle_apart(self) -> None:
+        # Room is given back, or may be: a sibling may fit in beside us.
+        self._woken = self._woken or (self._budgeted and bool(self._hand.unsettled))
+        super()._settle_apart()
 
     def _send_claim(self, by: str, claim: Mapping[str, object], *, eager: bool) -> list[Row]:
         if not self._budgeted:
@@ -94,7 +97,7 @@ class SelectiveClaimer(Claimer):
     def _work_table(self) -> bool:
         if self._tables is None:
             return False
-        self._hand.settle()
+        self._settle_apart()
         self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
         self._failing = self._admission.failing
         self._tidy.worn = self._tidy.worn or self._hooks.torn

@@ -137,7 +137,9 @@ class Tables:
             except psycopg.Error as problem:
                 if not is_away(problem):
                     raise
+                self._session.rest(self._backoff(), patient=False)
                 continue
+            self._pause = 0.0
             for each in problems:
                 if not send(self._seat.report, Problem(each)):
                     _log.error("%s", each)
@@ -307,6 +309,9 @@ class Tables:
             except (psycopg.Error, ValueError) as refusal:
                 self.close()
                 if isinstance(refusal, psycopg.Error) and is_away(refusal):
+                    # The session answers, and this is refused all the same, for want of room, of ids, of a connection: asked without
+                    # a rest, each worker would open sessions as fast as the server can fork, while that is mended.
+                    self._session.rest(self._backoff(), patient=True)
                     continue
                 _log.error("what became of record %d was refused: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind})
                 del attempts[0]
@@ -336,11 +341,14 @@ class Tables:
         if (now := self._seat.board.now()) is not None:
             self._seat.board.say(now._replace(phase=Phase.SETTLING))
 
-    def _lose(self, problem: psycopg.Error) -> None:
-        self.close()
+    def _backoff(self) -> float:
         settings = self._seat.settings
         self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
-        self._at = time.monotonic() + self._pause
+        return self._pause
+
+    def _lose(self, problem: psycopg.Error) -> None:
+        self.close()
+        self._at = time.monotonic() + self._backoff()
         _log.warning(
             "a table could not be looked at, trying again in %g s: %s",
             self._pause,

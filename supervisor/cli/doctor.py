@@ -74,8 +74,10 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     else:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, at.schema)
-            yield from checkup.pooler(told=listener.info.backend_pid, real=there.row("doctor/show_server")["backend"], listens=True)
-            yield from _listen(there)
+            promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
+            yield from checkup.pooler(told=promised, real=real, listens=True)
+            if promised == real:
+                yield from _listen(there)
     try:
         missing = pending(at.connection, schema=at.schema)
     except SchemaError as problem:

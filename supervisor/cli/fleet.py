@@ -19,6 +19,7 @@ from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import Column, paint, plain, show_span
 from supervisor.cli.database import session
+from workers.refusals import wants_ids
 
 if TYPE_CHECKING:
     import argparse
@@ -69,6 +70,8 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
     try:
         number = at.row("give_order", wanted)["id"]
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
+        if wants_ids(problem):
+            raise
         return {"answer": None, "error": problem.diag.message_primary or str(problem)}
     row = _wait(partial(at.row, "show_order", {"order": number}), PATIENCE)
     if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
@@ -123,7 +126,9 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
             wanted = {"supervisor": supervisor["id"], "name": "report", "arguments": "{}", "actor": actor(), "reason": None}
             try:
                 asked.append(at.row("give_order", wanted)["id"])
-            except (errors.InvalidParameterValue, errors.ProgramLimitExceeded):
+            except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
+                if wants_ids(problem):
+                    return False
                 continue  # it has left meanwhile, or has a hundred orders open
             except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
                 return False  # whoever may only look sees what was said last

@@ -23,6 +23,7 @@ from supervisor.signals import SignalPipe, told_to_stop
 from supervisor.voice import Voice
 from workers import logs
 from workers.hosts import is_local
+from workers.refusals import wants_ids
 
 if TYPE_CHECKING:
     import argparse
@@ -94,7 +95,9 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 raise CommandError(
                     f"the database does not answer, tried {tries} times: {why_away(problem)}", ExitCode.NO_DATABASE
                 ) from None
-            if not away:
+            if not away and wants_ids(problem):
+                log.warning("the database takes no writes: %s; trying until it does", why_away(problem))
+            elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True
             time.sleep(pause * random.uniform(0.8, 1.2))

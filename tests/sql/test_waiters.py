@@ -284,7 +284,7 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     vigil = _waiting.Vigil([7], None, deaf=deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
-        with pytest.raises(LookupError):  # whoever hears nothing need not wait for a word
+        with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):  # whoever hears nothing need not wait for a word
             vigil.found([7], {})
         return
     vigil.found([7], {})

@@ -104,6 +104,10 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             refused = jobherd("enqueue", "t:noop", "{}", dsn=dsn)
             assert (refused.code, refused.out) == (69, "")
             assert "the database takes no writes: database is not accepting commands" in refused.err
+            fleets[0].signal(signal.SIGUSR1)
+            fleets[0].wait_log("no database: it takes no writes", after=marks[0])
+            refused = jobherd("fleet", "reload", 1, dsn=dsn)
+            assert (refused.code, "the database takes no writes" in refused.err) == (69, True), refused
             answer = jobherd("doctor", "--json", dsn=dsn)
             assert answer.code == 1, answer
             assert any("the server stops taking writes" in found["text"] for found in answer.json["findings"]), (

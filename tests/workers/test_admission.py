@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import workers.admission
+import workers.claimer
 import workers.hooks
 import workers.selective
 from handlers import Only
 from tests.support.seats import LIMIT, Bench, wait_for_line
+from tests.workers.test_worker_life import claim_unheard
 from workers import link
 from workers.link import EXIT_LEFT, EXIT_WORN, More
 
@@ -65,6 +67,19 @@ def test_who_declines_claims_nothing_and_asks_again_by_itself(bench: Bench, choo
     assert (child.board.claims, bench.job(job)["state"]) == ((0, 0), "ready"), "it did not even ask the database"
     choose("")
     bench.wait(job, "completed")
+
+
+def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench, choose, monkeypatch):
+    monkeypatch.setattr(workers.selective, "REST", 0.05)
+    monkeypatch.setattr(workers.claimer, "CHECK", 0.0)
+    choose("nothing")
+    child = bench.start(handlers=(CHOOSY,))
+    child.wait_idle()
+    job = bench.enqueue("pick:a")
+    claim_unheard(bench, job)
+    bench.wait(job, "ready")
+    choose("")
+    assert bench.wait(job, "completed")["attempts"] == 1
 
 
 def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose):

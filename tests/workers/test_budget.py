@@ -11,6 +11,7 @@ import pytest
 import sql
 from tests.support.gate import Gate
 from tests.support.seats import Bench
+from workers import claimer
 from workers.link import EXIT_LEFT, More, Problem
 
 WEIGHTY = str(Path(__file__).with_name("weighty.py"))
@@ -18,7 +19,11 @@ GIVEN = {"handlers": (WEIGHTY,), "budget": {"memory_mb": 1000.0}, "hold": 0.05, 
 
 
 @pytest.mark.promise("B7", "B9")
-def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(bench: Bench, gate: Gate):
+@pytest.mark.parametrize("check", [claimer.CHECK, 0.0], ids=["", "its outcome written before it asks what it never heard of"])
+def test_a_job_waits_for_room_and_whoever_gives_room_calls_the_next(
+    bench: Bench, gate: Gate, check: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(claimer, "CHECK", check)
     bench.notice.hearing = True
     one = bench.start(**GIVEN)
     one.wait_idle()  # or the nudge would still be unread when it has run the first

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +16,7 @@ from workers.resetter import given_up
 from workers.seat import ChildSettings
 from workers.settle import Finished
 from workers.table_session import look_at_tables
-from workers.tables import fate, log_entries
+from workers.tables import Tables, Taken, fate, log_entries
 
 
 @dataclass
@@ -82,3 +84,57 @@ def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str)
         assert "order_by" in problems(database, view="nowhere uploads")[0]
         connection.execute("ALTER TABLE uploads DROP COLUMN cancel, DROP COLUMN num_failures")
         assert len(problems(database)) == 2
+
+
+class Answering:
+    """A session of a child that answers at once, whatever else is refused. It notes for how long it was rested, and how."""
+
+    child = 3
+
+    def __init__(self) -> None:
+        self.rests: list[tuple[float, bool]] = []
+
+    def run(self, statement: str, *, patient: bool = False) -> list[tuple[Any, ...]]:
+        assert statement == "tell_time"
+        return []
+
+    def rest(self, seconds: float, *, patient: bool) -> None:
+        self.rests.append((seconds, patient))
+
+
+def tables(session: Answering, *stores: Any) -> Tables:
+    seat = SimpleNamespace(settings=ChildSettings(dsn="", retry_initial=0.5, retry_max=1.5), report=-1)
+    parts: dict[str, Any] = dict.fromkeys(("executor", "alarm", "taken", "hooks"))
+    return Tables(stores, seat=seat, session=session, **parts)  # type: ignore[arg-type]
+
+
+def refusing(times: int, then: object):
+    """As long as the session answers, this is refused all the same: no connection is to be had, the disk is full."""
+    refusals = iter([psycopg.OperationalError("sorry, too many clients already")] * times)
+
+    def ask(*_: object) -> object:
+        for refusal in refusals:
+            raise refusal
+        return then
+
+    return ask
+
+
+def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(monkeypatch: pytest.MonkeyPatch):
+    written: list[dict[str, Any]] = []
+    there = SimpleNamespace(execute=lambda _, parameters: written.append(parameters), close=lambda: None, broken=False)
+    monkeypatch.setattr("workers.tables.connect", refusing(4, there))
+    session = Answering()
+    store = TableStore("uploads", table="uploads", scan=Upload)
+    table: Any = SimpleNamespace(store=store, kind="uploads", transactional=False)
+    taken = Taken._make([7, 1, *[0] * (len(Taken._fields) - 2)])
+    tables(session)._settle_apart(table, taken, Finished(7, Outcome("ok", "completed"), 1.0), psycopg.OperationalError("lost"))
+    assert session.rests == [(0.5, True), (1.0, True), (1.5, True), (1.5, True)]
+    assert [said["state"] for said in written] == ["completed"]
+
+
+def test_tables_that_cannot_be_looked_at_for_now_are_looked_at_after_a_rest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.tables.look_at_tables", refusing(2, []))
+    session = Answering()
+    assert tables(session).fit()
+    assert session.rests == [(0.5, False), (1.0, False)]

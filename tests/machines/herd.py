@@ -272,8 +272,9 @@ class World:
             if not child.ready and child.dismissed is None and fleet.database_since is not None:
                 waited = self.now - max(child.born, fleet.database_since)
                 assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for ever"
-            if child.dismissed is not None and not record.job and fleet.database_since is not None:
-                waited = self.now - max(child.dismissed, child.since, fleet.database_since)
+            if child.dismissed is not None and not record.job and (fleet.database_since is not None or not slot.kind.works):
+                since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
+                waited = self.now - max(child.dismissed, child.since, since)
                 assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
             assert fleet.course is not Course.QUITTING, f"{slot.name} outlives a QUIT"
 

@@ -271,6 +271,23 @@ def test_leaving_does_not_wait_for_a_database_that_is_away():
     assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)], "it may hang for ever, and holds nothing"
 
 
+def test_a_keeper_that_hangs_is_not_waited_for_anew_with_each_session():
+    """Somebody locks a table: the keeper's statement waits, and so do ours, whose session is made anew every few seconds."""
+    story = Story().up()
+    story.fleet.told(signal.SIGTERM, story.now)
+    story.step()
+    story.dies(0, LEFT)
+    story.dies(1, LEFT)
+    story.fleet.deaths_open = 0
+    assert story.step() == [Dismiss(keeper(story))]
+    for _ in range(3):
+        story.fleet.database_down()
+        assert story.step(0.5) == []
+        story.fleet.database_up(story.now)
+        assert story.step(2.5) == []
+    assert story.step(1.1) == [Kill(keeper(story), signal.SIGKILL)]
+
+
 @pytest.mark.promise("C31")
 def test_a_database_that_is_given_up_is_a_drain_that_does_not_end_with_0():
     story = Story().up()

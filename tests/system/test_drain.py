@@ -128,7 +128,7 @@ def test_ctrl_c_reaches_the_parent_only(stage: Stage, gate: Gate):
 
 def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate: Gate):
     """Neither a worker nor the parent gets an outcome through: the lease does it, once the lock is gone."""
-    fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s")
+    fleet = stage.run_fleet(workers=1, drain_timeout="0.2s", grace="0.3s", spawn_timeout="5s")  # that long a keeper may take to leave, too
     job = stage.enqueue("t:gate", '{"label": "cut"}')
     arrival = gate.wait_arrival("cut")
     with psycopg.connect(stage.dsn) as outsider:

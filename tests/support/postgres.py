@@ -201,6 +201,7 @@ class Cluster:
         """Stop it at once and remove its folder."""
         if self._postmaster is not None:
             self.stop("immediate")
+        (self.data / "postmaster.pid").unlink(missing_ok=True)  # one that was killed has left it, and the watchdog would wait for its end
         self._watchdog.communicate(timeout=LIMIT)
 
     def __enter__(self) -> Self:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-W", "error", "-m", "supervisor")
+PYTHON = (sys.executable, "-W", "error", "-m")
 STOCK = ROOT / "tests" / "system" / "jobs.py"
 """The handlers that most tests use."""
 WIDE = 1024 * 1024
@@ -77,7 +77,7 @@ END $$;
 class Fleet:
     """One supervisor with its children. Made by `Stage.run`."""
 
-    def __init__(self, stage: Stage, *words: str, environment: Mapping[str, str], cwd: Path, within: Sequence[str] = ()) -> None:
+    def __init__(self, stage: Stage, *command: str, environment: Mapping[str, str], cwd: Path) -> None:
         self.stage = stage
         self.log: list[dict[str, Any]] = []
         """What it has said so far. A line that is no JSON stands under `raw`."""
@@ -92,9 +92,8 @@ class Fleet:
         self.fd = read
         self._inode = os.fstat(read).st_ino
         self._process = subprocess.Popen(
-            [*within, *COMMAND, "run", *words], stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environment), cwd=cwd,
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environment), cwd=cwd, start_new_session=True
+        )
         os.close(write)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
@@ -248,9 +247,14 @@ class Stage(Queue):
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         within: Sequence[str] = (),
+        patience: int | None = None,
         **settings: object,
     ) -> Fleet:
-        """Start a supervisor and return at once. within: the command that starts it. settings: as in supervisor/settings.py."""
+        """Start a supervisor and return at once.
+
+        within: the command that starts it. patience: seconds in place of the ten for which it waits for a server, see tests/support/hasty.py.
+        settings: as in supervisor/settings.py.
+        """
         given = {
             "dsn": self.dsn,
             "handlers": handlers,
@@ -264,7 +268,9 @@ class Stage(Queue):
         kept.pop("DATABASE_URL", None)
         kept |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         kept |= {f"JOBHERD_{name.upper()}": str(value) for name, value in given.items()}
-        fleet = Fleet(self, *words, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder, within=within)
+        module = ("supervisor",) if patience is None else ("tests.support.hasty", str(patience))
+        command = (*within, *PYTHON, *module, "run", *words)
+        fleet = Fleet(self, *command, environment=kept | self._environment | dict(environment or {}), cwd=cwd or self.folder)
         self.fleets.append(fleet)
         return fleet
 

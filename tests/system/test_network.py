@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PARENT, WORKERS = "jobherd:supervisor:*", "jobherd:worker:*"
 LONG = 90.0
 """Seconds; for what comes after a time limit of the product's."""
+SOON = 2
+"""Seconds for such a limit, where a test is about what comes after it."""
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_po
 
 
 def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stage, network: Network, gate: Gate):
-    fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="10m", db_retry_initial="0.1s")
+    fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="10m", db_retry_initial="0.1s", patience=SOON)
     before = fleet.workers()
     job = stage.enqueue("t:gate", '{"label": "a"}')
     arrival = gate.wait_arrival("a")
@@ -89,7 +91,7 @@ def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stag
 def test_all_is_silent_for_longer_than_a_lease_and_the_job_moves_and_the_late_outcome_is_refused(
     stage: Stage, network: Network, gate: Gate
 ):
-    cut_off = stage.run_fleet(dsn=network.dsn, workers=1, lease="3s", db_retry_initial="0.1s")
+    cut_off = stage.run_fleet(dsn=network.dsn, workers=1, lease="3s", db_retry_initial="0.1s", patience=SOON)
     job = stage.enqueue("t:gate", '{"label": "a"}')
     first = gate.wait_arrival("a")
     network.blackhole()
@@ -143,14 +145,15 @@ def vanished() -> Iterator[int]:
 
 def test_the_second_host_is_reached_behind_one_that_has_vanished_and_the_loop_goes_on_meanwhile(stage: Stage, network: Network):
     with vanished() as port:
-        fleet = stage.start(dsn=make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}"), workers=1)
+        both = make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}")
+        fleet = stage.start(dsn=both, workers=1, patience=SOON)
         fleet.wait_ready(1, limit=LONG)
         end(fleet, stage)
 
 
 def test_a_host_that_has_vanished_does_not_keep_a_supervisor_from_leaving(stage: Stage):
     with vanished() as port:
-        fleet = stage.start(dsn=make_conninfo(stage.dsn, host="127.0.0.1", port=port, connect_timeout=5), workers=1)
+        fleet = stage.start(dsn=make_conninfo(stage.dsn, host="127.0.0.1", port=port, connect_timeout=SOON), workers=1)
         fleet.wait_log("the database does not answer", limit=LONG)
         assert fleet.stop() == 0
 

@@ -58,6 +58,23 @@ SELECT h.id, h.state, count(e.job) FROM jobherd.history h LEFT JOIN audit.effect
  GROUP BY 1, 2 HAVING count(e.job) <> CASE h.state WHEN 'completed' THEN 1 ELSE 0 END"""
 STIRRED = 0.7
 """Seconds after which a point is brought about."""
+DEATH, RELOAD, LEAVING = 0, 1, 5
+"""What `Ranch.stir` does, by number."""
+NEEDS = {
+    "child.clean": DEATH,
+    "child.leaving": RELOAD,
+    "register_child.done": DEATH,
+    "parent:draining": LEAVING,
+    "parent:end_backend.before": DEATH,
+    "parent:end_backend.done": DEATH,
+    "parent:forked": DEATH,
+    "parent:leave_supervisor.sent": LEAVING,
+    "parent:reaped": DEATH,
+    "parent:release_child.done": DEATH,
+    "parent:release_child.sent": DEATH,
+    "parent:settle_jobs.sent": DEATH,
+}
+"""What brings about those that nobody reaches by working: done as soon as there is a worker, where the others are left to come by themselves."""
 NEVER = 12.0
 TRIES = 2
 
@@ -114,11 +131,11 @@ class Ranch:
         """Bring about what does not come by itself: a worker dies, children are replaced, at last the supervisor leaves."""
         with suppress(ProcessLookupError):
             match number % 6:
-                case 1 | 3:
+                case 1 | 3:  # RELOAD
                     self.herd.signal(signal.SIGHUP)
-                case 5:
+                case 5:  # LEAVING
                     self.herd.signal(signal.SIGTERM)
-                case _:
+                case _:  # DEATH
                     for pid in self.herd.worker_pids()[:1]:
                         os.kill(pid, signal.SIGKILL)
 
@@ -147,12 +164,15 @@ def tour(ranch: Ranch, points: Points, audit: Audit, seconds: float) -> set[str]
 def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
     """Kill whoever reaches that point next; return whether anybody did."""
     token = points.arm(name, "kill")
-    begun, stirred = time.monotonic(), 0
+    begun, stirred, needs = time.monotonic(), 0, NEEDS.get(name)
     while not (pid := points.taken(token)):
         now = time.monotonic()
         if now - begun > NEVER:
             token.unlink(missing_ok=True)
             return points.taken(token) != 0
+        if needs is not None and ranch.herd.worker_pids():
+            ranch.stir(needs)
+            needs = None
         if now - begun > STIRRED * (stirred + 1):
             ranch.stir(stirred)
             stirred += 1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LIMIT = 60.0
 DAY = 86400.0
+LEASE = "6s"
+"""A beat every two seconds: what is waited for is the next one of each."""
 
 WORK = """
 import time
@@ -41,7 +43,9 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
     work = stage.write("work.py", WORK)
     with ExitStack() as stack:
         clocks = {jump: stack.enter_context(Clock()) for jump in (DAY, -DAY)}
-        fleets = {jump: stage.run_fleet(workers=1, handlers=work, environment=clock.environment) for jump, clock in clocks.items()}
+        fleets = {
+            jump: stage.run_fleet(workers=1, lease=LEASE, handlers=work, environment=clock.environment) for jump, clock in clocks.items()
+        }
         jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
         arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]
         holders = {pid: jump for jump, fleet in fleets.items() for pid in fleet.workers().values()}
@@ -79,7 +83,7 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
         with Stage(dsn, tmp_path) as stage:
             try:
                 work = stage.write("work.py", WORK)
-                fleets = [stage.run_fleet(workers=1, handlers=work) for _ in range(2)]
+                fleets = [stage.run_fleet(workers=1, lease=LEASE, handlers=work) for _ in range(2)]
                 supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
                 jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
                 arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]

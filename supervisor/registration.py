@@ -191,7 +191,7 @@ class Registration:
             self._notice.lease_deadline = sent + self._lease
             self._beaten(answer[0][2] == "t")
             self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
-            self._reclaim(sent)
+            self._reclaim(sent, answer[0][3])
             return
         self._notice.lease_deadline = 0.0
         self._beat_at, self._echo_by = sent, float("inf")
@@ -216,14 +216,17 @@ class Registration:
                 jump,
             )
 
-    def _reclaim(self, now: float) -> None:
-        """Take over from the dead. It comes after a beat, whose answer tells of the server's clock."""
+    def _reclaim(self, now: float, clock: object) -> None:
+        """Take over from the dead. It comes after a beat, whose answer tells of the server's clock.
+
+        clock: what it was. Should it jump before this is executed, the leases of the living are held against the time from before.
+        """
         # After an outage, too, everybody gets one whole lease to renew before anybody is reclaimed.
         patient = (self._sessions == 1 or now - self._connected_at >= self._lease) and time.monotonic() >= self._steady_at
         dead = list(self._dead)  # who is met before the answer comes was not in the letter
         self._courier.ask(
             "reclaim_supervisors",
-            {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "patient": patient},
+            {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "clock": clock, "patient": patient},
             lambda answer: self._reclaimed(answer, dead),
         )
 

@@ -5,14 +5,17 @@
 -- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
 -- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
 -- had one whole lease to renew. A last beat in the future was before the server's clock was set back: the living have beaten since, and a
--- dead host's lease would hold for as long as the clock has jumped. Like every statement it speaks of history before attempts: the keeper locks them in that order.
+-- dead host's lease would hold for as long as the clock has jumped. Leases are held against the time that the caller's beat was told
+-- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
 -- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
        AND (id = ANY (%(dead)s::bigint[])
-            OR ((lease_until < clock_timestamp() OR beat_at > clock_timestamp() + make_interval(secs => %(lease)s::double precision))
+            OR ((lease_until < coalesce(to_timestamp(%(clock)s::double precision), clock_timestamp())
+                 OR beat_at > coalesce(to_timestamp(%(clock)s::double precision), clock_timestamp())
+                              + make_interval(secs => %(lease)s::double precision))
                 AND %(patient)s::boolean
                 AND pg_postmaster_start_time() NOT BETWEEN clock_timestamp() - make_interval(secs => %(lease)s::double precision)
                                                        AND clock_timestamp()))

@@ -609,7 +609,7 @@ class Model:
             self.queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", dead)
             for child in theirs:
                 self.move_claim_of(child)
-        row = self.send("reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, patient=True)[0]
+        row = self.send("reclaim_supervisors", supervisor=living, dead=[] if lapsed else [dead], lease=0.0, clock=None, patient=True)[0]
         assert (row["supervisors"], row["jobs"]) == (1, sum(len(claim.jobs) for _, claim in lost))
         assert self.send("renew_lease", supervisor=dead, lease=600.0) == [], "it must hear that it is not there any more"
         for child, claim in lost:

@@ -189,6 +189,35 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     assert "the database's clock has jumped by +3600" in caplog.text
 
 
+@pytest.mark.parametrize("jump", ["1 hour", "-1 hour"])
+def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_lease(parent, database, jump):
+    """The beat has told the time from before it, so that nobody is on guard yet."""
+    parent.until(lambda: parent.courier.is_quiet)
+    taken, seen = parent.registration.reclaimed, []
+    ask = parent.courier.ask
+
+    def jumping(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            with Queue(database) as queue:  # the clock goes one way as everything that was written by it goes the other
+                queue.run(
+                    "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval", jump, jump
+                )
+                shift = queue.run("SELECT extract(epoch FROM %s::interval)::double precision", jump)[0][0]
+            seen.append(parameters["patient"])
+            parameters = parameters | {"clock": float(parameters["clock"]) - shift}
+        ask(name, parameters, *more)
+
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        parent.courier.ask = jumping
+        parent.registration._lease = 0.5  # the server has just been started
+        parent.registration._beat_at = 0.0
+        parent.until(lambda: seen and parent.courier.is_quiet)
+        assert seen == [True]
+        assert parent.registration.reclaimed == taken
+        assert living.id in [row[0] for row in leases(database)]
+
+
 def test_a_slow_answer_is_no_jump_of_the_clock(parent):
     parent.registration._clock = None
     for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):

@@ -142,9 +142,12 @@ class Supervisor:
         self.children += 1
         return Child(self.queue, self.id, self.children)
 
-    def reclaim(self, *, dead: list[int] | None = None, lease: float = 15.0, patient: bool = True) -> tuple[int, int]:
+    def reclaim(
+        self, *, dead: list[int] | None = None, lease: float = 15.0, patient: bool = True, clock: float | None = None
+    ) -> tuple[int, int]:
         row = self.queue.connection.execute(
-            self.queue.text("reclaim_supervisors"), {"supervisor": self.id, "dead": dead or [], "lease": lease, "patient": patient}
+            self.queue.text("reclaim_supervisors"),
+            {"supervisor": self.id, "dead": dead or [], "lease": lease, "patient": patient, "clock": clock},
         ).fetchone()
         assert row is not None
         return row[0], row[1]

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Letter, Link
 from supervisor.spawn import Lookup
 from tests.support.patience import LIMIT
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 
 
 class Driver:
@@ -118,7 +118,7 @@ def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
 
 @pytest.mark.promise("C26")
 def test_it_survives_a_server_that_is_killed_and_started():
-    with Cluster() as own, own.database() as dsn:
+    with Cluster(place=quick_place()) as own, own.database() as dsn:
         driver = Driver(dsn).up()
         own.kill()
         driver.until(lambda: driver.courier.link is not Link.UP)

@@ -1,4 +1,4 @@
-"""Real servers, real kills. ``tmp_path`` is a folder under a 0700 folder: for root, the server's user cannot walk to it."""
+"""Real servers, real kills. ``place`` is a folder under a 0700 folder: for root, the server's user cannot walk to it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ import pytest
 from supervisor import embedded, embedded_binaries, embedded_server
 from supervisor.embedded import EmbeddedUnavailable
 from tests.support.patience import LIMIT
+from tests.support.postgres import quick_place
 from tests.support.processes import children_of, is_running, wait_for_exit
 
 if TYPE_CHECKING:
@@ -62,12 +63,13 @@ def _no_server_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place() -> Iterator[Path]:
     """A working directory; a server that a failed test left in it is stopped."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    yield folder
-    embedded_server.stop(folder / ".jobherd" / "postgres", time.monotonic() + LIMIT)
+    with tempfile.TemporaryDirectory(prefix="jobherd-place-", dir=quick_place()) as private:
+        folder = Path(private, "work")
+        folder.mkdir()
+        yield folder
+        embedded_server.stop(folder / ".jobherd" / "postgres", time.monotonic() + LIMIT)
 
 
 class User:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from supervisor import embedded_binaries as binaries
-from tests.support.postgres import LIMIT, USER, Cluster, programs
+from tests.support.postgres import DISK, LIMIT, USER, Cluster, programs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 NAME = "standby"
 SETTINGS = {"hot_standby": "on", "wal_receiver_status_interval": "1s", "wal_retrieve_retry_interval": "100ms"}
@@ -26,9 +27,9 @@ SETTINGS = {"hot_standby": "on", "wal_receiver_status_interval": "1s", "wal_retr
 class Standby(Cluster):
     """A copy of `primary`, which must run. Made and started by `with`."""
 
-    def __init__(self, primary: Cluster, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, primary: Cluster, settings: Mapping[str, str] | None = None, *, place: Path = DISK) -> None:
         self._primary = primary
-        super().__init__({**SETTINGS, **(settings or {})})
+        super().__init__({**SETTINGS, **(settings or {})}, place=place)
 
     def _initialise(self) -> None:
         found = programs()

@@ -10,7 +10,7 @@ import psycopg
 from sql.migrate import migrate
 from tests.support.faketime import Clock
 from tests.support.fleet import Stage
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early
 
 
 def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice(tmp_path: Path, gate: Gate):
-    with Clock() as clock, Cluster(environment=clock.environment) as cluster, cluster.database() as dsn:
+    with Clock() as clock, Cluster(place=quick_place(), environment=clock.environment) as cluster, cluster.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         with Stage(dsn, tmp_path) as stage:

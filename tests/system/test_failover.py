@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sql.migrate import migrate
 from tests.support.fleet import Stage
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 from tests.support.standby import NAME, Standby
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ LIMIT = 60.0
 
 def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp_path: Path, gate: Gate):
     """The standby stands first in the DSN, which does not say that it may not be taken."""
-    with Cluster() as primary, primary.database() as first:
+    with Cluster(place=quick_place()) as primary, primary.database() as first:
         with psycopg.connect(first, autocommit=True) as connection:
             migrate(connection)
-        with Standby(primary) as standby:
+        with Standby(primary, place=quick_place()) as standby:
             with psycopg.connect(primary.dsn(), autocommit=True) as owner:
                 owner.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{NAME}'")
                 owner.execute("SELECT pg_reload_conf()")

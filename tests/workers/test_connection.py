@@ -12,7 +12,7 @@ import pytest
 from sql.migrate import migrate
 from tests.support.gate import Gate
 from tests.support.network import Network
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 from tests.support.proxy import Proxy
 from tests.support.seats import Bench, wait_for_line
 from workers.connection import Session, is_away, session_parameters
@@ -126,7 +126,7 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, g
 @contextmanager
 def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
     """A server that the test may stop, and the children on it."""
-    with Cluster(settings) as own, own.database() as dsn:
+    with Cluster(settings, place=quick_place()) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
         with Bench(dsn) as bench:

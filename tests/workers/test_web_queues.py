@@ -10,7 +10,7 @@ import pytest
 
 import sql
 from sql.migrate import migrate
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, quick_place
 from tests.workers.web_support import Web
 from workers.tally import Policy
 from workers.web import measure
@@ -245,7 +245,7 @@ def test_without_a_database_the_boards_still_speak(monkeypatch):
 
 def test_a_database_that_comes_back_is_measured_again_at_the_next_nudge(monkeypatch):
     monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
-    with Cluster() as own, own.database() as dsn:
+    with Cluster(place=quick_place()) as own, own.database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
             put(connection, "ready", "default", number=2)

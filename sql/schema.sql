@@ -2070,6 +2070,8 @@ CREATE INDEX parked_set_off ON jobherd.parked USING btree (((extras).set_off_by)
 
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
 
+CREATE INDEX ready_came_back ON jobherd.ready USING btree (queue, priority, id) WHERE (run_at > created_at);
+
 CREATE UNIQUE INDEX ready_in_claim_order ON jobherd.ready USING btree (queue, priority, id);
 
 CREATE INDEX ready_set_off ON jobherd.ready USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);

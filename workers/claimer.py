@@ -268,7 +268,10 @@ class Claimer:
         by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
         if self._stride.until and self._stride.seeks(by, time.monotonic()):
             place = self._stride.place or (None, None, None)
-            claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True)) | ({"wanted": 1} if alone else {})
+            claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True))
+            claim["back"] = self._stride.back
+            if alone or self._stride.back:
+                claim["wanted"] = 1
             return SOUGHT, claim
         return by, claim
 

@@ -57,7 +57,9 @@ def main() -> int:
                 place = dict(zip(("past_queue", "past_priority", "past_id"), stride.place or (None, None, None), strict=True))
                 with probing.transaction(force_rollback=True):
                     begun = time.perf_counter()
-                    rows = probing.execute(queue.text(SOUGHT if sought else "claim_jobs"), claim | place, prepare=True).fetchall()
+                    rows = probing.execute(
+                        queue.text(SOUGHT if sought else "claim_jobs"), claim | place | {"back": False}, prepare=True
+                    ).fetchall()
                     took = time.perf_counter() - begun
                 stride.note_claim([Claimed._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
                 walks.append(not sought)

@@ -11,7 +11,8 @@ from psycopg.rows import dict_row
 from tests.support.queue import Queue
 from workers.stride import SOUGHT
 
-NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None}
+PLACE = ("past_queue", "past_priority", "past_id")
+NOWHERE = dict.fromkeys(PLACE) | {"back": False}
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
         for _ in range(25):
             place = (dice.choice(["a", "b", "c", "d", "0", "zz"]), dice.choice([-1, 0, 3]), dice.choice(ids))
             parameters = child.parameters(dice.choice([1, 5, 30])) | {"served": dice.choice([None, ["b", "a"]])}
-            sought = parameters | dict(zip(NOWHERE, place, strict=True))
+            sought = parameters | dict(zip(PLACE, place, strict=True)) | {"back": False}
             # From a more urgent job it may go on into what is before the place: nobody seeks there, but it is not forbidden.
             assert claimed(SOUGHT, sought) in (claimed("claim_jobs", parameters, without=place), claimed("claim_jobs", parameters))
 
@@ -80,7 +81,7 @@ def test_behind_a_place_the_dead_of_an_old_snapshot_are_not_walked_past(queue):
         queue.run("DELETE FROM jobherd.ready")
         last = queue.enqueue_many("a:b", 20)
         place = {"past_queue": "default", "past_priority": 0, "past_id": last[0] - 1}
-        behind = buffers(queue, SOUGHT, child.parameters(10) | place)
+        behind = buffers(queue, SOUGHT, child.parameters(10) | place | {"back": False})
         walked = buffers(queue, "claim_jobs", child.parameters(10))
         assert first
         old.execute("SELECT 1")
@@ -97,3 +98,35 @@ def test_named_queues_are_sought_by_their_names(queue):
     print(f"walked {walked}, sought {sought} buffers")
     assert walked > 1000
     assert sought < 100
+
+
+def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_way_to_it(queue):
+    child = queue.child()
+    with psycopg.connect(queue.dsn) as old:
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM jobherd.ready")
+        later, retried, given_back = queue.enqueue("a:b", delay=3600.0), queue.enqueue("a:b"), queue.enqueue("a:b", priority=1)
+        [job] = child.claim(1)
+        assert child.settle(job.token, [retried], "retry", delay=3600.0) == [retried]
+        queue.enqueue_many("a:b", 30_000)
+        queue.run("DELETE FROM jobherd.ready WHERE id <> %s", given_back)
+        last = queue.enqueue_many("a:b", 20)
+        before = {"past_queue": "default", "past_priority": 0, "past_id": last[0] - 1}
+        place, back = before | {"back": False}, before | {"back": True}
+        none = buffers(queue, SOUGHT, child.parameters(1) | place)
+        looked = buffers(queue, SOUGHT, child.parameters(1) | back)
+        for number in (later, retried):
+            queue.run("SELECT jobherd.retry(%s)", number)
+        queue.run("UPDATE jobherd.ready SET priority = 0 WHERE id = %s", given_back)
+        found = buffers(queue, SOUGHT, child.parameters(1) | back)
+        old.execute("SELECT 1")
+
+    def sought(parameters):
+        rows = child.connection.execute(queue.text(SOUGHT), child.parameters(1) | parameters).fetchall()
+        return [row[1] for row in rows]
+
+    assert sought(place) == [last[0]]
+    assert [sought(back) for _ in range(3)] == [[later], [retried], [last[1]]], "what was given back is found by a walk alone"
+    assert [job.id for job in child.claim(1)] == [given_back]
+    print(f"not looking back {none}, looking {looked}, found {found} buffers")
+    assert max(looked, found) <= none + 20

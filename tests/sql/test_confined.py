@@ -11,7 +11,7 @@ import pytest
 from tests.support.queue import Queue
 from workers.stride import SOUGHT
 
-NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None}
+NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None, "back": True}
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 from tests.support.seats import Bench
 from workers import stride
 from workers.claimed import Claimed
-from workers.stride import DEAD, DOUBT, LAG, LONG, LONGEST, SPARSE, Place, Stride
+from workers.stride import BACK, DEAD, DOUBT, LAG, LONG, LONGEST, SOONEST, SPARSE, Place, Stride
 
 
-def rows(first, queue="default", priority=0):
-    return [Claimed(1, first, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True)]
+def rows(*ids, queue="default", priority=0):
+    return [Claimed(1, number, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True) for number in ids]
 
 
 def claim(way, found, now, *, took=0.001, sought=False, together=False):
@@ -73,6 +73,7 @@ def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
         claim(way, rows(100), now, sought=True)
     assert way.seeks("claim_job", 12.0)
     assert way.left_out
+    assert way.back
     assert way.rest(60.0, 12.0) == way.until - 12.0
     assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
     for statement, now in (("claim_gated", 12.0), ("claim_jobs+of_kinds", 12.0), ("claim_jobs", way.until)):
@@ -101,6 +102,43 @@ def test_the_whole_way_is_walked_again_in_time_and_forgotten_once_it_is_short():
     assert (way.until, way.place) == (0.0, None)
 
 
+def placed(before=100):
+    """A way that seeks behind everything before that id."""
+    way = long_way(took=0.07)
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(before), now, sought=True)
+    assert way.place == Place("default", 0, before - 1)
+    return way
+
+
+def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
+    way = placed()
+    for now in (12.0, 12.001):
+        assert way.seeks("claim_jobs", now)
+        assert way.back
+        claim(way, rows(40), now, sought=True)
+    assert way.place == Place("default", 0, 99), "what was seen before it says nothing of it"
+    assert way.seeks("claim_jobs", 12.002)
+    claim(way, rows(600), 12.003, sought=True, took=0.004)
+    assert way.seeks("claim_jobs", 12.003 + BACK * 0.004 - 0.001)
+    assert not way.back
+    assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)  # asleep before it has looked, it would leave out what came back
+    assert way.seeks("claim_jobs", 12.004 + BACK * 0.004)
+    assert way.back
+    claim(way, [], 13.0, sought=True, took=0.0)
+    assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and whoever brings something calls
+    assert way.seeks("claim_jobs", 13.0 + SOONEST / 2)
+    assert not way.back
+
+
+def test_the_place_is_kept_by_a_walk_that_came_past_it_and_given_up_for_what_one_claim_could_not_take():
+    way = placed()
+    claim(way, rows(40, 500), 20.0, took=0.03)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(40, 41), 30.0, took=0.03)
+    assert way.place == Place("default", 0, 39)
+
+
 def test_named_queues_are_sought_by_name_from_their_heads():
     way = Stride()
     claim(way, rows(100), 10.0, took=0.02)
@@ -111,15 +149,16 @@ def test_named_queues_are_sought_by_name_from_their_heads():
     assert way.place is None
 
 
-def test_a_job_that_comes_back_before_the_place_is_found_by_the_next_whole_walk(bench: Bench, monkeypatch):
-    """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and must walk again by itself, un-nudged."""
+@pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "whoever is called for it"])
+def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkeypatch, called):
+    """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and un-nudged must walk again by itself."""
     monkeypatch.setattr(stride, "LONG", 0.0)
     monkeypatch.setattr("workers.claimer.LONG", 0.0)
     monkeypatch.setattr(stride, "LONG_TOGETHER", 0.0)
     monkeypatch.setattr(stride, "ROW", 0.0)
     monkeypatch.setattr(stride, "DEAD", 0)
     monkeypatch.setattr(stride, "LAG", 0.0)
-    monkeypatch.setattr(stride, "LONGEST", 0.5)
+    monkeypatch.setattr(stride, "LONGEST", 600.0 if called else 0.5)
     monkeypatch.setattr(stride, "SPARSE", 10**6)
     early = bench.enqueue("act:nothing", options={"delay": 3600})
     child = bench.start(poll=600.0)
@@ -129,6 +168,8 @@ def test_a_job_that_comes_back_before_the_place_is_found_by_the_next_whole_walk(
         bench.wait(job, "completed")
     with psycopg.connect(bench.dsn, autocommit=True) as connection:
         assert connection.execute("SELECT jobherd.retry(%s)", [early]).fetchone() == ("ready",)
+    if called:
+        child.nudge()
     assert bench.wait(early, "completed")
 
 

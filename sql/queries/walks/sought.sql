@@ -3,8 +3,9 @@
 --
 -- way asks for each of the %(served)s queues by its name, or goes from queue to queue if none is named. In the queue %(past_queue)s, among the
 -- jobs of %(past_priority)s, it starts behind %(past_id)s: up to there all have been claimed some time ago, and the dead rows of an old
--- snapshot are not walked past again. What comes back to life there, or was committed late, is seen by the next claim that walks. Other queues
--- and priorities are seen whole, from low on: the queues before that place, the more urgent jobs of its own queue, and what is behind it. Three
+-- snapshot are not walked past again. What was given back there, or was committed late, is seen by the next claim that walks; what came from a
+-- delay or for a retry, by one that looks %(back)s: such jobs have an index of their own. It should want one job, for behind the one that came back
+-- it walks. Other queues and priorities are seen whole, from low on: the queues before that place, the more urgent jobs of its own queue, and what is behind it. Three
 -- seeks and not two: an index scan does not stop at (queue, priority) < (a, b) before the end of the queue.
 way (step, queue, priority, id) AS (
     SELECT 0, '' COLLATE "C", NULL::smallint, NULL::bigint
@@ -27,6 +28,11 @@ way (step, queue, priority, id) AS (
            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
              WHERE it.lies_ahead AND r.queue = %(past_queue)s::text AND r.queue <= low.last AND r.priority < %(past_priority)s::smallint
              ORDER BY r.priority, r.id LIMIT 1)
+           UNION ALL
+           (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
+             WHERE %(back)s::boolean AND it.lies_ahead AND r.queue = %(past_queue)s::text AND r.queue <= low.last
+               AND r.priority = %(past_priority)s::smallint AND r.id <= %(past_id)s::bigint AND r.run_at > r.created_at
+             ORDER BY r.id LIMIT 1)
            UNION ALL
            (SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r
              WHERE (r.queue, r.priority, r.id) > (CASE WHEN it.lies_ahead THEN %(past_queue)s::text ELSE low.queue END,

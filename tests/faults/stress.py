@@ -7,7 +7,8 @@
     python -m tests.faults.stress refusals --times 50       EMFILE and EAGAIN, from without, by the limits of the process
 
 Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop was. The rows go to .bench/stress-NAME.csv.
-What must hold does not depend on the machine; how late the loop was is printed, for it does.
+What must hold does not depend on the machine; how late the loop was is printed, for it does. Forks and kills may be ended at any time by TERM
+or Ctrl-C: they are judged by what was done until then.
 """
 
 from __future__ import annotations
@@ -203,6 +204,9 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
     """Run one campaign and return its report."""
     campaign, _ = CAMPAIGNS[name]
     given = argparse.Namespace(times=times)
+    if name in DEATHS:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(given, "times", 0))
     report = Report(f"stress {name}: {times} times", seed)
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection:
         report.on(dsn)
@@ -223,7 +227,7 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
         report.holds("every job was completed", not wrong, wrong or "")
         report.fact("children that ended, and had one in their place", watch.deaths)
         if name in DEATHS:
-            report.holds("so many children have ended", watch.deaths >= times, watch.deaths)
+            report.holds("so many children have ended", watch.deaths >= given.times, watch.deaths)
     return report
 
 

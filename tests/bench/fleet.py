@@ -1,6 +1,6 @@
 """What a large fleet costs by itself: the parent at full drain, everybody while nothing is to be done, and each child's memory.
 
-The parent's time is the kernel's own count, in nanoseconds. Statements of an idle fleet are its transactions, which the server counts.
+The parent's time is the kernel's own count, in nanoseconds, over drains of some seconds: of a short one the waking of all children is a large part. Statements of an idle fleet are its transactions, which the server counts.
 Memory is what a child has for itself (USS): what it shares with its parent and siblings is not paid twice.
 """
 
@@ -33,7 +33,7 @@ def private(pid: int) -> float:
 
 
 def main() -> int:
-    given = arguments(__doc__, children=64, jobs=200_000, batch=100, runs=5, seconds=60.0)
+    given = arguments(__doc__, children=64, jobs=1_000_000, batch=100, runs=5, seconds=60.0)
     report = Report(f"fleet: {given.children} children")
     with (
         ground() as (cluster, dsn),

@@ -70,15 +70,17 @@ def test_who_declines_claims_nothing_and_asks_again_by_itself(bench: Bench, choo
 
 
 def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench, choose, monkeypatch):
-    monkeypatch.setattr(workers.selective, "REST", 0.05)
+    monkeypatch.setattr(workers.selective, "REST", 600.0)
     monkeypatch.setattr(workers.claimer, "CHECK", 0.0)
     choose("nothing")
     child = bench.start(handlers=(CHOOSY,))
     child.wait_idle()
     job = bench.enqueue("pick:a")
     claim_unheard(bench, job)
+    child.nudge()
     bench.wait(job, "ready")
     choose("")
+    child.nudge()
     assert bench.wait(job, "completed")["attempts"] == 1
 
 

@@ -144,8 +144,7 @@ def claim_unheard(bench: Bench, job: int) -> None:
     claim = {"supervisor": bench.supervisor, "child": child["id"], "served": None, "avoided": None, "short": None}
     with psycopg.connect(bench.dsn, autocommit=True) as other:
         [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim_job", claim))
-    assert row[1] == job
-    assert bench.job(job)["state"] == "running"
+    assert row[1] == job  # and committed; by now the child may have given it back
 
 
 def test_a_keeper_that_leaves_in_the_middle_ends_its_session(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -215,6 +215,8 @@ def _moment_or_none(text: object) -> datetime | None:
 
 def _span(time: timedelta | float) -> str:
     seconds = abs(time.total_seconds() if isinstance(time, timedelta) else time)
+    if seconds < 0.0005:
+        return "less than a millisecond"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):

@@ -111,6 +111,10 @@ ENDED = {"attempt": 5, "outcome": "failed", "started_at": AT, "finished_at": NOW
     ("changed", "history", "says"),
     [
         ({"state": "completed"}, [], ["completed at 12:00, after 30 s, in its 5th attempt"]),
+        (
+            {"state": "completed", "started_at": NOW - timedelta(microseconds=40)}, [],
+            ["completed at 12:00, after less than a millisecond, in its 5th attempt"],
+        ),
         ({}, [ENDED], ["failed at 12:00: X: boom", "no attempt was left: that was the 5th of 5"]),
         ({"attempts": 2}, [ENDED | {"outcome": "poison"}], ["failed at 12:00: X: boom", "it was not tried again, though 2 of 5 attempts were made"]),
         ({"attempts": 1}, [ENDED | {"outcome": "poison"}], ["it was not tried again, though 1 of 5 attempts was made"]),

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Final, Self
+
+from tests.support.patience import LIMIT
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 
@@ -32,6 +35,22 @@ def why_not() -> str:
     if home is None:
         return "no control group counts processes here: the controller `pids` is not mounted"
     return "" if os.access(home, os.W_OK) else f"{home} is not ours to make a control group in"
+
+
+def dissolve(group: Path, into: Path) -> None:
+    """Move whoever is in a group into another one, and remove it."""
+    until = time.monotonic() + LIMIT
+    while True:
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (into / "cgroup.procs").write_text(pid)
+        try:
+            group.rmdir()
+        except OSError:  # somebody has forked between the look and the move, or one who has just died is still counted
+            if time.monotonic() >= until:
+                raise
+        else:
+            return
 
 
 class ProcessLimit:
@@ -64,8 +83,4 @@ class ProcessLimit:
 
     def __exit__(self, *_: object) -> None:
         self.lift()
-        while left := (self._place / "cgroup.procs").read_text().split():
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    (self._home / "cgroup.procs").write_text(pid)
-        self._place.rmdir()
+        dissolve(self._place, self._home)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.cgroup import dissolve
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -185,10 +186,7 @@ def confined():
     try:
         yield LEAST
     finally:
-        for pid in [os.getpid(), *(group / "cgroup.procs").read_text().split()]:
-            with suppress(ProcessLookupError):
-                (own / "cgroup.procs").write_text(str(pid))
-        group.rmdir()
+        dissolve(group, own)
 
 
 def _make_group() -> tuple[Path, Path] | None:
@@ -202,6 +200,9 @@ def _make_group() -> tuple[Path, Path] | None:
         try:
             group.mkdir()
         except OSError:
+            continue
+        if not (group / "cgroup.procs").exists():  # a folder like any other, in which groups of version 1 are mounted
+            group.rmdir()
             continue
         try:
             (group / ("memory.limit_in_bytes" if controllers else "memory.max")).write_text(str(LEAST))

@@ -6,7 +6,7 @@
 -- snapshot are not walked past again. What was given back there, or was committed late, is seen by the next claim that walks; what came from a
 -- delay or for a retry, by one that looks %(back)s: such jobs have an index of their own. It should want one job, for behind the one that came back
 -- it walks. Other queues and priorities are seen whole, from low on: the queues before that place, the more urgent jobs of its own queue, and what is behind it. Three
--- seeks and not two: an index scan does not stop at (queue, priority) < (a, b) before the end of the queue.
+-- seeks for these and not two: an index scan does not stop at (queue, priority) < (a, b) before the end of the queue.
 way (step, queue, priority, id) AS (
     SELECT 0, '' COLLATE "C", NULL::smallint, NULL::bigint
     UNION ALL

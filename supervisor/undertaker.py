@@ -99,8 +99,8 @@ class Case:
     now: Now
     policy: Policy
     post_mortem: PostMortem
-    finished: list[Finished] = field(default_factory=list)
-    """What its board says it had finished and not written yet."""
+    finished: list[tuple[int, list[Finished]]] = field(default_factory=list)
+    """What its board says it had finished and was not sure to have written, by claim: of the one in hand, and of the one before."""
     others: list[Now] = field(default_factory=list)
     """What ran in the same call as the job it died with."""
     log: str | None = None
@@ -108,8 +108,8 @@ class Case:
     step: Step = Step.BACKEND
     verdict: Verdict | None = None
     """What becomes of the job it died with."""
-    parts: list[list[Finished]] = field(default_factory=list)
-    """What is still to be settled, and what of it in one letter."""
+    parts: list[tuple[int, list[Finished]]] = field(default_factory=list)
+    """What is still to be settled, and what of it in one letter, with its claim."""
     settled: set[int] = field(default_factory=set)
     waiting: bool = False
     again_at: float = 0.0
@@ -175,11 +175,12 @@ class Undertaker:
             case Step.DONE:
                 pass
 
-    def _letter(self, case: Case, part: list[Finished], now: float) -> tuple[str, dict[str, object]]:
+    def _letter(self, case: Case, part: tuple[int, list[Finished]], now: float) -> tuple[str, dict[str, object]]:
         """Return the statement that settles a part of a case, and its parameters."""
-        if not case.policy.table:
-            return "settle_jobs", settlement(case.now.child, case.token, part, ran_on=f"{self._host}/{case.death.pid}", now=now)
-        [one] = part  # a record is claimed alone; its table is not ours to know
+        token, finished = part
+        if not case.policy.table or token != case.token:
+            return "settle_jobs", settlement(case.now.child, token, finished, ran_on=f"{self._host}/{case.death.pid}", now=now)
+        [one] = finished  # a record is claimed alone; its table is not ours to know
         return "note_table_end", {
             "kind": case.policy.name,
             "record": one.job,
@@ -205,7 +206,7 @@ class Undertaker:
             self._write_up(case)
             self._send(case, now)
 
-    def _settled(self, case: Case, part: list[Finished], answer: Answer, now: float) -> None:
+    def _settled(self, case: Case, part: tuple[int, list[Finished]], answer: Answer, now: float) -> None:
         case.waiting = False
         if answer is None:
             _rest(case, now)
@@ -216,14 +217,14 @@ class Undertaker:
         case.again_at, case.failures = 0.0, 0
         self._send(case, now)
 
-    def _refused(self, case: Case, part: list[Finished], now: float) -> None:
+    def _refused(self, case: Case, part: tuple[int, list[Finished]], now: float) -> None:
         """What cannot be written down must still end its job: job by job, then in fixed words, then not by us."""
         case.waiting = False
-        at = case.parts.index(part)
-        if len(part) > 1:
-            case.parts[at : at + 1] = [[one] for one in part]
-        elif (least := least_of(part[0])) != part[0]:
-            case.parts[at] = [least]
+        at, (token, finished) = case.parts.index(part), part
+        if len(finished) > 1:
+            case.parts[at : at + 1] = [(token, [one]) for one in finished]
+        elif (least := least_of(finished[0])) != finished[0]:
+            case.parts[at] = token, [least]
         else:
             case.parts.remove(part)
         case.again_at = now
@@ -247,7 +248,8 @@ class Undertaker:
 
     def _write_up(self, case: Case) -> None:
         """Collect what there is to settle: what the child had finished, and what it died with."""
-        entries = list(case.finished)
+        case.parts = [(token, finished) for token, finished in case.finished if token != case.token and finished]
+        entries = [one for token, finished in case.finished if token == case.token for one in finished]
         entered = {one.job for one in entries}
         for record in (case.now, *case.others):
             if not record.job or record.job in entered:
@@ -257,7 +259,8 @@ class Undertaker:
                 case.verdict = verdict
             if verdict is not None:
                 entries.append(_died_with(case, record, verdict))
-        case.parts = [entries] if entries else []
+        if entries:
+            case.parts.append((case.token, entries))
 
 
 def _rest(case: Case, now: float) -> None:

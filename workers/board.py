@@ -1,9 +1,9 @@
 """The board: memory that a child writes and its parent reads, and that survives the child.
 
-It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), the
-last lines of the log and the stack of a crash. Writing is a store, never a system call, so a tight loop may report its progress and nobody pays.
-Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice, with sequence and checksum, and a torn copy is not
-believed. Each region has one writer: the child, but for the interruption, which the parent writes. Stacks stand last, and the memory cannot grow:
+It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), what became
+of the jobs of its claims (`ledger.py`), the last lines of the log and the stack of a crash. Writing is a store, never a system call, so a
+tight loop may report its progress and nobody pays. Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice,
+with sequence and checksum, and a torn copy is not believed. Each region has one writer: the child, but for the interruption, which the parent writes. Stacks stand last, and the memory cannot grow:
 they are written in signal handlers, of any length, and must run over nothing else. No policy stands here.
 """
 
@@ -16,9 +16,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from workers.cell import Cell, barrier
+from workers.ledger import Ledger
 from workers.tally import Tally
 
 
@@ -78,7 +78,6 @@ _NOW = struct.Struct("<BqqqHhhhdd")
 _INTERRUPTION = struct.Struct("<Bqq")
 _COMPANY = struct.Struct("<qq")
 _MATE = struct.Struct("<qhhh")
-_ENTRY_HEAD = struct.Struct("<II")
 _SEQUENCE = struct.Struct("<Q")
 
 _WORDS: Final = 32
@@ -87,7 +86,6 @@ _TRACE: Final = 128 * 1024
 _STACKS: Final = 256 * 1024
 _PAGE: Final = 4096
 _PROGRESS: Final = 2048
-_LEDGER: Final = 128 * 1024
 OUTPUT: Final = 64 * 1024
 """The most that is kept of what one attempt prints, in bytes."""
 
@@ -97,8 +95,8 @@ _AT_INTERRUPTION: Final = _AT_NOW + Cell.size(128)
 _AT_PROGRESS: Final = _AT_INTERRUPTION + Cell.size(64)
 _AT_TALLY: Final = (_AT_PROGRESS + Cell.size(_PROGRESS) + 7) // 8 * 8
 _AT_LOG: Final = _AT_TALLY + Tally.SIZE
-_AT_LEDGER: Final = _AT_LOG + _LOG
-_AT_COMPANY: Final = _AT_LEDGER + _LEDGER
+_AT_LEDGER: Final = (_AT_LOG + _LOG + 7) // 8 * 8
+_AT_COMPANY: Final = _AT_LEDGER + Ledger.SIZE
 _MATES: Final = _COMPANY.size + 500 * _MATE.size
 _AT_OUTPUT: Final = (_AT_COMPANY + Cell.size(_MATES) + 7) // 8 * 8
 _AT_TRACE: Final = (_AT_OUTPUT + Cell.size(8 + OUTPUT) + _PAGE - 1) // _PAGE * _PAGE
@@ -113,8 +111,6 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _LOGGED,
     _DATABASE,
     _DISMISSED,
-    _CLAIM,
-    _ENTERED,
     _HELD,
     _REVOKED,
     _IDLED,
@@ -123,7 +119,8 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _DRAINING,
     _READING,
     _WATCHED,
-) = range(17)
+    _UNWRITTEN,
+) = range(16)
 
 
 class Board:
@@ -146,10 +143,12 @@ class Board:
         self._company = Cell(self._view, _AT_COMPANY, _MATES)
         self._output = Cell(self._view, _AT_OUTPUT, 8 + OUTPUT)
         self.tally = Tally(self._view, _AT_TALLY)
+        self.ledger = Ledger(self._view, _AT_LEDGER)
 
     def close(self) -> None:
         """Let go of the memory (the others keep it)."""
         self.tally.close()
+        self.ledger.release()
         self._words.release()
         self._view.release()
         self._memory.close()
@@ -192,38 +191,20 @@ class Board:
         self._words[_CLAIMS] += 1
         self._words[_EMPTY] += empty
 
-    def open_ledger(self, token: int, held: int) -> None:
+    def begin_claim(self, token: int, held: int) -> None:
         """Called in the child: a claim begins, of which `held` jobs wait for the one that runs."""
-        words = self._words
-        words[_ENTERED] = 0  # before the token: entries of the last claim must never be read as this one's
-        words[_CLAIM] = token
-        words[_HELD] = held
-        words[_BEGUN] = 0
-
-    def enter(self, record: bytes) -> bool:
-        """Called in the child: what became of a job of the claim, before the next one starts. False if it does not fit."""
-        words = self._words
-        at = words[_ENTERED]
-        end = at + _ENTRY_HEAD.size + len(record)
-        if end > _LEDGER:
-            return False
-        self._view[_AT_LEDGER + at : _AT_LEDGER + end] = _ENTRY_HEAD.pack(len(record), crc32(record)) + record
-        words[_ENTERED] = end  # last of all: an entry that was cut off by death is none
-        return True
+        self.ledger.open(token)
+        self._words[_HELD] = held
+        self._words[_BEGUN] = 0
+        self._words[_UNWRITTEN] = 0
 
     def set_held(self, held: int) -> None:
         """Called in the child: so many jobs of the claim wait for those that run."""
         self._words[_HELD] = held
 
-    def clear_ledger(self) -> None:
-        """Called in the child: what was entered stands in the database."""
-        self._words[_ENTERED] = 0
-
-    def close_ledger(self) -> None:
-        """Called in the child: the claim is over."""
-        self._words[_HELD] = 0
-        self._words[_ENTERED] = 0
-        self._words[_CLAIM] = 0
+    def say_unwritten(self, since: float) -> None:
+        """Called in the child: since then, in monotonic seconds, an outcome of the claim stands here and nowhere else; 0: none does."""
+        self._words[_UNWRITTEN] = int(since * 1e6)
 
     def tell_progress(self, record: bytes) -> None:
         """Called in the child, from the handler: a JSON document of at most 2 KiB."""
@@ -274,7 +255,8 @@ class Board:
         self._output.write(bytes(8))
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
-        self.close_ledger()
+        self.set_held(0)
+        self.ledger.restart()
         self.interrupt(Interruption(Reason.NONE))
         self._progress.write(b"")
         self._progress.restart()
@@ -372,26 +354,13 @@ class Board:
 
     @property
     def held(self) -> int:
-        """How many jobs of its claim the child held when it began, beside the first."""
-        return int(self._words[_HELD])
+        """How many jobs of its claim the child held when it began, beside the first; one more while the claim before is not sure to be written."""
+        return int(self._words[_HELD]) + self.ledger.is_doubled
 
-    def ledger(self) -> tuple[int, list[bytes]]:
-        """Return the claim that the child works on and what became of the jobs of it that are through, as they were entered.
-
-        It may be read while the child writes: entries are only ever added, and if the claim has changed meanwhile nothing is returned.
-        """
-        token, end = int(self._words[_CLAIM]), min(int(self._words[_ENTERED]), _LEDGER)
-        found, at = [], 0
-        data = bytes(self._view[_AT_LEDGER : _AT_LEDGER + end])
-        while at + _ENTRY_HEAD.size <= end:
-            length, checksum = _ENTRY_HEAD.unpack_from(data, at)
-            record = data[at + _ENTRY_HEAD.size : at + _ENTRY_HEAD.size + length]
-            if crc32(record) != checksum:
-                break
-            found.append(record)
-            at += _ENTRY_HEAD.size + length
-        barrier()
-        return (token, found) if self._words[_CLAIM] == token and self._words[_ENTERED] >= end else (0, [])
+    @property
+    def unwritten(self) -> float:
+        """Since when an outcome of the claim in hand stands here and nowhere else, in monotonic seconds; 0: none does."""
+        return self._words[_UNWRITTEN] / 1e6
 
     @property
     def idle(self) -> bool:

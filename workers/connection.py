@@ -93,6 +93,10 @@ class Session:
         self._pause = 0.0
         self._wire: Wire
         self._file: tuple[int, int] | None = None
+        self._behind = False
+        """An answer is still on the line."""
+        self._heard: list[Row] | Exception = []
+        """What it was."""
         self._abandoned: list[psycopg.Connection[Row]] = []
 
     def connect(self) -> None:
@@ -112,6 +116,7 @@ class Session:
     def hurry(self, statement: str, parameters: Parameters) -> list[Row]:
         """Send a statement for which somebody waits. As `run`, with nothing before it that could be left out."""
         first: list[psycopg.Error] = []
+        self._hear()
         if self._connection is not None:
             try:
                 return self._wire.hurry(statement, parameters)
@@ -141,10 +146,11 @@ class Session:
         """Send two statements in one round trip, each a transaction of its own, once; return the rows of each or why it was refused.
 
         In one transaction the second would hold its locks while the first waits for its fsync.
-        Raises Left as `run`, or psycopg.Error if the session is lost: a break hides what was executed.
+        Raises psycopg.Error if the session is lost, and opens no other: a break hides what was executed, and see `run_ahead`.
         """
+        self._hear()
         try:
-            one, two = self._ready().exchange_each((first, before), (second, after))
+            one, two = self._opened().exchange_each((first, before), (second, after))
         except psycopg.Error as problem:
             if self._broken() or (is_away(problem) and problem.sqlstate not in _AT_ONCE):
                 self._note_lost(problem)
@@ -154,12 +160,41 @@ class Session:
                 self._note_lost(said)
         return one, two
 
+    def run_ahead(self, first: str, before: Parameters, behind: str, after: Parameters) -> Said:
+        """Send two statements as `run_both` does, and return what is said to the first; `hear` returns the other.
+
+        Whatever else is asked of this session waits for that answer first. Raises psycopg.Error if the session is lost, and opens no other: what
+        was claimed in this one may have been swallowed by a crash of the server, and its number be given to the claim that is sent with its
+        settlement. `hear` returns a loss then too.
+        """
+        self._hear()
+        self._behind = True
+        try:
+            said = self._opened().exchange_ahead((first, before), (behind, after))
+        except (psycopg.Error, ValueError, OverflowError) as problem:
+            if isinstance(problem, psycopg.Error) and (
+                self._broken() or self._wire.owes or (is_away(problem) and problem.sqlstate not in _AT_ONCE)
+            ):
+                self._note_lost(problem)
+            self._give_up_behind(problem)
+            raise
+        if isinstance(said, psycopg.Error) and (self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)):
+            self._hear()  # the one behind it may have been executed all the same
+            self._note_lost(said)
+        return said
+
+    def hear(self) -> list[Row] | Exception:
+        """Wait for the answer to what `run_ahead` sent behind, and return its rows or why it was refused or is lost."""
+        self._hear()
+        return self._heard
+
     def is_whole(self) -> bool:
         """Return whether the session's file is still its own. If a job has closed it, nothing more is said there: it may be another's by now."""
         if self._connection is None or self._connection.closed or _file(self._connection) == self._file:
             return True
         self._abandoned.append(self._connection)  # kept: its end would say goodbye into whatever that number is now, and close it
         self._connection = None
+        self._give_up_behind(psycopg.OperationalError("a job closed the session"))
         return False
 
     @contextmanager
@@ -207,9 +242,29 @@ class Session:
                 return rows or []
 
     def _ready(self) -> Wire:
+        self._hear()
         if self._connection is None or self._connection.closed:
             self._open()
         return self._wire
+
+    def _opened(self) -> Wire:
+        if self._broken():
+            message = "the session has ended"
+            raise psycopg.OperationalError(message)
+        return self._wire
+
+    def _hear(self) -> None:
+        if not self._behind:
+            return
+        try:
+            self._heard = self._wire.hear()
+        except psycopg.Error as problem:
+            self._note_lost(problem)
+        self._behind = False
+
+    def _give_up_behind(self, problem: Exception) -> None:
+        if self._behind:
+            self._behind, self._heard = False, problem
 
     def _send(self, statement: str, parameters: Parameters | None = None) -> list[Row]:
         return self._ready().exchange((statement, parameters or {}))[0]
@@ -275,6 +330,7 @@ class Session:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._give_up_behind(problem)
         self._seat.board.set_database(connected=False)
         if self._lost_at is None:
             self._lost_at = time.monotonic()

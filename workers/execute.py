@@ -242,9 +242,8 @@ class Executor:
             alarm.open = False
             ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else Unreadable(raised)
         if alarm.forked:
-            os._exit(
-                0
-            )  # a copy that the handler has forked and that came back through here: the job, the board and the session are not its own
+            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own.
+            os._exit(0)
         ended = time.monotonic()
         reach("job.ended")
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)

@@ -1,7 +1,8 @@
 """What a worker has in hand: the claim it works on, and what became of its jobs as far as that is not written yet.
 
 A claim that was made is always ended: each of its jobs is noted here with its outcome or as handed back, and what is noted is settled, in
-front of the next claim or by itself. It decides nothing: when to settle and what to run is the worker's.
+front of the next claim, behind it, or by itself. Behind it, the jobs of the next claim run while the server writes and the disk confirms: until the
+answer was heard both claims are in hand, and both stand on the board. It decides nothing: when to settle and what to run is the worker's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from workers.board import Now, Phase, Reason
 from workers.points import reach
+from workers.settle import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ class Hand:
     held: the ids of its jobs.
     unsettled: what became of those that are through, and is not written.
     first_at: monotonic time of the first of these.
+    behind: the claim before and what became of it, which was sent, and whose answer was not heard yet; None: there is none.
     """
 
     def __init__(self, session: Session, clerk: Clerk, board: Board, alarm: Alarm, executor: Executor) -> None:
@@ -40,17 +43,23 @@ class Hand:
         self.held: set[int] = set()
         self.unsettled: list[Finished] = []
         self.first_at = 0.0
+        self.behind: tuple[int, Sequence[Finished]] | None = None
+        self._on_board = True
+        """All that is not settled stands on the board too."""
+        self._claimed_in = 0
+        """The session in which it was claimed."""
         self._session = session
         self._clerk = clerk
-        self._board = board
+        self._board, self._ledger = board, board.ledger
         self._alarm = alarm
         self._executor = executor
 
     def take(self, batch: Sequence[Claimed]) -> None:
         """These jobs were claimed, and begin now."""
         self.held = {row.id for row in batch}
+        self._claimed_in = self._session.sessions
         self._alarm.begin(self.token, self.held)
-        self._board.open_ledger(self.token, len(batch) - 1)
+        self._board.begin_claim(self.token, len(batch) - 1)
 
     def enter(self, finished: Finished, *, more: bool) -> bool:
         """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.
@@ -59,9 +68,11 @@ class Hand:
         """
         self.note(finished)
         try:
-            entered = self._board.enter(finished.as_entry())
+            entered = self._ledger.enter(finished.as_entry())
         except (TypeError, ValueError):
             entered = False
+        if not entered:
+            self._on_board = False
         reach("job.entered")
         return entered or not more or self.settle(more=True)
 
@@ -69,6 +80,7 @@ class Hand:
         """Note what became of a job."""
         if not self.unsettled:
             self.first_at = finished.ended or time.monotonic()
+            self._board.say_unwritten(self.first_at)
         self.unsettled.append(finished)
 
     def hand_back(self, rows: Sequence[Claimed]) -> None:
@@ -79,24 +91,52 @@ class Hand:
 
     def settle(self, *, more: bool = False) -> bool:
         """Write what is not written; return whether the claim stood. `more`: further jobs of the claim are still to run."""
+        self.make_sure()
         whole = True
         if self.unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
             whole = self._clerk.settle(self.token, self.unsettled, relieved=self.is_relieved)
             if more:
-                self.unsettled = []
-                self._board.clear_ledger()
+                self.unsettled, self._on_board = [], True
+                self._ledger.clear()
+                self._board.say_unwritten(0.0)
             else:
                 self.forget()
         return whole
 
-    def settle_and_claim(self, by: str, claim: Mapping[str, object]) -> list[Row] | None:
-        """Write what is not written and make the next claim, in one round trip; None if there was no claim: then ask again."""
+    def settle_and_claim(self, by: str, claim: Mapping[str, object], *, ahead: bool = False) -> list[Row] | None:
+        """Write what is not written and make the next claim, in one round trip; None if there was no claim: then ask again.
+
+        ahead: wait for the claim alone if all went well and stands on the board: should this process die, the parent writes it from there.
+        """
+        self.make_sure()
+        if self._session.sessions != self._claimed_in:
+            # The server may have crashed, and swallowed this claim with its number: the next claim may be given the same.
+            self.settle()
+            return None
         self.say(Phase.SETTLING, keep_job=True)
-        rows = self._clerk.settle_and_claim(self.token, self.unsettled, claim, by=by, relieved=self.is_relieved)
-        self.forget()
+        if not (ahead and self._on_board and not self.is_relieved() and is_plain(self.unsettled)):
+            rows = self._clerk.settle_and_claim(self.token, self.unsettled, claim, by=by, relieved=self.is_relieved)
+            self.forget()
+            return rows
+        self.behind = self.token, self.unsettled
+        rows = self._clerk.claim_ahead(self.token, self.unsettled, claim, by=by)
+        self.unsettled = []
+        self._let_go()
+        if not rows or rows[0][0] is None:
+            self.make_sure()  # nothing is to be run meanwhile
         return rows
+
+    def make_sure(self) -> None:
+        """See to it that the claim before is written, if that was not heard yet."""
+        if self.behind is not None:
+            token, finished = self.behind
+            # As in `settle`: however long this takes, no job runs meanwhile that the parent could end at its deadline.
+            self.say(Phase.SETTLING, keep_job=True)
+            self._clerk.make_sure(token, finished, relieved=lambda: self._board.revoked in {token, self.token} - {0})
+            self.behind = None
+            self._ledger.close(token)
 
     def is_relieved(self) -> bool:
         """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""
@@ -110,9 +150,15 @@ class Hand:
     def forget(self) -> None:
         """The claim is over."""
         self.unsettled = []
+        self._ledger.close(self.token)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The claim is in hand no more."""
         self.token = 0
+        self._on_board = True
         self._alarm.end()
-        self._board.close_ledger()
+        self._board.set_held(0)
 
     def say(self, phase: Phase, *, keep_job: bool = False) -> None:
         """Say on the board what this child is at; `keep_job`: still with the job of the claim that ran last."""

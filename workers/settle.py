@@ -118,7 +118,7 @@ class Clerk:
         by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
-        whole = not relieved() and all(one.outcome.label == "ok" and one.log is None for one in finished)
+        whole = not relieved() and is_plain(finished)
         statement = "settle_completed" if whole else "settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
@@ -129,17 +129,34 @@ class Clerk:
             # Not executed, or executed and not heard of; the fence makes asking again harmless, and a claim that nobody has heard of is
             # given back with the new session.
             settled, claimed = problem, None
-        if isinstance(settled, Exception):
-            if not (isinstance(settled, psycopg.Error) and is_away(settled)):
-                _log.warning("a settlement was refused, writing it job by job: %s", type(settled).__name__, extra={"token": token})
-            self.settle(token, finished, relieved=relieved)
-        elif not whole:
+        if not whole and not isinstance(settled, Exception):
             self._report_lost(token, finished, settled, relieved=relieved)
-        elif not settled:
-            # Not the whole claim, or not ours any more.
-            self.settle(token, finished, relieved=relieved)
+        else:
+            self._make_sure(token, finished, settled, relieved=relieved)
         # Jobs that were given back with a new session, which the settling took, are not ours to run.
         return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
+
+    def claim_ahead(self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str) -> list[Row] | None:
+        """Claim the next jobs, and send what became of these, which all went well, behind that claim: its fsync is not waited for.
+
+        `make_sure` must follow, as soon as there is no next job or a long one. Returns the claimed rows, or None: then ask again.
+        """
+        try:
+            claimed = self._session.run_ahead(by, claim, "settle_completed", self._parameters(token, finished))
+        except (psycopg.Error, ValueError, OverflowError):
+            return None
+        return None if isinstance(claimed, psycopg.Error) else claimed
+
+    def make_sure(self, token: int, finished: Sequence[Finished], *, relieved: Callable[[], bool] = _never) -> None:
+        """Wait for what `claim_ahead` has sent, and write what it has not written. Raises as `settle`."""
+        self._make_sure(token, finished, self._session.hear(), relieved=relieved)
+
+    def _make_sure(self, token: int, finished: Sequence[Finished], said: list[Row] | Exception, *, relieved: Callable[[], bool]) -> None:
+        """Look at the answer to settle_completed.sql, or to whatever is an Exception."""
+        if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
+            _log.warning("a settlement was refused, writing it job by job: %s", type(said).__name__, extra={"token": token})
+        if isinstance(said, Exception) or not said:  # or it is not the whole claim, or not ours any more
+            self.settle(token, finished, relieved=relieved)
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
         try:
@@ -176,6 +193,11 @@ class Clerk:
             extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
         )  # fmt: skip
         return False
+
+
+def is_plain(finished: Sequence[Finished]) -> bool:
+    """Return whether settle_completed.sql can say what became of them."""
+    return all(one.outcome.label == "ok" and one.log is None for one in finished)
 
 
 def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:

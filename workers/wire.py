@@ -62,7 +62,14 @@ class Wire:
         self._answers = None if prepared else Answers()
         self.changed = 0
         """How many rows the last statement has written or returned."""
+        self._unheard: Sequence[tuple[str, Mapping[str, object]]] = ()
+        """What was sent and is not answered yet."""
         self._pgconn.nonblocking = 1
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is still on the line."""
+        return bool(self._unheard)
 
     def doubt(self) -> None:
         """A pooler stands between: look whether each answer has the columns of its statement."""
@@ -134,10 +141,37 @@ class Wire:
             _check(results)
             message = "the connection broke in the middle of an exchange"
             raise psycopg.OperationalError(message)
-        return [self._rows(result) if result.status in GOOD else error_from_result(result) for result in results]
+        return [self._said(result) for result in results]
 
-    def _talk(self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False) -> list[PGresult]:
-        """Send them and return one result for each, as far as there are any. `each`: a transaction of its own."""
+    def exchange_ahead(
+        self, first: tuple[str, Mapping[str, object]], behind: tuple[str, Mapping[str, object]]
+    ) -> list[tuple[Any, ...]] | psycopg.Error:
+        """Send two statements together, each a transaction of its own, and return the rows of the first, or why it was refused.
+
+        The answer to the other is left on the line, and nothing else may be said there before `hear` has been called. Raises as `exchange_each`.
+        """
+        results = self._talk((first, behind), each=True, heard=1)
+        if not results:
+            message = "the connection broke in the middle of an exchange"
+            raise psycopg.OperationalError(message)
+        return self._said(results[0])
+
+    def hear(self) -> list[tuple[Any, ...]] | psycopg.Error:
+        """Wait for the answer that the last exchange has left on the line: return the rows, or why the server has refused it. Raises as `exchange_each`."""
+        letters, self._unheard = self._unheard, ()
+        results = self._hear(letters)
+        if not results:
+            message = "the connection broke in the middle of an exchange"
+            raise psycopg.OperationalError(message)
+        return self._said(results[0])
+
+    def _talk(
+        self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False, heard: int | None = None
+    ) -> list[PGresult]:
+        """Send them and return one result for each, as far as there are any.
+
+        each: a transaction of its own. heard: wait for the answers to so many of them, with `each`; None: to all.
+        """
         pgconn = self._pgconn
         sendable = []
         for name, parameters in letters:
@@ -161,15 +195,26 @@ class Wire:
         if points.armed:
             pgconn.flush()
             _reach(letters, "sent")
-        results = self._receive(syncs=together and (len(sendable) if each else 1), eager=eager)
+        if heard is not None:
+            letters, self._unheard = letters[:heard], letters[heard:]
+        return self._hear(letters, together=together, each=each, eager=eager)
+
+    def _hear(
+        self, letters: Sequence[tuple[str, Mapping[str, object]]], *, together: bool = True, each: bool = True, eager: bool = False
+    ) -> list[PGresult]:
+        """Return the answers to what was sent, as far as there are any."""
+        results = self._receive(syncs=together and (len(letters) if each else 1), eager=eager)
         if points.armed:
             _reach(letters, "done")
         if self._answers is not None:
-            for (name, _, _), result in zip(sendable, results, strict=False):
+            for (name, _), result in zip(letters, results, strict=False):
                 self._answers.check(name, result)
-        if together and pgconn.status == pq.ConnStatus.OK:
-            pgconn.exit_pipeline_mode()
+        if together and not self._unheard and self._pgconn.status == pq.ConnStatus.OK:
+            self._pgconn.exit_pipeline_mode()
         return results
+
+    def _said(self, result: PGresult) -> list[tuple[Any, ...]] | psycopg.Error:
+        return self._rows(result) if result.status in GOOD else error_from_result(result)
 
     def _receive(self, *, syncs: int = 0, eager: bool = False) -> list[PGresult]:
         """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken."""

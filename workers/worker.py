@@ -19,6 +19,7 @@ from workers.claimer import Claimer
 from workers.connection import Session
 from workers.declaration import kinds_of, policy_of
 from workers.hand import Hand
+from workers.heap import give_back
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Ready, Stores, send
 from workers.logs import set_up
 from workers.output import Output
@@ -130,6 +131,7 @@ class Worker:
         self._executor.seat_child(self._session.child)
         ask(self._origin)
         self._hand.say(Phase.IDLE)
+        give_back()
         if self._tables is not None:
             # First: who is READY and idle must not be taken for all there is.
             send(self._seat.report, Stores(alone=not self._claimer.handlers))
@@ -161,7 +163,7 @@ class Worker:
         together = self._together
         self._batch = batch
         hand.take(batch)
-        among = len(batch) > 1
+        among, behind = len(batch) > 1, hand.behind is not None
         now = claimer.claimed_at  # between two jobs it is the end of the first: a job reads the clock twice
         for place, row in enumerate(batch):
             claimer.look(now)
@@ -177,6 +179,9 @@ class Worker:
             if reason is not Reason.NONE:
                 hand.note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
+            if behind and executor.expected(row.kind) > HELD:
+                hand.make_sure()
+                behind = False
             soon = not hand.unsettled or now - hand.first_at + executor.expected(row.kind) <= HELD
             if not soon and not hand.settle(more=True):
                 # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
@@ -281,7 +286,8 @@ class Worker:
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _holding(self) -> list[int]:
-        return [self._hand.token] if self._hand.token else []
+        behind = self._hand.behind
+        return [token for token in (self._hand.token, 0 if behind is None else behind[0]) if token]
 
     def _tell_of_more(self) -> None:
         self._claimer.tell_of_more()

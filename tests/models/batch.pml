@@ -6,6 +6,8 @@
  * database is one step, which may still happen after the child that sent it was killed, until its backend is ended. Time is not modelled:
  * "runs long" is any moment. A replacement has a page of its own here; in the program the dead child's page is copied before it is cleared.
  * The first outcome of job 1 is "again", so that a job comes back to a child whose board still speaks of its earlier run.
+ * With BEHIND the next claim may be made before the last one is written: the settlement is sent behind it, executed at any time or lost with
+ * its session, and heard of before the next exchange. Until then both claims stand on the board, each in a ledger of its own.
  * Not modelled: leases (lease.pml), commits that a crash of the server swallows (claim.pml).
  *
  * Proved for every job, whatever the interleaving, with so many KILLS and REVOKES (EARLY: outcomes may also be settled in mid-batch):
@@ -20,8 +22,11 @@
  * holds:
  * holds:  KILLS=0 REVOKES=2
  * holds:  K=2 EARLY
+ * holds:  K=2 BEHIND KILLS=0
+ * holds:  K=2 BEHIND REVOKES=0
  * wide:   K=2 REVOKES=2
  * wide:   K=2 KILLS=2
+ * wide:   BEHIND REVOKES=0
  * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the child reads `revoked` before its announcement can be seen
  * breaks: NO_PARENT_FENCE     SIDE_BY_SIDE  the parent reads `current` before its `revoked` can be seen
  * breaks: NO_LOOK             SIDE_BY_SIDE  the child does not look at `revoked`
@@ -35,6 +40,10 @@
  * breaks: NO_MARK             BLAMED        an announced job counts as started
  * breaks: RELEASE_FIRST       LOST          a dead child's jobs are released before its backend is ended
  * breaks: DROPS_REST          LOST          a child that was revoked hands back the announced job alone and forgets those behind it
+ * breaks: K=2 BEHIND REVOKES=0 BEFORE_UNREAD AGAIN  the parent does not settle the claim before from the board
+ * breaks: K=2 BEHIND REVOKES=0 CLOSED_EARLY AGAIN   its ledger is closed when the settlement is sent, and not when it is heard of
+ * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim writes over the ledger of the one before
+ * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        with a new session the claim before is given back as one of which nobody has heard
  */
 #ifndef K
 #define K 3
@@ -83,11 +92,19 @@ byte current[NC];               /* written by the child: token, job, started */
 byte content[NC];               /* written by the child: the outcomes themselves, as a set of jobs */
 byte count[NC];                 /* written by the child: how many of them are valid, as a set of jobs */
 byte revoked[NC];               /* written by the parent: a token */
+#ifdef BEHIND
+byte content_b[NC], count_b[NC]; /* the second ledger: a claim has the one that the claim before has not */
+bool pending[NC], gone[NC];     /* a settlement was sent behind a claim and is not executed; its session was lost */
+byte p_token[NC], p_fin[NC];
+byte heard[NC];                 /* the claim in hand, which a new session leaves alone */
+#endif
 
 /* store buffers */
 #define CURRENT 0
 #define CONTENT 1
 #define COUNT   2
+#define CONTENT_B 3
+#define COUNT_B 4
 chan of_child[NC] = [4] of { byte, byte };
 chan of_parent[NC] = [1] of { byte };
 
@@ -168,7 +185,11 @@ inline claim(i) {
      do
      :: x <= K ->
         if
-        :: row[x] == READY -> row[x] = tokens; owner[x] = i + 1; mine = mine | BIT(x)
+        :: row[x] == READY ->
+           row[x] = tokens; owner[x] = i + 1; mine = mine | BIT(x);
+#ifdef BEHIND
+           if :: break :: true fi                             /* as many as it likes */
+#endif
         :: else
         fi;
         x++
@@ -191,13 +212,24 @@ inline visible(i, a, v) {
   :: a == CURRENT -> current[i] = v
   :: a == CONTENT -> content[i] = v
   :: a == COUNT   -> count[i] = v
+#ifdef BEHIND
+  :: a == CONTENT_B -> content_b[i] = v
+  :: a == COUNT_B -> count_b[i] = v
+#endif
   fi
 }
 
 proctype Memory(byte i) {       /* stores become visible one by one, whenever it pleases the processor */
   byte a, v;
+#ifdef BEHIND
+  byte x;
+#endif
 end:
   do
+#ifdef BEHIND
+  :: atomic { pending[i] -> settle(p_token[i], p_fin[i], 0); pending[i] = false }        /* the server gets to it */
+  :: atomic { pending[i] && !dead[i] && !asking[i] -> pending[i] = false; gone[i] = true }  /* or its session breaks, */
+#endif
   :: atomic { of_child[i]?a,v -> visible(i, a, v); a = 0; v = 0 }
   :: atomic { of_parent[i]?v -> revoked[i] = v; v = 0 }
   od
@@ -205,21 +237,86 @@ end:
 
 #define OR_DIE(where) :: atomic { kills < KILLS -> kills++; goto where }
 
+#ifdef BEHIND
+#define LEDGER second
+/* The ledger of claim w is closed. */
+inline close(i, w) {
+  if
+  :: LEDGER -> of_child[i]!COUNT,0; of_child[i]!CONTENT,0
+  :: else   -> of_child[i]!COUNT_B,0; of_child[i]!CONTENT_B,0
+  fi
+}
+
+/* It is heard of the settlement behind; if its session was lost, the next one gives back what nobody holds, and it is written by itself. */
+inline make_sure(i) {
+  if
+  :: gone[i] ->
+     x = 1;
+     do
+     :: x <= K ->
+#ifdef UNHEARD
+        if :: owner[x] == i + 1 && row[x] != heard[i] -> row[x] = READY; owner[x] = 0 :: else fi;
+#else
+        if :: owner[x] == i + 1 && row[x] != heard[i] && row[x] != was -> row[x] = READY; owner[x] = 0 :: else fi;
+#endif
+        x++
+     :: else -> break
+     od;
+     x = 0;
+     settle(was, p_fin[i], 0); gone[i] = false
+  :: else
+  fi;
+#if !defined(CLOSED_EARLY) && !defined(ONE_LEDGER)
+  close(i, was);
+#endif
+  was = 0
+}
+#else
+#define LEDGER 0
+#endif
+
 proctype Child(byte i) {
   byte t, mine, fin, j, x, v;
+#ifdef BEHIND
+  byte was;                     /* the claim before, whose settlement was sent */
+  bit second;                   /* the ledger of the claim in hand */
+#endif
 end:
   atomic { i == 0 || (i == 1 && tokens) || (i > 1 && kills >= i - 1) };   /* who claims first is called 0; the rest replace the dead */
   do
   :: atomic { ALL_ENDED && !fin -> break }
   OR_DIE(die)
+#ifdef BEHIND
+  :: atomic { was && !pending[i] -> make_sure(i) }
+  :: atomic { !was && fin && !mine && SOME_READY ->           /* claim, and the settlement behind it: the claim is answered first */
+       was = t; p_token[i] = t; p_fin[i] = fin; pending[i] = true;
+       claim(i); heard[i] = t; fin = 0; j = 0;
+#ifndef ONE_LEDGER
+       second = 1 - second;
+#endif
+#ifdef CLOSED_EARLY
+       close(i, was)
+#endif
+     };
+     goto work
+  :: atomic { !was && (SOME_READY || fin || mine) };
+#else
   :: atomic { SOME_READY || fin || mine };                    /* settle and claim: sent ... */
+#endif
      if
      OR_DIE(die_asking)
      :: atomic { settle(t, fin, mine); claim(i); fin = 0; j = 0 }            /* ... and executed */
      fi;
+#ifdef BEHIND
+     heard[i] = t;
+work:
+#endif
      do
      :: atomic { !mine -> break }
      OR_DIE(die)
+#ifdef BEHIND
+     :: atomic { was && !pending[i] -> make_sure(i) }         /* before a job that may be long */
+#endif
      :: atomic { mine -> j = LOWEST(mine); of_child[i]!CURRENT,NOW(t, j, 0) };            /* announce */
 #ifndef NO_CHILD_FENCE
         empty(of_child[i]);                                   /* fence */
@@ -242,21 +339,21 @@ end:
              runner[j] = i + 1 }                              /* the job's code runs */
         fi;
 #ifdef OUTCOME_LATE
-        atomic { of_child[i]!CONTENT,(t * 8 + fin); of_child[i]!COUNT,(t * 8 + fin) };
+        atomic { of_child[i]!CONTENT + 2 * LEDGER,(t * 8 + fin); of_child[i]!COUNT + 2 * LEDGER,(t * 8 + fin) };
 #endif
         if
         OR_DIE(die_running)
         :: atomic { runner[j] = 0; returned = returned | BIT(j); mine = mine & ~BIT(j); fin = fin | BIT(j) }      /* it returns */
         fi;
 #ifdef COUNT_FIRST
-        atomic { of_child[i]!COUNT,(t * 8 + fin) };
+        atomic { of_child[i]!COUNT + 2 * LEDGER,(t * 8 + fin) };
 #endif
 #ifndef OUTCOME_LATE
         if
         OR_DIE(die_returned)
-        :: atomic { of_child[i]!CONTENT,(t * 8 + fin);        /* its outcome, and then that there is one */
+        :: atomic { of_child[i]!CONTENT + 2 * LEDGER,(t * 8 + fin);        /* its outcome, and then that there is one */
 #ifndef COUNT_FIRST
-                    of_child[i]!COUNT,(t * 8 + fin);
+                    of_child[i]!COUNT + 2 * LEDGER,(t * 8 + fin);
 #endif
                     j = 0 }
         fi;
@@ -291,8 +388,21 @@ left:
   skip
 }
 
+#ifdef BEHIND
+/* The outcomes w of a ledger, if they are of another claim than t: settled under its own fence. */
+inline other(w, c) {
+  if
+  :: TOKEN(w) && TOKEN(w) != t -> y = TOKEN(w); outcomes(w, c, y); settle(y, w, 0); w = 0; c = 0; y = 0
+  :: else
+  fi
+}
+#endif
+
 proctype Parent(byte i) {       /* what the parent does about one child: letters about one child leave in order */
   byte t, now, fin, con, mine, x;
+#ifdef BEHIND
+  byte fin_b, con_b, y;
+#endif
 end:
   do
   :: atomic { current[i] && revokes < REVOKES -> revokes++; t = TOKEN(current[i]) };     /* a job in front runs long */
@@ -303,9 +413,19 @@ end:
      now = current[i];
      fin = count[i];
      con = content[i];
+#ifdef BEHIND
+     fin_b = count_b[i];
+     con_b = content_b[i];
+#endif
      if
      :: atomic { TOKEN(now) == t ->                           /* one transaction under the fence of row t */
+#ifdef BEHIND
+          other(fin, con); other(fin_b, con_b); outcomes(fin_b, con_b, t);
+#endif
           outcomes(fin, con, t);
+#ifdef BEHIND
+          fin = fin | fin_b; fin_b = 0;
+#endif
 #ifdef GIVES_CURRENT
           settle(t, fin, 7 & ~(BIT(JOB(now)) - 1));
 #else
@@ -314,16 +434,34 @@ end:
           now = 0; fin = 0; t = 0 }
      :: atomic { TOKEN(now) != t -> now = 0; fin = 0; con = 0; t = 0 } /* it has left that claim, and handed back what it did not start */
      :: atomic { true -> now = 0; fin = 0; con = 0; t = 0 }            /* the session broke, the letter is lost */
-     fi
+     fi;
+#ifdef BEHIND
+     atomic { fin_b = 0; con_b = 0 }
+#endif
   :: atomic { dead[i] -> dead[i] = false;
 #ifdef RELEASE_FIRST
        skip };
 #else
-       if :: asking[i] -> late(i) :: true -> FORGET(i) fi }; /* what was in flight still commits, or not: then the backend is gone */
+       if :: asking[i] -> late(i) :: true -> FORGET(i) fi;   /* what was in flight still commits, or not: then the backend is gone */
+#ifdef BEHIND
+       if :: pending[i] -> settle(p_token[i], p_fin[i], 0) :: true fi;
+       pending[i] = false
+#endif
+       };
 #endif
      atomic {
        now = current[i]; fin = count[i]; con = content[i]; t = TOKEN(now);
+#ifdef BEHIND
+       fin_b = count_b[i]; con_b = content_b[i];
+#ifndef BEFORE_UNREAD
+       other(fin, con); other(fin_b, con_b);
+#endif
+       outcomes(fin_b, con_b, t);
+#endif
        outcomes(fin, con, t);
+#ifdef BEHIND
+       fin = fin | fin_b; fin_b = 0;
+#endif
 #ifndef BOARD_UNREAD
        settle(t, fin, 0);
 #endif
@@ -336,7 +474,10 @@ end:
        :: else -> break
        od;
        x = 0;
-       current[i] = 0; content[i] = 0; count[i] = 0; revoked[i] = 0
+       current[i] = 0; content[i] = 0; count[i] = 0; revoked[i] = 0;
+#ifdef BEHIND
+       content_b[i] = 0; count_b[i] = 0; pending[i] = false; gone[i] = false; p_token[i] = 0; p_fin[i] = 0; heard[i] = 0
+#endif
      };
 #ifdef RELEASE_FIRST
      atomic { if :: asking[i] -> late(i) :: true -> FORGET(i) fi };

@@ -29,6 +29,11 @@ def returns(value: object = None) -> object:
     return value
 
 
+@handler("act:transactional", transactional=True)
+def transactional() -> None:
+    pass
+
+
 @handler("act:gated", timeout="10m")
 def gated(name: str) -> str:
     return at_gate(name)

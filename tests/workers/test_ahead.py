@@ -1,0 +1,268 @@
+"""The next claim runs while the settlement of the last one is on its way: what is heard late, refused, lost or never sent is written all the same."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from supervisor.crew import finished_of
+from tests.support.gate import Gate
+from tests.support.patience import LIMIT
+from tests.support.seats import Bench, Child
+from workers import claimer, worker
+from workers.board import Phase
+from workers.claimed import Claimed
+from workers.connection import Session
+from workers.execute import Executor
+from workers.hand import Hand
+from workers.link import EXIT_LEFT
+from workers.settle import Clerk
+from workers.stride import Stride
+
+HOLD = """
+CREATE TABLE public.held ();
+CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
+CREATE TRIGGER hold BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.hold();
+"""
+REFUSE = """
+CREATE SEQUENCE public.tries;
+CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF nextval('public.tries') = 1 THEN RAISE check_violation; END IF; RETURN NULL; END $$;
+CREATE TRIGGER refuse BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse();
+"""
+"""The first settlement is refused, and no other."""
+WAITS = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'public.held'::regclass"
+
+
+@contextmanager
+def settlements_wait(bench: Bench) -> Iterator[Callable[[], None]]:
+    """No claim ends until what this hands out is called."""
+    bench.ask(HOLD)
+    with psycopg.connect(bench.dsn) as holder:
+        holder.execute("LOCK TABLE public.held")
+        yield holder.rollback
+
+
+def end_who_waits(bench: Bench) -> None:
+    """End the session whose settlement waits."""
+    (waiting,) = bench.wait_until(lambda: bench.ask(WAITS))
+    assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=waiting["pid"])[0]["gone"]
+
+
+def wait_for_settling(child: Child) -> None:
+    """Wait until it says that it settles: else its parent would end it at its last job's deadline. The board is memory and has no event; the look is short."""
+    until = time.monotonic() + LIMIT
+    while (now := child.board.now()) is None or now.phase is not Phase.SETTLING:
+        assert time.monotonic() < until, f"its board still says {now}"
+        select.select([], [], [], 0.002)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind counts as short, in the children that are forked from here, however long the machine holds them up between two jobs."""
+    monkeypatch.setattr(Executor, "expected", lambda _self, _kind: 0.0)
+    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(claimer, "AHEAD", 0.0)
+    monkeypatch.setattr(Stride, "note_claim", lambda *_args, **_how: None)  # a claim that takes long is followed by a look why
+
+
+@pytest.fixture
+def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends a settlement together with a claim dies, if it is of a claim that was made in another session.
+
+    A crash of the server may have swallowed that one with its number, and the claim beside the settlement be given the same.
+    """
+    claimed: dict[int, int] = {}
+
+    def take(hand: Hand, batch: list[Claimed], real: Callable[..., None] = Hand.take) -> None:
+        claimed[hand.token] = hand._session.sessions
+        real(hand, batch)
+
+    monkeypatch.setattr(Hand, "take", take)
+    for name in ("settle_and_claim", "claim_ahead"):
+
+        def guarded(clerk: Clerk, token: int, *args: Any, real: Any = getattr(Clerk, name), **how: Any) -> object:
+            if claimed[token] != clerk._session.sessions:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(clerk, token, *args, **how)
+
+        monkeypatch.setattr(Clerk, name, guarded)
+
+
+def load(bench: Bench) -> tuple[list[int], int]:
+    """Put a job into the queue that is done at once, and one for the next claim: the first of a worker is of one job."""
+    with bench.connection.transaction():
+        return [bench.enqueue("act:nothing")], bench.enqueue("act:gated", name="c")
+
+
+def once(bench: Bench, jobs: list[int]) -> None:
+    rows = [bench.wait(job, "completed") for job in jobs]
+    assert [(row["attempts"], len(row["history"])) for row in rows] == [(1, 1)] * len(jobs)
+
+
+def states(bench: Bench, jobs: list[int]) -> list[str]:
+    return [bench.job(job)["state"] for job in jobs]
+
+
+@pytest.mark.usefixtures("short")
+def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        assert states(bench, [*done, last]) == ["running"] * 2
+        first, second = sorted(child.board.ledger.claims())
+        assert [one.job for one in finished_of(child.board, first)] == done
+        assert finished_of(child.board, second) == []
+        assert child.board.held == 1, "or the parent would not look after what the claim before has left"
+        go_on()
+        once(bench, done)
+        assert bench.job(last)["state"] == "running"
+        arrival.open()
+        once(bench, [last])
+        assert child.dismiss() == EXIT_LEFT
+        assert child.log() == ""
+
+
+def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(claimer, "AHEAD", 0.0)
+    monkeypatch.setattr(Stride, "note_claim", lambda *_args, **_how: None)
+    child = bench.start(batch=2, hold=60.0)
+    known = bench.enqueue("act:nothing")
+    child.nudge()
+    once(bench, [known])
+    child.wait_idle()
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child.nudge()
+        bench.wait_until(lambda: bench.ask(WAITS))
+        assert bench.job(last)["state"] == "running", "claimed"
+        wait_for_settling(child)
+        assert bench.job(last)["state"] == "running"
+        assert child.board.jobs_started == 1 + len(done), "the round trip before has given it the time to begin"
+        go_on()
+        arrival = gate.wait_arrival("c")
+        assert states(bench, done) == ["completed"]
+        arrival.open()
+        once(bench, [last])
+
+
+@pytest.mark.usefixtures("short", "only_in_its_session")
+def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        end_who_waits(bench)
+        go_on()
+        arrival.open()
+        once(bench, [*done, last])
+        assert "gave back" not in child.log(), "both claims were in hand"
+        assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+def test_a_settlement_that_is_refused_behind_the_claim_is_written_job_by_job(bench: Bench, gate: Gate):
+    bench.ask(REFUSE)
+    done, last = load(bench)
+    child = bench.start(batch=2, hold=60.0)
+    gate.wait_arrival("c").open()
+    once(bench, [*done, last])
+    assert "a settlement was refused, writing it job by job" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate: Gate):
+    bench.ask(REFUSE)
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        child.board.dismiss()
+        child.close_wake()
+        arrival.open()
+        wait_for_settling(child)
+        go_on()
+        assert child.wait() == EXIT_LEFT
+        assert states(bench, [*done, last]) == ["completed"] * 2
+
+
+@pytest.mark.usefixtures("short")
+def test_who_waits_for_a_settlement_runs_no_job_that_could_be_ended(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        gate.wait_arrival("c").open()
+        bench.wait_until(lambda: bench.ask(WAITS))
+        wait_for_settling(child)
+        go_on()
+        once(bench, [*done, last])
+
+
+@pytest.mark.usefixtures("short")
+def test_a_claim_that_a_transaction_has_settled_does_not_leave_the_one_before_unwritten(bench: Bench):
+    bench.ask(REFUSE)
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional")]
+    child = bench.start(batch=2, hold=60.0)
+    once(bench, jobs)
+    child.wait_idle()
+    assert child.board.ledger.claims() == []
+
+
+@pytest.mark.usefixtures("short")
+def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    real, cut = Session.run_both, []
+
+    def run_both(session: Session, *letters: Any) -> object:
+        if not cut:
+            cut.append(session._connection.close())
+        before = session.sessions
+        try:
+            return real(session, *letters)
+        finally:
+            if session.sessions != before:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Session, "run_both", run_both)
+    jobs = [bench.enqueue("act:says", what="poison"), bench.enqueue("act:nothing")]
+    child = bench.start(batch=2, hold=60.0)
+    for job in jobs:
+        bench.wait(job, "failed", "completed")
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    "why", ["jobs of microseconds", "batches of one", "nobody looks after it", "a cap", "what failed", "what does not fit on the board"]
+)
+def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str):
+    monkeypatch.setattr(Clerk, "claim_ahead", lambda *_args, **_how: os.kill(os.getpid(), signal.SIGKILL))
+    kind, given, batch, hold = "act:nothing", {}, 2, 60.0
+    if why == "jobs of microseconds":
+        monkeypatch.setattr(claimer, "AHEAD", 600.0)
+    elif why == "batches of one":
+        batch = 1
+    elif why == "nobody looks after it":
+        hold = 0.0
+    elif why == "a cap":
+        bench.ask("SELECT jobherd.set_cap('default', 5)")
+    elif why == "what failed":
+        kind, given = "act:says", {"what": "poison"}
+    else:
+        kind, given = "act:returns", {"value": "x" * 140_000}
+    jobs = [bench.enqueue(kind, **given) for _ in range(5)]
+    child = bench.start(batch=batch, hold=hold)
+    for job in jobs:
+        bench.wait(job, "completed", "failed")
+    assert child.dismiss() == EXIT_LEFT

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import spawn, strays
 from supervisor.drain import Drain
+from supervisor.fleet import late_at
 from supervisor.growth import AFTER, Growth
 from supervisor.oom import OomWatch
 from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
@@ -174,7 +175,8 @@ class Crew:
         )
         self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
-        self._bury(Case(death, record, policy, report, finished_of(board, record.token), others, digest(said)))
+        finished = [(token, finished_of(board, token)) for token in board.ledger.claims()]
+        self._bury(Case(death, record, policy, report, finished, others, digest(said)))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
@@ -254,9 +256,14 @@ class Crew:
         again = NEVER
         boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
         held = {number: board.now() for number, board in boards.items() if board.held}
+        late = {
+            number: late_at(record, boards[number].unwritten, patience)
+            for number, record in held.items()
+            if record is not None and record.runs
+        }
         if any(board.idle for board in boards.values()):
             self._fleet.saw_crowd(1.0, idle=True)
-        elif any(record is not None and record.runs and record.started + patience <= now for record in held.values()):
+        elif any(at <= now for at in late.values()):
             # Only now: read at each look it would take a hundredth of a processor from jobs as short as that.
             self._fleet.saw_crowd(strays.crowd(), idle=False)
         for slot in self._fleet.alive():
@@ -265,9 +272,9 @@ class Crew:
                 if not board.idle:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if (record := held.get(slot.number)) is not None:
-                    self._fleet.saw_held(slot, record, now)
-                    if record.runs and record.started + patience > now:
-                        again = min(again, record.started + patience)
+                    self._fleet.saw_held(slot, record, now, unwritten=board.unwritten)
+                    if now < (at := late.get(slot.number, 0.0)):
+                        again = min(again, at)
         self.look_for_late_at = again
 
     def _expect_work(self, now: float) -> None:
@@ -352,11 +359,18 @@ class Crew:
         record = board.now()
         if record is None or record.token != token or not record.job:
             return  # it is through with that job, and hands back the rest itself
-        if finished := [one for one in finished_of(board, token) if one.job != record.job]:
-            ran_on = f"{self.settings.host}/{slot.pid}"
-            self._courier.ask("settle_jobs", settlement(record.child, token, finished, ran_on=ran_on, now=now), _leave_it_to_the_child)
+        ran_on = f"{self.settings.host}/{slot.pid}"
+
+        def answered(answer: Answer) -> None:
+            if answer is None:  # the child names all of it again, but not before its job ends, and that may run for hours
+                self._fleet.not_relieved(slot, token, now)
+
+        for claim in board.ledger.claims():
+            if finished := [one for one in finished_of(board, claim) if one.job != record.job]:
+                written = settlement(record.child, claim, finished, ran_on=ran_on, now=now)
+                self._courier.ask("settle_jobs", written, answered, _leave_it_to_the_child)
         rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
-        self._courier.ask("release_rest", rest, _leave_it_to_the_child)
+        self._courier.ask("release_rest", rest, answered)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
@@ -368,17 +382,14 @@ class Crew:
             os.kill(slot.pid, signum)  # alone, or because it has moved to another group
 
 
-def _leave_it_to_the_child(_answer: Answer) -> None:
-    """Whether it was written or not: the child names all of it again when its job ends."""
+def _leave_it_to_the_child() -> None:
+    """The server will not have what it says, now or later: the child names it again when its job ends, one by one if need be."""
 
 
 def finished_of(board: Board, token: int) -> list[Finished]:
     """Return what a board's ledger holds of that claim."""
-    claim, entries = board.ledger()
-    if not token or claim != token:
-        return []
     found = []
-    for entry in entries:
+    for entry in board.ledger.entries(token):
         with suppress(ValueError, TypeError, KeyError):  # nothing a child may have written can bring the parent down
             found.append(Finished.from_entry(entry))
     return found

@@ -36,8 +36,25 @@ class Course(Enum):
 
 PATIENCE_IN_A_CROWD = 1.0
 """The longest, in seconds, that a job may run in front of others because it may only be waiting for a processor."""
+LATEST = 1.15
+"""The part of that patience for which an outcome may wait: with the default, 46 of the 50 ms after which it is to be seen."""
+BARELY = 0.25
+"""The part of it that a job runs at least, before it is taken for the reason."""
 RELIEF = 0.5
 """Seconds for which claims are relieved once gates have changed: those that were on their way then have arrived."""
+RELIEVE_AGAIN = 1.0
+"""Seconds before a claim whose relief was lost is relieved again: each try is a look and two letters, and what refuses them may last."""
+
+
+def late_at(record: Now, unwritten: float, patience: float) -> float:
+    """Return when the job of that record has run for too long in front of others: after `patience`.
+
+    unwritten: since when an outcome of its claim waits to be written, 0 if none does. Several jobs that are each shorter than `patience` may
+    keep one waiting for longer than a single one could. A child that meets no surprise writes it before that by itself, so a job that
+    has only just started is left alone.
+    """
+    at = record.started + patience
+    return min(at, max(unwritten + LATEST * patience, record.started + BARELY * patience)) if unwritten else at
 
 
 class Fleet:
@@ -251,10 +268,15 @@ class Fleet:
         """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
         slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
 
-    def saw_held(self, slot: Slot, record: Now, now: float) -> None:
-        """It holds jobs beside the one that runs; they were looked at."""
-        late = record.runs and record.token != slot.relieved and now - record.started >= self.patience(now)
-        slot.late = (record.token, record.job) if late else None
+    def saw_held(self, slot: Slot, record: Now, now: float, *, unwritten: float = 0.0) -> None:
+        """It holds jobs beside the one that runs; they were looked at. unwritten: as `late_at` takes it."""
+        late = record.runs and record.token != slot.relieved and now >= late_at(record, unwritten, self.patience(now))
+        slot.late = (record.token, record.job) if late and now >= slot.relieve_again_at else None
+
+    def not_relieved(self, slot: Slot, token: int, now: float) -> None:
+        """The letter that should have relieved it was lost or refused: another one, once the database may be there again."""
+        if slot.relieved == token:
+            slot.relieved, slot.relieve_again_at = 0, now + RELIEVE_AGAIN
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
         """The boards of the READY workers were looked at: by slot, whether it is idle, and how often it has been."""

@@ -114,6 +114,8 @@ class Slot:
     """The claim whose running job takes longer than a child may hold others for, and that job."""
     relieved: int = 0
     """The claim that was relieved of its other jobs last."""
+    relieve_again_at: float = 0.0
+    """Before that nothing is relieved: a letter about it was lost or refused."""
     rss: int = 0
     worn: bool = False
     """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""

@@ -305,6 +305,7 @@ def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
     one.report()
     one.turn()
     assert one.written()["said"] == {}, "nobody has"
+    before = time.monotonic()
     one.report(**{"for": 2, "tail": 5})
     one.turn(1.0)
     said = one.written()["said"]["5"]
@@ -312,7 +313,7 @@ def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
     assert (lines[0], len(lines)) == ("line 11", 40)
     assert lines[-1].endswith(" the last")
     assert 0 < said["for"] <= 2
-    assert one.boards[0].watched > time.monotonic(), "the parent hands it on soon"
+    assert one.boards[0].watched > before, "the parent hands it on soon"
     for _ in range(3):
         one.turn(1.0)
     one.report()

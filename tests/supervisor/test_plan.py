@@ -439,6 +439,26 @@ def test_when_gates_change_claimed_jobs_go_back_whatever_they_may_wait_otherwise
     assert slot.late is None
 
 
+def test_a_claim_whose_relief_was_lost_is_relieved_again_after_a_rest():
+    story = Story(hold=0.05).up()
+    slot = story.runs(0)
+
+    def late(after):
+        story.fleet.saw_held(slot, slot.now, story.now + after)
+        return slot.late is not None
+
+    assert late(1)
+    token = slot.late[0]
+    assert ("Relieve", 0) in story.names()
+    assert not late(1.1), "the letter is on its way"
+    story.fleet.not_relieved(slot, token, story.now + 1.1)
+    assert not late(2)
+    assert late(2.2)
+    assert ("Relieve", 0) in story.names()
+    story.fleet.not_relieved(slot, token + 1, story.now + 2.2)
+    assert not late(60), "that letter was about another claim"
+
+
 def test_a_job_that_may_only_wait_for_a_processor_keeps_what_stands_behind_it_for_longer_while_nobody_is_idle():
     story = Story(hold=0.05).up()
     slot = story.runs(0)

@@ -19,6 +19,7 @@ from supervisor.limits import Limits
 from supervisor.orders import Asked, Refused
 from supervisor.sampler import Sampler
 from supervisor.slot import Exit, State
+from supervisor.tasks import tasks
 from tests.support.patience import LIMIT
 from workers import flame
 from workers.board import Board, Now, Phase
@@ -131,6 +132,9 @@ def test_a_process_says_where_it_is_whatever_it_is_at(place, work):
     place.start(work)
     place.stack()
     answer, error = place.wait()
+    while error is None and work is not spin and answer["tasks"][0]["state"] == "runs":  # it is not back in its sleep yet
+        place.stack()
+        answer, error = place.wait(len(place.answers) + 1)
     assert error is None
     [main] = [thread_of(thread) for thread in answer["threads"] if thread["current"]]
     assert main.name == MAIN
@@ -171,6 +175,7 @@ def test_what_does_not_answer_is_explained_and_not_harmed(place, monkeypatch):
         sleep_in_c(begun)
 
     place.start(blocks)
+    place.until(lambda: tasks(place.pid)[0]["state"] == "waits")
     place.stack()
     answer, error = place.wait()
     assert error is None

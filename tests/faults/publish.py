@@ -1,6 +1,6 @@
 """Put what the campaigns have found into docs/reliability.md, between its markers: `python -m tests.faults.publish`, or `make chaos-page`.
 
-All runs that are noted count, the red ones too. The prose around the markers is written by hand and left alone, and so is a part without a run.
+All runs that are noted count, the red ones too; those of `points` are kept, and add up. The prose around the markers is written by hand and left alone, and so is a part without a run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.picture import panels
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "reliability.md"
 PICTURE = "reliability-soak.svg"
+OFTEN = 100
+"""Kills that each point is to have seen."""
+FEW = 10
+"""Names of points that the page may list; while there are more, the campaign is not through."""
+SHORT = 60
+"""Seconds: runs shorter than that are the suite's own, and would replace a page that took hours."""
+ADD_UP = ("points",)
+"""Campaigns whose aim no single run reaches."""
 
 
 def table(head: list[str], rows: Iterable[list[object]]) -> list[str]:
@@ -73,10 +82,13 @@ def points(found: list[dict[str, Any]]) -> list[str]:
         kills.update(run["kills"])
     reached = {name: count for name, count in kills.items() if count}
     parents = sum(count for name, count in reached.items() if name.startswith("parent:"))
+    seldom = [f"`{name}` {count}" for name, count in sorted(reached.items(), key=lambda item: item[1]) if count < OFTEN]
+    spread = f"from {min(reached.values())} to {max(reached.values())} at each, {median(reached.values()):.0f} in the middle"
     return [
         (
-            f"**{kills.total():,} kills** at {len(reached)} points, {parents:,} of them of the parent, under {sum(run['jobs'] for run in found):,} "
-            f"acknowledged jobs. {judged(found)} {days(found)}."
+            f"**{kills.total():,} kills** at {len(reached)} points ({spread}), {parents:,} of them of the parent, in {sum(run['seconds'] for run in found) / 3600:.1f} hours, "
+            f"under {sum(run['jobs'] for run in found):,} acknowledged jobs. {judged(found)} {days(found)}."
+            + (f" Fewer than {OFTEN}: {', '.join(seldom)}." if 0 < len(seldom) <= FEW else "")
         )
     ]
 
@@ -115,7 +127,7 @@ def soak(found: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     page = PAGE.read_text()
     for name, write in (("chaos", chaos), ("points", points), ("soak", soak)):
-        found = ledger.runs(name)
+        found = ledger.keep(name) if name in ADD_UP else [run for run in ledger.runs(name) if run["seconds"] >= SHORT]
         if found:
             begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
             before, _, rest = page.partition(begin)

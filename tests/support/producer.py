@@ -11,6 +11,7 @@ import json
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,14 @@ class Producer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.producer", *words], cwd=ROOT, stdin=subprocess.PIPE, process_group=0
         )
+
+    def rest(self, seconds: float) -> None:
+        """Let it stand still for so long: the workers come to the end of what there is, and the next job is the only one."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> list[int]:
         """End it and return the ids it was acknowledged."""

@@ -1,8 +1,9 @@
-"""The suite in as many processes as there are processors: `python -m tests [OPTION OF PYTEST ...]`, or `make unit`.
+"""The suite in one process more than there are processors: `python -m tests [OPTION OF PYTEST ...]`, or `make unit`.
 
-Each is a pytest with a PostgreSQL of its own; they share the files between them. The tests of workers fork children from the test process
-itself, so they have one to themselves: what other tests have left there, a child would inherit. A line is printed when a file is done;
-what a process says beyond that (failures, warnings, its sums) stands together at its end. The exit code is 1 if anything failed.
+Each is a pytest with a PostgreSQL of its own; they share the files between them. There is one more because tests wait as well: for a lease
+that ends, a process that dies, a page that is drawn. The tests of workers fork children from the test process itself, so they have one to
+themselves: what other tests have left there, a child would inherit. A line is printed when a file is done; what a process says beyond that
+(failures, warnings, its sums) stands together at its end. The exit code is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def main(words: list[str]) -> int:
         # Named, for pytest would look for its settings above a folder that is an option's value.
         words = ["-c", "pyproject.toml", "--no-header", "-o", "console_output_style=classic", *words]
         shared = [*words, "-p", "tests.support.sharing", f"--share={folder}", f"--ignore={ALONE}"]
-        others = min(max(len(os.sched_getaffinity(0)) - 1, 1), MOST)
+        others = min(len(os.sched_getaffinity(0)), MOST)
         lanes = [Lane([*words, ALONE], shared), *(Lane(shared) for _ in range(others))]
         for lane in lanes:
             lane.start()

@@ -12,7 +12,7 @@ import pytest
 
 import sql
 from supervisor.cli import bench
-from supervisor.cli.bench import PREFIX, TIMES
+from supervisor.cli.bench import PREFIX
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import children_of, wait_for_exit
@@ -32,7 +32,6 @@ def test_it_measures_and_leaves_no_schema(empty_database):
     found = answer.json
     for name in ("round_trip_ms", "commit_ms", "start_ms"):
         assert 0 < found[name]["p50"] <= found[name]["p95"] <= found[name]["p99"]
-    assert found["start_ms"]["p50"] > found["round_trip_ms"]["p50"]
     assert (found["jobs"], found["workers"]) == (400, 1)
     assert found["enqueue_per_s"] > 0
     assert all(rate > 0 for rate in found["drain_per_s"].values())
@@ -57,7 +56,7 @@ def test_interrupted_it_drops_its_schema_and_ends_its_supervisor(empty_database,
         connection.execute("LISTEN jobherd_jobs")
         process = start("bench", "--jobs", 1_000_000, "--workers", 1, dsn=empty_database)
         heard = connection.notifies(timeout=LIMIT)
-        for _ in range(TIMES // 2):  # its supervisor is ready and runs jobs
+        for _ in range(5):  # its supervisor is ready and runs jobs, of which only those are notified that come while its worker is idle
             next(heard)
         heard.close()
         family = children_of(process.pid)

@@ -269,7 +269,7 @@ def test_its_statements_read_no_backlog_and_no_past_through(database, name):
 
 def test_a_signal_gives_the_terminal_back(database):
     with Terminal("top", dsn=database) as seen:
-        seen.wait("nothing runs", datetime.now().astimezone().strftime("%H:"))
+        seen.wait("nothing runs", lambda: datetime.now().astimezone().strftime("%H:") in seen.text)
         os.kill(seen._pid, signal.SIGTERM)
         assert seen.wait_exit() == 0
         assert b"\x1b[?1049l" in seen.raw

@@ -30,9 +30,22 @@ def call_handler(handler, arguments):
         inside.clear()
 
 
+due = []
+
+
+def begun():
+    """Called by a handler: from now on it may be rung. A timer that runs before that may ring for nobody, or in the making of the call."""
+    signal.setitimer(signal.ITIMER_REAL, *due)
+
+
+def begun_to_wait():
+    """Called by a handler right before it waits: as `begun`, once it does."""
+    asyncio.get_running_loop().call_soon(begun)
+
+
 @contextlib.contextmanager
 def alarm(after, *, every=0.0, by_hook=True):
-    """Ring as the worker's timer does: once after `after` seconds, then every `every`."""
+    """Ring as the worker's timer does: once so many seconds after the handler has called `begun`, then every `every`."""
 
     def ring(number, frame):
         if not inside:
@@ -46,7 +59,7 @@ def alarm(after, *, every=0.0, by_hook=True):
 
     rings = []
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, after, every)
+    due[:] = after, every
     try:
         yield rings
     finally:
@@ -131,6 +144,7 @@ def test_what_a_coroutine_leaves_running_is_ended():
 @pytest.mark.parametrize("by_hook", [True, False])
 def test_a_function_that_computes_for_ever_is_ended(by_hook):
     def endless():
+        begun()
         while True:
             pass
 
@@ -145,6 +159,7 @@ def test_a_coroutine_that_computes_for_ever_is_ended(by_hook):
     @handler("a:b")
     async def endless() -> None:
         try:
+            begun()
             while True:
                 pass
         finally:
@@ -163,6 +178,7 @@ def test_a_coroutine_that_waits_for_ever_is_ended_and_may_clean_up_by_awaiting(b
     @handler("a:b")
     async def endless() -> None:
         try:
+            begun_to_wait()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.01)
@@ -178,6 +194,7 @@ def test_a_task_beside_the_coroutine_that_computes_for_ever_is_ended():
     @handler("a:b")
     async def work() -> None:
         async def endless():
+            begun()
             while True:
                 pass
 
@@ -193,6 +210,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_ended_by_the_second_ring(
 
     @handler("a:b")
     async def stubborn() -> None:
+        begun_to_wait()
         while True:
             try:
                 await asyncio.Event().wait()
@@ -211,6 +229,7 @@ def test_a_coroutine_that_cleans_up_for_ever_is_ended_by_the_second_ring():
     @handler("a:b")
     async def slow() -> None:
         try:
+            begun_to_wait()
             await asyncio.Event().wait()
         finally:
             await asyncio.Event().wait()
@@ -223,6 +242,7 @@ def test_a_coroutine_that_answers_its_cancellation_with_a_value_has_finished():
     @handler("a:b")
     async def calm() -> str:
         try:
+            begun_to_wait()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             return "partial"
@@ -235,6 +255,7 @@ def test_a_coroutine_that_answers_with_another_exception_is_heard():
     @handler("a:b")
     async def angry() -> None:
         try:
+            begun_to_wait()
             await asyncio.Event().wait()
         finally:
             raise ValueError("clean-up failed")
@@ -250,6 +271,7 @@ def test_a_thread_that_never_ends_does_not_hold_the_call():
 
     @handler("a:b")
     async def work() -> None:
+        begun_to_wait()
         await asyncio.to_thread(release.wait)
 
     try:
@@ -278,6 +300,7 @@ def test_an_alarm_at_any_moment_ends_the_call_and_leaves_nothing_behind():
     ends = []
     for number in range(200):
         with alarm(0.000_005 + number * 0.000_005, every=1):
+            begun()
             try:
                 ends.append(call_handler(work, {}))
             except JobTimeout:
@@ -294,6 +317,7 @@ def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
     @handler("a:b")
     async def endless() -> None:
         try:
+            (begun_to_wait if waits else begun)()
             while not waits:
                 pass
             await asyncio.Event().wait()
@@ -303,8 +327,8 @@ def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
             cleaned.append(True)
 
     before = signal.signal(signal.SIGALRM, ringer.ring)
+    due[:] = 0.05, 0.0
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(JobTimeout):
             call(endless, JOB, {})
     finally:

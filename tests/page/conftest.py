@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.page.support import CHROMIUM, FLAGS, Page, Shown
-from workers.page import application
+from tests.support.patience import LIMIT
+from workers.page import application, database, fleet, looking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own limits of two and three seconds are for people who wait for it; a test that is about one sets it itself."""
+    monkeypatch.setattr(database, "STATEMENT", LIMIT)
+    monkeypatch.setattr(database, "PATIENCE", LIMIT)
+    monkeypatch.setitem(database._SESSION, "connect_timeout", str(int(LIMIT)))
+    monkeypatch.setattr(fleet, "PATIENCE", LIMIT)
+    monkeypatch.setitem(looking.look.__kwdefaults__, "budget", LIMIT)
 
 
 @pytest.fixture
@@ -34,8 +45,9 @@ def browser() -> Iterator[Browser]:
     """Debian's Chromium, without a window."""
     if not os.access(CHROMIUM, os.X_OK):
         pytest.skip(f"there is no {CHROMIUM}: make chromium")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=LIMIT * 1000)  # else five seconds, of which a list that is looked at every three takes most
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield running

@@ -6,19 +6,23 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.page.support import finish
+from handlers import Client
 from tests.page.test_look import RULES, violations
-from tests.page.test_looking import _look
-from workers.page.wanted import Wanted
+from tests.support.patience import LIMIT
 
 
 def failed(herd, many):
     """Jobs that have failed; their ids."""
     made = [herd.enqueue("report:build", {"year": 1900 + number}) for number in range(many)]
-    wanted = Wanted(states=("failed",), kind="report:build")
-    while len(finish(_look(herd.dsn, wanted, before=made[-1] + 1, limit=many)).rows) < many:
-        pass
+    wait_failed(herd, made)
     return made
+
+
+def wait_failed(herd, jobs):
+    """Wait until each of them has failed."""
+    with Client(herd.dsn) as client:
+        for job in jobs:
+            assert client.wait(job, timeout=LIMIT)["state"] == "failed"
 
 
 def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
@@ -38,6 +42,7 @@ def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
     expect(tab.locator(".state-completed")).to_be_visible()
     assert int(tab.locator("#bulk-done").inner_text()) >= 12
     expect(tab.locator(".facts")).to_contain_text("the figures were found")
+    wait_failed(herd, made)  # once more, before the next test deletes all that have
 
 
 def test_all_that_match_and_the_keyboard(tab, herd):

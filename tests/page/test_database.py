@@ -68,7 +68,7 @@ def test_what_reads_cannot_write_and_what_acts_can(database, statement):
 
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statement, monkeypatch):
-    monkeypatch.setattr("workers.page.database.STATEMENT", 0.05)
+    monkeypatch.setattr("workers.page.database.STATEMENT", 1.0)  # the second statement's too
 
     async def work(at):
         with pytest.raises(psycopg.errors.QueryCanceled):

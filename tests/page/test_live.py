@@ -101,7 +101,8 @@ def test_however_many_watch_it_is_asked_once():
             assert {shown(await wire.next()) for wire in wires} == {"b"}
             assert hub.asked == len(asked.at)
             # So often as one viewer would ask: once each `every`, not once a viewer.
-            assert all(later - earlier >= 0.04 for earlier, later in pairwise(asked.at))
+            # A process that is held up before the first of two stamps takes up to half of the time between them.
+            assert all(later - earlier >= 0.02 for earlier, later in pairwise(asked.at))
 
     finish(watch())
 

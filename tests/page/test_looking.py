@@ -135,7 +135,7 @@ def test_the_time_is_up_and_it_says_how_far_it_looked(database):
     past(database, "completed", many=20_000)
     ticks = count(0, 0.7)  # so many seconds between any two looks at the clock
     with looks(database) as look:
-        found = look(Wanted(text="nowhere", since="30d", states=("completed",)), clock=lambda: next(ticks))
+        found = look(Wanted(text="nowhere", since="30d", states=("completed",)), clock=lambda: next(ticks), budget=2.0)
         assert found.is_late
         assert found.rows == []
         assert 0 < found.floor

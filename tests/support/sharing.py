@@ -8,13 +8,14 @@ of a distributor stands beside them.
 from __future__ import annotations
 
 import os
+import sys
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 LONG = ("tests/system", "tests/cli")
 """What takes longest goes first, so that all end at about the same time."""
@@ -22,6 +23,16 @@ LONG = ("tests/system", "tests/cli")
 
 def pytest_addoption(parser):
     parser.addoption("--share", metavar="FOLDER", help="run only the files that no other process with the same FOLDER has taken")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep what pytest makes of the files, though PYTHONDONTWRITEBYTECODE be set: else each process of each run makes it anew, for seconds."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = kept
 
 
 def pytest_collection_modifyitems(config, items):

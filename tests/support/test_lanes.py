@@ -10,9 +10,9 @@ from tests.__main__ import follow
 
 STUCK = """
 import os, signal, threading
-os.write(1, b"on\\n")
 def stuck():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM, signal.SIGINT})
+    os.write(1, b"on\\n")
     threading.Event().wait()
 stuck()
 """

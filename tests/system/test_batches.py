@@ -4,13 +4,41 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.fleet import Stage
-    from tests.support.gate import Gate
+    from tests.support.gate import Arrival, Gate
+
+SHORT = """
+from handlers import handler
+from tests.support.gate import at_gate
+from workers import claimer, worker
+from workers.execute import Executor
+from workers.stride import Stride
+
+Executor.expected = lambda self, kind: 0.0
+Stride.note_claim = lambda *args, **how: None
+worker.HELD = 600.0
+claimer.AHEAD = 0.0
+
+
+@handler("b:gated", timeout="5m")
+def gated(label: str) -> str:
+    return at_gate(label)
+"""
+"""Handlers of a worker that takes every job for short, so that it begins the next claim while the last one is being written."""
+HOLD = """
+CREATE TABLE public.held ();
+CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
+CREATE TRIGGER hold BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.hold();
+"""
 
 
 def teach(stage: Stage) -> None:
@@ -41,6 +69,26 @@ def test_what_stands_behind_a_long_job_is_given_back_and_what_stood_before_it_is
     assert stage.completed_twice() == []
 
 
+def test_what_stands_behind_a_long_job_is_given_back_though_the_session_of_the_parent_is_lost_over_it(stage: Stage, gate: Gate):
+    stage.run_fleet(workers=1, batch=100, poll="300s")
+    teach(stage)
+    stage.connection.execute(HOLD)
+    waiting = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:supervisor:%' AND wait_event = 'relation'"
+    with psycopg.connect(stage.dsn) as holder:
+        holder.execute("LOCK TABLE public.held")
+        before, long, *behind = load(stage, "", "long", "", "")
+        arrival = gate.wait_arrival("long")
+        stage.wait(lambda: stage.connection.execute(waiting).fetchone(), "the letter that relieves it")
+        stage.connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({waiting}) AS parent").fetchone()
+    stage.wait_all(behind, "ready")
+    stage.wait_state(before, "completed")
+    assert stage.state(long) == "running"
+    arrival.open()
+    stage.wait_all([long, *behind], "completed")
+    assert [stage.job(job)["attempts"] for job in (before, long, *behind)] == [1] * 4
+    assert stage.completed_twice() == []
+
+
 @pytest.mark.promise("D31", "E14")
 def test_an_idle_sibling_runs_what_stands_behind_a_long_job(stage: Stage, gate: Gate):
     stage.run_fleet(workers=2, batch=100, poll="300s")
@@ -66,4 +114,49 @@ def test_what_a_dead_child_had_finished_of_its_batch_is_written_and_not_run_agai
     assert [stage.runs(job) for job in (first, second)] == [1, 1], "claimed once"
     assert [stage.job(job)["attempts"] for job in (first, second, deadly, *behind)] == [1, 1, 2, 1, 1]
     assert [stage.job(job)["crashes"] for job in (first, second, deadly, *behind)] == [0, 0, 1, 0, 0]
+    assert stage.completed_twice() == []
+
+
+@contextmanager
+def half_settled(stage: Stage, gate: Gate, *labels: str, hold: str) -> Iterator[tuple[list[int], int, Arrival, psycopg.Connection]]:
+    """Jobs that are done, whose settlement waits for a transaction; and the last one, which runs meanwhile, under the next claim."""
+    stage.run_fleet(workers=1, batch=2, hold=hold, poll="300s", handlers=stage.write("gated.py", SHORT))
+    with stage.connection.transaction():
+        jobs = [stage.enqueue("b:gated", f'{{"label": "{label}"}}') for label in labels]
+    *before, last_of_claim, _ = labels
+    for label in before:
+        gate.wait_arrival(label).open()
+    arrival = gate.wait_arrival(last_of_claim)
+    with psycopg.connect(stage.dsn) as holder:
+        stage.connection.execute(HOLD)
+        holder.execute("LOCK TABLE public.held")
+        arrival.open()
+        yield jobs[:-1], jobs[-1], gate.wait_arrival(labels[-1]), holder
+
+
+def test_a_death_while_the_claim_before_is_being_written_repeats_nothing_of_it(stage: Stage, gate: Gate):
+    with half_settled(stage, gate, "first", "second", hold="1m") as ([first], second, arrival, holder):
+        assert stage.states([first, second]) == ["running"] * 2
+        (backend,) = stage.connection.execute("SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'").fetchone()
+        os.kill(arrival.pid, signal.SIGKILL)
+        gone = "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+        stage.wait(lambda: stage.connection.execute(gone, [backend]).fetchone(), "the end of its session, and of what that had sent")
+        holder.rollback()
+        stage.wait_state(first, "completed")
+        gate.wait_arrival("second").open()
+        stage.wait_state(second, "completed")
+    assert [(stage.job(job)["attempts"], stage.job(job)["crashes"]) for job in (first, second)] == [(1, 0), (2, 1)]
+    assert stage.completed_twice() == []
+
+
+def test_what_was_lost_on_its_way_is_written_while_a_job_of_the_next_claim_runs_long(stage: Stage, gate: Gate):
+    with half_settled(stage, gate, "first", "second", hold="50ms") as ([first], second, arrival, holder):
+        (backend,) = stage.connection.execute("SELECT backend_pid FROM jobherd.children WHERE kind = 'worker'").fetchone()
+        assert stage.connection.execute("SELECT pg_terminate_backend(%s, 10000)", [backend]).fetchone() == (True,)
+        holder.rollback()
+        stage.wait_state(first, "completed")
+        assert stage.state(second) == "running", "its worker has not come back to its session"
+        arrival.open()
+        stage.wait_state(second, "completed")
+    assert [stage.job(job)["attempts"] for job in (first, second)] == [1, 1]
     assert stage.completed_twice() == []

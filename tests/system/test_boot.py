@@ -71,8 +71,8 @@ def test_a_child_that_hangs_at_import_is_killed_and_tried_again_with_growing_res
         arrival = gate.wait_arrival("import")
         arrival.wait_gone()
     fleet.wait_log("was not ready in time and was killed", count=3)
-    settings.write_text("spawn_timeout = '5m'\n")
     stage.write("hangs.py", VERSION.format(version="loaded"))
+    settings.write_text("spawn_timeout = '20s'\n")  # one that was forked just before, and hangs all the same, must not outlast the end
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)
     assert versions(stage, 2) == {"loaded"}

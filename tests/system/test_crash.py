@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_killed_keeper_is_replaced_and_goes_on_keeping_house(stage: Stage):
     wait_for_exit(keeper)
     job = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": 0.05}')""")
     stage.wait_state(job, "completed")
-    assert fleet.keeper() != keeper
+    stage.wait(lambda: fleet.keeper() != keeper, "the word of the new one, which the parent says after it has woken a worker for the job")
 
 
 @pytest.mark.promise("C6", "C28")
@@ -108,7 +109,8 @@ def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate:
     stage.run_fleet(workers=1, grace="0.2s")
     job = stage.enqueue("x:patient", '{"label": "frozen"}')
     arrival = gate.wait_arrival("frozen")
-    os.kill(arrival.pid, signal.SIGSTOP)
+    with suppress(ProcessLookupError):  # on a busy machine it may have been killed already
+        os.kill(arrival.pid, signal.SIGSTOP)
     row = stage.wait_state(job, "failed")
     assert row["error_code"] == "JOB_TIMEOUT"
     assert row["crashes"] == 0, "a timeout is no crash"

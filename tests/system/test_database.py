@@ -163,13 +163,13 @@ def test_a_job_that_ends_while_partitions_are_made_is_settled_as_it_ended(empty_
 def test_an_outcome_that_waits_for_its_settlement_is_no_job_past_its_timeout(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1, batch=2, grace="0.2s")
     with stage.connection.transaction():  # both are there at once, and the time of the first counts only now
-        first = stage.enqueue("t:gate", '{"label": "first"}', timeout=3)
+        first = stage.enqueue("t:gate", '{"label": "first"}', timeout=10)
         second = stage.enqueue("t:gate", '{"label": "second"}')
     arrival = gate.wait_arrival("first")
     with psycopg.connect(stage.dsn) as holder:
         holder.execute("SELECT FROM jobherd.running FOR UPDATE")
         arrival.open("done in time")
-        time.sleep(3.7)  # past the deadline and both rungs, while the database keeps the settlement waiting
+        time.sleep(10.7)  # past the deadline and both rungs, while the database keeps the settlement waiting
     gate.wait_arrival("second").open()
     row = stage.wait_state(first, "completed", "failed", "retrying")
     assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "done in time")

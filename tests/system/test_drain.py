@@ -138,6 +138,8 @@ def test_a_drain_ends_though_somebody_locks_a_table_for_ever(stage: Stage, gate:
         arrival.open()
         assert fleet.wait_exit(300) == 0, fleet.text()  # some statements run into their limits one after the other
         fleet.wait_gone(60)
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%%'"
+    stage.wait(lambda: not stage.call(ours), "the end of their sessions: one may yet write what it was told before")
     again = stage.run_fleet(workers=1)
     if stage.state(job) != "completed":  # it may have been settled as soon as the lock was gone
         gate.wait_arrival("cut").open("again")

@@ -99,7 +99,7 @@ def test_a_hook_that_hangs_in_the_child_is_ended_in_words_and_tried_again(stage:
         fleet.wait_log(f"Process {hung} was not ready in time and was killed.")
     assert not os.listdir(f"/proc/{fleet.pid}/task")[1:]
     flag.unlink()
-    settings.write_text("spawn_timeout = '5m'\n")
+    settings.write_text("spawn_timeout = '20s'\n")  # one that was forked just before, and hangs all the same, must not outlast the end
     fleet.signal(signal.SIGHUP)
     fleet.wait_ready(1)
     stage.wait_state(stage.enqueue("t:noop"), "completed")

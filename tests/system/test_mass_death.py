@@ -118,7 +118,7 @@ def test_when_a_handler_kills_all_of_its_container_another_host_takes_the_jobs_o
     assert [row["crashes"] for row in rows.values()] == [0, 0]
     assert (rows["bystander"]["attempts"], rows["bystander"]["history"][0]["outcome"]) == (2, "lost")
     assert rows["killer"]["history"][0]["outcome"] in {"abandoned", "lost"}, "it had a moment more, to find its parent dead"
-    assert other.said("jobs were reclaimed")
+    other.wait_log("jobs were reclaimed")
     assert other.stop() == 0
 
 

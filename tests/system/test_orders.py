@@ -27,8 +27,12 @@ def test_a_supervisor_does_what_it_is_ordered_and_says_what_it_is_at(stage: Stag
         done = "SELECT answer, error FROM jobherd.orders WHERE id = %s AND done_at IS NOT NULL"
         return stage.wait(lambda: stage.run(done, given), f"the answer to {name}")[0]
 
-    assert order("report") == ({}, None)
-    facts = stage.call("SELECT facts FROM jobherd.supervisors")
+    def told():
+        assert order("report") == ({}, None)
+        facts = stage.call("SELECT facts FROM jobherd.supervisors")
+        return None if facts["children"][0]["state"] == "computing" else facts
+
+    facts = stage.wait(told, "its worker to be seen asleep at the gate")
     worker = facts["children"][0]
     assert (worker["pid"], worker["state"], worker["job"], worker["job_kind"]) == (arrival.pid, "waiting", job, "t:gate")
     states = {child["kind"]: child["state"] for child in facts["children"]}

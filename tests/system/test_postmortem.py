@@ -107,7 +107,7 @@ def grow_until_asked(boards):
 
 def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(stage: Stage):
     place = stage.write("dying.py", DYING)
-    stage.run_fleet(workers=2, handlers=place, grace="0.3s", code_version="v7")
+    stage.run_fleet(workers=2, handlers=place, grace="2s", code_version="v7")
     jobs = {name: stage.enqueue(f"p:{name}") for name in ("overflow", "processor", "address-space", "exit", "stubborn")}
     rows = {name: stage.wait_state(job, "failed") for name, job in jobs.items()}
     reports = {name: row["history"][-1].get("post_mortem") for name, row in rows.items()}

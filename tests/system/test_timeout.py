@@ -80,14 +80,13 @@ def test_a_handler_that_swallows_everything_is_killed(stage: Stage):
 def test_a_jobs_own_timeout_goes_before_its_kinds_and_the_timer_never_reaches_the_next_job(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=1)
     late = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "late"}', '{"timeout": 0.2}')""")
-    gate.wait_arrival("late")
     assert stage.wait_state(late, "failed")["error_code"] == "JOB_TIMEOUT"
-    in_time = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "in time"}', '{"timeout": 3}')""")
+    in_time = stage.call("""SELECT jobherd.enqueue('t:once', '{"label": "in time"}', '{"timeout": 10}')""")
     following = stage.enqueue("t:once", '{"label": "following"}')
     gate.wait_arrival("in time").open()
     arrival = gate.wait_arrival("following")
     # The timer that was armed for the job before rings while this one runs; the end of a later job says that it has.
-    ring = stage.call("SELECT clock_timestamp() + interval '3.1 s'")
+    ring = stage.call("SELECT clock_timestamp() + interval '10.1 s'")
     stage.run("SELECT pg_sleep_until(%s)", ring)
     arrival.open("undisturbed")
     assert stage.wait_state(in_time, "completed")

@@ -54,9 +54,12 @@ def ears(stage: Stage) -> Iterator[Ears]:
 
 
 def wait_busy(stage: Stage) -> None:
-    """Wait until no supervisor holds a sleep key: whoever wants one alone is let in then."""
+    """Wait until no supervisor holds a sleep key: whoever wants one alone is let in then.
+
+    The transaction lets go of them, not the session: its process ends after the connection, and would be taken for a sleeper till then.
+    """
     with psycopg.connect(stage.dsn, autocommit=True, options="-c lock_timeout=60s") as connection:
-        connection.execute("SELECT pg_advisory_lock(1785684584, key) FROM generate_series(1, 16) AS key")
+        connection.execute("SELECT pg_advisory_xact_lock(1785684584, key) FROM generate_series(1, 16) AS key")
 
 
 def wait_asleep(stage: Stage, supervisors: int = 1) -> None:
@@ -87,6 +90,7 @@ def test_an_idle_fleet_is_notified_and_a_busy_one_is_not(stage: Stage, gate: Gat
 
 def test_one_idle_worker_is_enough_to_be_notified(stage: Stage, gate: Gate, ears: Ears):
     stage.run_fleet(workers=2, **NEVER_POLL)
+    wait_asleep(stage)
     held = stage.enqueue("t:gate", '{"label": "held"}')
     arrival = gate.wait_arrival("held")
     wait_asleep(stage)

@@ -19,6 +19,7 @@ from tests.cli.shell import jobherd
 from tests.support.fleet import Stage
 from tests.support.postgres import Cluster, quick_place
 from tests.support.processes import children_of
+from tests.support.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,8 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
         fleets.append(stage.run_fleet(workers=1, lease=LEASE))
         lasts = stage.enqueue("t:gate", '{"label": "lasts"}')
         lasting = gate.wait_arrival("lasts")
+        with Queue(dsn) as queue:
+            there = queue.supervisor().id  # with a long lease: once it has lapsed an order is refused before it writes
         processes = {child for fleet in fleets for child in children_of(fleet.pid)} - {dying.pid}
         try:
             stage.wait(lambda: stage.run(FROZEN) == [(True,)], "autovacuum to be through", limit=180)
@@ -106,7 +109,7 @@ def test_when_the_server_gives_no_more_ids_everything_waits_and_goes_on_by_itsel
             assert "the database takes no writes: database is not accepting commands" in refused.err
             fleets[0].signal(signal.SIGUSR1)
             fleets[0].wait_log("no database: it takes no writes", after=marks[0])
-            refused = jobherd("fleet", "reload", 1, dsn=dsn)
+            refused = jobherd("fleet", "reload", there, dsn=dsn)
             assert (refused.code, "the database takes no writes" in refused.err) == (69, True), refused
             answer = jobherd("doctor", "--json", dsn=dsn)
             assert answer.code == 1, answer

@@ -84,7 +84,8 @@ def test_who_declines_every_claim_gives_back_what_it_never_heard_of(bench: Bench
     assert bench.wait(job, "completed")["attempts"] == 1
 
 
-def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose):
+def test_news_that_it_may_not_use_is_passed_on_once(bench: Bench, choose, monkeypatch):
+    monkeypatch.setattr("workers.selective.REST", 600.0)  # or it wakes by itself, and says it of its own accord
     choose("nothing")
     bench.notice.hearing = True  # or it would say each time that it is idle
     child = bench.start(handlers=(CHOOSY,))

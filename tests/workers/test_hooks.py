@@ -72,7 +72,7 @@ def test_a_hook_after_the_job_changes_nothing_of_it(bench: Bench, said):
 
 
 def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, said, monkeypatch):
-    monkeypatch.setattr(workers.hooks, "LIMIT", 0.1)
+    monkeypatch.setattr(workers.hooks, "LIMIT", 2.0)
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:hangs")
     child.nudge()
@@ -84,7 +84,8 @@ def test_a_hook_that_hangs_is_interrupted_and_its_child_replaced(bench: Bench, s
     assert said()[-2:] == ["exit loaded", "cleans up"]
 
 
-def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, said):
+def test_the_hooks_of_a_job_past_its_time_have_time_of_their_own(bench: Bench, said, monkeypatch):
+    monkeypatch.setattr(workers.hooks, "LIMIT", 60.0)
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:slow")
     child.nudge()

@@ -14,7 +14,7 @@ import sql
 from tests.support.gate import Gate
 from tests.support.patience import LIMIT
 from tests.support.processes import is_running, wait_for_exit
-from tests.support.seats import Bench
+from tests.support.seats import Bench, wait_for_line
 from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.keeper import end_groups
 from workers.link import EXIT_LEFT
@@ -68,7 +68,7 @@ def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Be
     bench.ask("DELETE FROM jobherd.children")
     keeper = bench.start("keeper", sweep=0.05)
     assert bench.wait(job, "retrying")["attempts"] == 1  # nobody knows whether it had started
-    assert f"jobs={job}" in keeper.log()
+    wait_for_line(keeper, f"jobs={job}")
 
 
 def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate):
@@ -189,8 +189,9 @@ def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Be
 
 
 def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(monkeypatch):
-    sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
-    escaped = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "4711:3"})
+    sleep = [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(3600)"]
+    escaped = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "4711:3"}, stdout=subprocess.PIPE)
+    escaped.stdout.readline()  # before that it may have no environment yet
     other = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "47110:3"})
     stranger = subprocess.Popen(sleep, start_new_session=True)
     try:
@@ -202,6 +203,7 @@ def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left
         for process in (escaped, other, stranger):
             process.kill()
             process.wait(LIMIT)
+        escaped.stdout.close()
 
 
 def test_nothing_left_is_not_waited_for():

@@ -10,6 +10,7 @@ import pytest
 
 import sql
 from sql.migrate import migrate
+from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place
 from tests.workers.web_support import Web
 from workers.tally import Policy
@@ -56,13 +57,13 @@ def hold(conn, queue: str, *, jobs: int, age: float, token: int) -> None:
 
 
 def test_depth_and_age_are_what_sql_says(database, conn, always):
-    put(conn, "ready", "default", age=5, number=3)
-    put(conn, "ready", "default", age=90, priority=50)  # the least urgent waits longest
+    put(conn, "ready", "default", age=500, number=3)
+    put(conn, "ready", "default", age=9000, priority=50)  # the least urgent waits longest
     put(conn, "ready", "media", number=7)
     put(conn, "scheduled", "default", age=-3600, number=2)
-    put(conn, "scheduled", "mail", age=30, number=4)  # nobody promotes them
-    hold(conn, "default", jobs=3, age=10, token=1)
-    hold(conn, "default", jobs=1, age=20, token=2)
+    put(conn, "scheduled", "mail", age=3000, number=4)  # nobody promotes them
+    hold(conn, "default", jobs=3, age=1000, token=1)
+    hold(conn, "default", jobs=1, age=2000, token=2)
     with Web(database) as child:
         scrape = child.scrape()
         truth = conn.execute("SELECT queue, state, count(*) FROM jobherd.jobs GROUP BY queue, state").fetchall()
@@ -71,14 +72,14 @@ def test_depth_and_age_are_what_sql_says(database, conn, always):
         }
         assert not any(scrape.all(CAPPED).values())
         oldest = {
-            ("default", "ready"): 90,
+            ("default", "ready"): 9000,
             ("media", "ready"): 0,
-            ("default", "running"): 20,
+            ("default", "running"): 2000,
             ("default", "scheduled"): 0,
-            ("mail", "scheduled"): 30,
+            ("mail", "scheduled"): 3000,
         }
         for (queue, state), seconds in oldest.items():
-            assert scrape.of(OLDEST, queue=queue, state=state) == pytest.approx(seconds, abs=3), (queue, state)
+            assert scrape.of(OLDEST, queue=queue, state=state) == pytest.approx(seconds, abs=LIMIT), (queue, state)
         assert set(scrape.all(MEASURED)) == {("ready",), ("scheduled",), ("running",)}
 
 
@@ -180,7 +181,10 @@ def test_a_flood_of_made_up_names_fills_nobodys_store(database, conn, always, mo
     assert len(seen) < 6_000
 
 
-def test_a_measurement_is_kept_for_some_seconds(database, conn):
+def test_a_measurement_is_kept_for_some_seconds(database, conn, monkeypatch):
+    monkeypatch.setattr("workers.web.exposition.PATIENCE", LIMIT)
+    for rest in ("PERIOD", "REST_MOST"):
+        monkeypatch.setattr(measure, rest, 600.0)
     with Web(database) as child:
         first = child.scrape()
         assert first.of(MEASURED, state="ready") is not None
@@ -220,7 +224,7 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
 
 
 def test_a_table_that_is_locked_hides_no_other(database, conn, always, monkeypatch):
-    monkeypatch.setattr(measure, "STATEMENT", 0.2)
+    monkeypatch.setattr(measure, "STATEMENT", 2.0)
     put(conn, "scheduled", "default", age=-60)
     with Web(database) as child:
         with conn.transaction():
@@ -326,7 +330,8 @@ def test_tenants_are_counted_if_asked_for_the_largest_by_name_and_the_others_tog
     }  # fmt: skip
 
 
-def test_a_scrape_shows_tenants(database, conn):
+def test_a_scrape_shows_tenants(database, conn, monkeypatch):
+    monkeypatch.setattr("workers.web.exposition.PATIENCE", LIMIT)
     conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
     with Web(database, metrics_tenants=1) as child:
         assert child.scrape().of("jobherd_tenant_jobs", tenant="acme", state="ready") == 1

@@ -43,6 +43,16 @@ def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepare
         assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    for first, behind in ((good, bad), (bad, good)):
+        said = [wire.exchange_ahead(("pause_queue", first), ("pause_queue", behind)), wire.hear()]
+        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+
+
 def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
     wire = Wire(connection, "jobherd", prepared=False)
     connection.execute("CREATE TABLE public.held ()")

@@ -10,8 +10,10 @@ import time
 import psycopg
 import pytest
 
+import sql
 from supervisor.crew import finished_of
 from tests.support.gate import Gate
+from tests.support.patience import LIMIT
 from tests.support.pooler import PROGRAM, Pooler
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
@@ -111,8 +113,10 @@ def test_behind_a_pooler_it_asks_for_them_without_being_called(bench: Bench, mon
     with Pooler(bench.dsn, "transaction") as pooler:
         child = bench.start(dsn=pooler.dsn)
         child.wait_idle()
-        job = bench.enqueue("act:returns", value=1)
-        claim_unheard(bench, job)
+        claim = claim_of(bench)
+        with psycopg.connect(bench.dsn) as other:  # nobody sees the job before it is claimed
+            (job,) = other.execute("SELECT jobherd.enqueue('act:returns', '{\"value\": 1}')").fetchone()
+            assert other.execute(sql.load("claim_job"), claim).fetchone()[1] == job
         assert bench.wait(job, "completed")["attempts"] == 1
 
 
@@ -138,12 +142,16 @@ def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_t
         assert "a pooler has mixed them up" in child.log()
 
 
+def claim_of(bench: Bench) -> dict[str, object]:
+    """What the one child would ask for."""
+    (child,) = bench.ask("SELECT id FROM jobherd.children")
+    return {"supervisor": bench.supervisor, "child": child["id"], "served": None, "avoided": None, "short": None}
+
+
 def claim_unheard(bench: Bench, job: int) -> None:
     """Claim it in the name of the one child, which does not hear of it."""
-    (child,) = bench.ask("SELECT id FROM jobherd.children")
-    claim = {"supervisor": bench.supervisor, "child": child["id"], "served": None, "avoided": None, "short": None}
     with psycopg.connect(bench.dsn, autocommit=True) as other:
-        [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim_job", claim))
+        [[row]] = Wire(other, "jobherd", prepared=False).exchange(("claim_job", claim_of(bench)))
     assert row[1] == job  # and committed; by now the child may have given it back
 
 
@@ -352,7 +360,8 @@ def test_a_child_starts_clean(bench: Bench):
     assert found["stdin"] == "/dev/null"
 
 
-def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gate: Gate):
+def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.alarm._LAST_WORDS", LIMIT)
     job = bench.enqueue("act:gated", name="a")
     parent, pid = bench.start_orphan_to_be()
     gate.wait_arrival("a")

@@ -47,7 +47,7 @@ DOCUMENT = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale
 class ThinAir:
     """A session whose every claim is full, and whose every settlement is heard."""
 
-    child, backend, sessions = 1, 1, 1
+    child, backend, sessions, pooled = 1, 1, 1, False
 
     def __init__(self, *_: object) -> None:
         self.ids = count(1)
@@ -70,6 +70,13 @@ class ThinAir:
     def run_both(self, _first: str, before: dict[str, Any], _second: str, claim: dict[str, Any]) -> tuple[list[tuple[object, ...]], ...]:
         assert before["ids"]
         return [(len(before["ids"]),)], self.run("claim_jobs", claim)
+
+    def run_ahead(self, _first: str, claim: dict[str, Any], _behind: str, after: dict[str, Any]) -> list[tuple[object, ...]]:
+        assert after["ids"]
+        return self.run("claim_jobs", claim)
+
+    def hear(self) -> list[tuple[object, ...]]:
+        return [(1,)]
 
 
 def loop(batch: int, rounds: int) -> Iterator[float]:

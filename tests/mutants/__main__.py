@@ -124,9 +124,51 @@ MUTANTS = (
     Mutant(
         "what was finished is not on the board",
         "workers/hand.py",
-        "            entered = self._board.enter(finished.as_entry())\n",
+        "            entered = self._ledger.enter(finished.as_entry())\n",
         "            entered = True\n",
         ("tests/system/test_crash.py", "tests/system/test_batches.py", "tests/workers/test_worker_life.py"),
+    ),
+    Mutant(
+        "of a dead child only the claim in hand is written",
+        "supervisor/crew.py",
+        "        finished = [(token, finished_of(board, token)) for token in board.ledger.claims()]\n",
+        "        finished = [(token, finished_of(board, token)) for token in board.ledger.claims() if token == record.token]\n",
+        ("tests/system/test_batches.py",),
+    ),
+    Mutant(
+        "what was lost on its way waits for a long job's end",
+        "supervisor/crew.py",
+        "        for claim in board.ledger.claims():\n            if finished",
+        "        for claim in (token,):\n            if finished",
+        ("tests/system/test_batches.py",),
+    ),
+    Mutant(
+        "a claim that is being written does not count as held",
+        "workers/board.py",
+        " + self.ledger.is_doubled\n",
+        "\n",
+        ("tests/workers/test_ahead.py",),
+    ),
+    Mutant(
+        "a claim that is being written counts as one that nobody heard of",
+        "workers/worker.py",
+        "0 if behind is None else behind[0]",
+        "0",
+        ("tests/workers/test_ahead.py",),
+    ),
+    Mutant(
+        "a long job begins before the claim before is written",
+        "workers/worker.py",
+        "                hand.make_sure()\n                behind = False\n",
+        "                behind = False\n",
+        ("tests/workers/test_ahead.py",),
+    ),
+    Mutant(
+        "whoever leaves does not hear whether the last claim is written",
+        "workers/hand.py",
+        "        self.make_sure()\n        whole = True\n",
+        "        whole = True\n",
+        ("tests/workers/test_ahead.py",),
     ),
     Mutant(
         "a child outlives its parent",
@@ -208,11 +250,15 @@ MUTANTS = (
     Mutant(
         "the next job of a claim finds what the last one left",
         "workers/worker.py",
-        "                tidy.put_back(row.kind, now)\n",
-        "                pass\n",
+        "                tidy.put_back(row.kind, now)  # now that",
+        "                pass  # now that",
         ("tests/system/test_hostile_handlers.py::test_so_does_the_next_job_of_the_same_claim",),
     ),
 )
+
+
+HANGS = 120
+"""Seconds after which a test counts as red: some guards keep two from waiting for each other for ever."""
 
 
 def is_noticed(mutant: Mutant, folder: Path) -> str:
@@ -229,7 +275,7 @@ def is_noticed(mutant: Mutant, folder: Path) -> str:
     file.write_text(text.replace(mutant.was, mutant.becomes))
     for test in mutant.tests:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test],
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--timeout={HANGS}", test],
             cwd=tree,
             env=os.environ | {"PYTHONPATH": str(tree)},
             check=False,

@@ -46,15 +46,16 @@ def _armed(name: str, /) -> None:
             continue  # somebody else's already
         taken = token.with_name(f"{token.name}:{os.getpid()}")
         try:
+            order = token.read_text()  # first: whoever waits for the new name may remove it at once
             token.rename(taken)
         except FileNotFoundError:
             continue  # somebody was faster
-        _act(name, taken)
+        _act(name, order, taken)
         return
 
 
-def _act(name: str, taken: Path) -> None:
-    what, _, how = taken.read_text().strip().partition(" ")
+def _act(name: str, order: str, taken: Path) -> None:
+    what, _, how = order.strip().partition(" ")
     match what:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.herd import ROOT
 from tests.support.patience import LIMIT
 from workers import points
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REACH = "import sys; from workers.points import reach; print('up', flush=True); sys.stdin.readline(); reach('here'); print('through', flush=True)"
 
@@ -74,8 +71,20 @@ def test_who_is_held_goes_on_when_the_token_is_removed(tmp_path: Path) -> None:
     while not taken.exists():
         assert held.poll() is None
     taken.unlink()
-    assert held.stdout.readline() == "through\n"
-    held.communicate()
+    assert let_go(held)[:2] == (0, "through\n")
+
+
+def test_who_is_held_goes_on_though_the_token_is_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here@1").write_text("hold")
+    monkeypatch.setenv(points.VARIABLE, str(tmp_path))
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> None:
+        real(path, target).unlink()
+
+    monkeypatch.setattr(Path, "rename", rename)
+    points._armed("here")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_is_stopped_goes_on_when_it_is_continued(tmp_path: Path) -> None:

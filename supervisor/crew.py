@@ -20,7 +20,7 @@ from supervisor.drain import Drain
 from supervisor.fleet import late_at
 from supervisor.growth import AFTER, Growth
 from supervisor.oom import OomWatch
-from supervisor.plan import NEVER, Dismiss, Finish, Fork, Interrupt, Kill, Nudge, Relieve
+from supervisor.plan import NEVER, Dismiss, Finish, Fork, Help, Interrupt, Kill, Nudge, Relieve
 from supervisor.postmortem import examine
 from supervisor.revision import revision
 from supervisor.sampler import ask_stacks
@@ -272,7 +272,7 @@ class Crew:
                 if not board.idle:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if (record := held.get(slot.number)) is not None:
-                    self._fleet.saw_held(slot, record, now, unwritten=board.unwritten)
+                    self._fleet.saw_held(slot, record, now, unwritten=board.unwritten, before=board.ledger.is_doubled)
                     if now < (at := late.get(slot.number, 0.0)):
                         again = min(again, at)
         self.look_for_late_at = again
@@ -302,6 +302,8 @@ class Crew:
                     self._expect_work(now)
             case Relieve(slot, token):
                 self._relieve(slot, token, now)
+            case Help(slot, token):
+                self._help(slot, token, now)
             case Dismiss(slot):
                 if (ends := self._ends.get(slot.number)) is not None:
                     self.boards[slot.number].dismiss()
@@ -359,18 +361,41 @@ class Crew:
         record = board.now()
         if record is None or record.token != token or not record.job:
             return  # it is through with that job, and hands back the rest itself
-        ran_on = f"{self.settings.host}/{slot.pid}"
+        finished = _finished(board, record)
+        if (later := board.now()) is None or later.token != token:
+            return  # it is through with that claim; what was read may be of the next one, and who is not told would take that for lost
 
         def answered(answer: Answer) -> None:
             if answer is None:  # the child names all of it again, but not before its job ends, and that may run for hours
                 self._fleet.not_relieved(slot, token, now)
 
-        for claim in board.ledger.claims():
-            if finished := [one for one in finished_of(board, claim) if one.job != record.job]:
-                written = settlement(record.child, claim, finished, ran_on=ran_on, now=now)
-                self._courier.ask("settle_jobs", written, answered, _leave_it_to_the_child)
+        self._write_finished(slot, record, finished, answered, now)
         rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
         self._courier.ask("release_rest", rest, answered)
+
+    def _help(self, slot: Slot, token: int, now: float) -> None:
+        """Write what was finished in front of the job that runs, and nothing later: by the last that it has run a child knows that its claim stands."""
+        board = self.boards[slot.number]
+        board.help(token)
+        record = board.now()
+        if record is None or record.token != token or not record.runs:
+            return
+        finished = _finished(board, record)
+        if board.now() != record:
+            return  # it is through with that job: what was read may be of a later one, and it writes it itself
+
+        def answered(answer: Answer) -> None:
+            if answer is None:
+                self._fleet.not_helped(slot, token, now)
+
+        self._write_finished(slot, record, finished, answered, now)
+
+    def _write_finished(
+        self, slot: Slot, record: Now, finished: list[tuple[int, list[Finished]]], answered: Callable[[Answer], None], now: float
+    ) -> None:
+        for claim, part in finished:
+            written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
+            self._courier.ask("settle_jobs", written, answered, _leave_it_to_the_child)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
@@ -393,6 +418,12 @@ def finished_of(board: Board, token: int) -> list[Finished]:
         with suppress(ValueError, TypeError, KeyError):  # nothing a child may have written can bring the parent down
             found.append(Finished.from_entry(entry))
     return found
+
+
+def _finished(board: Board, record: Now) -> list[tuple[int, list[Finished]]]:
+    """Return by claim what a board's ledger holds beside the job that runs."""
+    parts = [(claim, [one for one in finished_of(board, claim) if one.job != record.job]) for claim in board.ledger.claims()]
+    return [(claim, part) for claim, part in parts if part]
 
 
 def _next_dead() -> os.waitid_result | None:

@@ -36,8 +36,8 @@ class Course(Enum):
 
 PATIENCE_IN_A_CROWD = 1.0
 """The longest, in seconds, that a job may run in front of others because it may only be waiting for a processor."""
-LATEST = 1.15
-"""The part of that patience for which an outcome may wait: with the default, 46 of the 50 ms after which it is to be seen."""
+LATEST = 1.1
+"""The part of that patience for which an outcome may wait: with the default, 44 of the 50 ms after which it is to be seen."""
 BARELY = 0.25
 """The part of it that a job runs at least, before it is taken for the reason."""
 RELIEF = 0.5
@@ -206,7 +206,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
-        slot.cancels, slot.untold, slot.late = set(), [], None
+        slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
         slot.jobs_limit = self.limits.max_jobs * spread
@@ -268,15 +268,35 @@ class Fleet:
         """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
         slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
 
-    def saw_held(self, slot: Slot, record: Now, now: float, *, unwritten: float = 0.0) -> None:
-        """It holds jobs beside the one that runs; they were looked at. unwritten: as `late_at` takes it."""
-        late = record.runs and record.token != slot.relieved and now >= late_at(record, unwritten, self.patience(now))
-        slot.late = (record.token, record.job) if late and now >= slot.relieve_again_at else None
+    def saw_held(self, slot: Slot, record: Now, now: float, *, unwritten: float = 0.0, before: bool = False) -> None:
+        """It holds jobs beside the one that runs; they were looked at.
+
+        unwritten: as `late_at` takes it. before: the claim before this one is not sure to be written.
+        What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
+        """
+        slot.late = slot.owing = None
+        running = record.token, record.job
+        if not record.runs or record.token == slot.relieved or now < slot.relieve_again_at:
+            return
+        if now >= late_at(record, unwritten, self.patience(now)):
+            slot.late = running
+        elif (
+            (unwritten or before)
+            and self.limits.hold
+            and running != slot.helped
+            and now >= late_at(record, unwritten, self.limits.patience)
+        ):
+            slot.owing = running
 
     def not_relieved(self, slot: Slot, token: int, now: float) -> None:
         """The letter that should have relieved it was lost or refused: another one, once the database may be there again."""
         if slot.relieved == token:
             slot.relieved, slot.relieve_again_at = 0, now + RELIEVE_AGAIN
+
+    def not_helped(self, slot: Slot, token: int, now: float) -> None:
+        """The letter that should have written its outcomes was lost or refused: another one, as for a relief."""
+        if slot.helped is not None and slot.helped[0] == token:
+            slot.helped, slot.relieve_again_at = None, now + RELIEVE_AGAIN
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
         """The boards of the READY workers were looked at: by slot, whether it is idle, and how often it has been."""

@@ -161,7 +161,7 @@ class Supervisor:
         if not ready and now < self._others_at:
             self.notice.loop_at = now
             self.crew.look_for_late(now)
-            if not self.sampler.step(now) and not any(slot.late for slot in self.fleet.alive()):
+            if not self.sampler.step(now) and not any(slot.late or slot.owing for slot in self.fleet.alive()):
                 return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
         self._others_at = 0.0
         self.notice.loop_at = now

@@ -48,6 +48,14 @@ class Relieve:
 
 
 @dataclass(frozen=True, slots=True)
+class Help:
+    """Write what it has finished of that claim, and of the one before; it goes on with the rest."""
+
+    slot: Slot
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dismiss:
     """Close its wake pipe."""
 
@@ -77,7 +85,7 @@ class Finish:
     code: int
 
 
-Action = Fork | Nudge | Relieve | Dismiss | Interrupt | Kill | Finish
+Action = Fork | Nudge | Relieve | Help | Dismiss | Interrupt | Kill | Finish
 
 
 @dataclass(slots=True)
@@ -100,7 +108,10 @@ def plan(fleet: Fleet, now: float) -> Plan:
     for slot in fleet.alive():
         if slot.late is not None and slot.state is State.READY:
             result.actions.append(Relieve(slot, slot.late[0]))
-            slot.relieved, slot.late = slot.late[0], None
+            slot.relieved, slot.late, slot.owing = slot.late[0], None, None
+        elif slot.owing is not None and slot.state is State.READY:
+            result.actions.append(Help(slot, slot.owing[0]))
+            slot.helped, slot.owing = slot.owing, None
         _tell(slot, now, result)
         _climb(slot, now, result)
     if fleet.course is Course.SERVING and fleet.exit_code is None:

@@ -115,7 +115,11 @@ class Slot:
     relieved: int = 0
     """The claim that was relieved of its other jobs last."""
     relieve_again_at: float = 0.0
-    """Before that nothing is relieved: a letter about it was lost or refused."""
+    """Before that nothing is relieved or helped: a letter about it was lost or refused."""
+    owing: tuple[int, int] | None = None
+    """The claim of which an outcome waits for too long behind a job that may only be waiting for a processor, and that job."""
+    helped: tuple[int, int] | None = None
+    """The claim of which the parent has written the outcomes last, and the job that they stood behind."""
     rss: int = 0
     worn: bool = False
     """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""

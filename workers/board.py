@@ -120,7 +120,8 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _READING,
     _WATCHED,
     _UNWRITTEN,
-) = range(16)
+    _HELPED,
+) = range(17)
 
 
 class Board:
@@ -255,6 +256,7 @@ class Board:
         self._output.write(bytes(8))
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
+        self._words[_HELPED] = 0
         self.set_held(0)
         self.ledger.restart()
         self.interrupt(Interruption(Reason.NONE))
@@ -276,6 +278,11 @@ class Board:
     def revoke(self, token: int) -> None:
         """Called in the parent: nothing more of that claim may be started."""
         self._words[_REVOKED] = token
+        barrier()
+
+    def help(self, token: int) -> None:
+        """Called in the parent, before it writes what was finished of that claim, which goes on: whoever misses it in the database knows why."""
+        self._words[_HELPED] = token
         barrier()
 
     def say_draining(self, *, draining: bool) -> bool:
@@ -346,6 +353,11 @@ class Board:
     def revoked(self) -> int:
         """The claim of which nothing more may be started."""
         return int(self._words[_REVOKED])
+
+    @property
+    def helped(self) -> int:
+        """The claim of which the parent may have written what was finished in front of the job that ran."""
+        return int(self._words[_HELPED])
 
     @property
     def begun(self) -> int:

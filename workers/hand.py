@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from workers.board import Now, Phase, Reason
 from workers.points import reach
-from workers.settle import is_plain
+from workers.settle import Touch, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ class Hand:
         if self.unsettled:
             # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
-            whole = self._clerk.settle(self.token, self.unsettled, relieved=self.is_relieved)
+            whole = self._clerk.settle(self.token, self.unsettled, touched=self._touched)
             if more:
                 self.unsettled, self._on_board = [], True
                 self._ledger.clear()
@@ -116,8 +116,8 @@ class Hand:
             self.settle()
             return None
         self.say(Phase.SETTLING, keep_job=True)
-        if not (ahead and self._on_board and not self.is_relieved() and is_plain(self.unsettled)):
-            rows = self._clerk.settle_and_claim(self.token, self.unsettled, claim, by=by, relieved=self.is_relieved)
+        if not (ahead and self._on_board and not self._touched() and is_plain(self.unsettled)):
+            rows = self._clerk.settle_and_claim(self.token, self.unsettled, claim, by=by, touched=self._touched)
             self.forget()
             return rows
         self.behind = self.token, self.unsettled
@@ -134,13 +134,24 @@ class Hand:
             token, finished = self.behind
             # As in `settle`: however long this takes, no job runs meanwhile that the parent could end at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
-            self._clerk.make_sure(token, finished, relieved=lambda: self._board.revoked in {token, self.token} - {0})
+            self._clerk.make_sure(token, finished, touched=lambda: self._touched_behind(token))
             self.behind = None
             self._ledger.close(token)
 
-    def is_relieved(self) -> bool:
-        """Whether the parent has taken the rest of the claim in hand, because a job of it ran long."""
-        return self._board.revoked == self.token
+    def _touched(self) -> Touch:
+        """Return what the parent may have written of the claim in hand."""
+        board, token = self._board, self.token
+        if board.revoked == token:
+            return Touch.ANY
+        if board.helped != token:
+            return Touch.NONE
+        # While a job runs, none of those that are through need be the last.
+        return Touch.EARLIER if self._executor.running is None else Touch.ANY
+
+    def _touched_behind(self, token: int) -> Touch:
+        """Return what it may have written of the claim before: all of it, if it wrote anything of that one or of the one in hand."""
+        board, claims = self._board, {token, self.token} - {0}
+        return Touch.ANY if board.revoked in claims or board.helped in claims else Touch.NONE
 
     def lose(self, jobs: int) -> None:
         """The claim is somebody else's: so many of its jobs are dropped, and what is not written with them."""

@@ -11,6 +11,7 @@ import logging
 import struct
 import time
 from dataclasses import replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
@@ -77,8 +78,18 @@ class Finished(NamedTuple):
         return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
 
 
-def _never() -> bool:
-    return False
+class Touch(IntEnum):
+    """What the parent may have written of the outcomes of a claim while its child had it in hand."""
+
+    NONE = 0
+    EARLIER = 1
+    """Those of all jobs but the last that has run: the claim goes on, and if it stands that one is still to be written."""
+    ANY = 2
+    """Any of them; others of the claim may have been given back."""
+
+
+def _untouched() -> Touch:
+    return Touch.NONE
 
 
 class UnsettledError(Exception):
@@ -95,14 +106,14 @@ class Clerk:
         self._session = session
         self._ran_on = ran_on
 
-    def settle(self, token: int, finished: Sequence[Finished], *, relieved: Callable[[], bool] = _never) -> bool:
+    def settle(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], Touch] = _untouched) -> bool:
         """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
 
-        relieved: says whether the parent may have written some of it, and given others back. Asked once the answer is there: whoever asked
-            before would take for lost what the parent wrote meanwhile.
+        touched: says what of it the parent may have written. Asked once the answer is there: whoever asked before would take for lost what
+            the parent wrote meanwhile.
         Return whether the claim still stood; a settlement whose answer was lost looks as if it did not.
         """
-        return self._report_lost(token, finished, self._settle(token, finished), relieved=relieved)
+        return self._report_lost(token, finished, self._settle(token, finished), touched=touched)
 
     def settle_and_claim(
         self,
@@ -111,14 +122,14 @@ class Clerk:
         claim: Parameters,
         *,
         by: str = "claim_jobs",
-        relieved: Callable[[], bool] = _never,
+        touched: Callable[[], Touch] = _untouched,
     ) -> list[Row] | None:
         """Write what became of these jobs and claim the next ones, in one round trip.
 
         by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
         Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
         """
-        whole = not relieved() and is_plain(finished)
+        whole = not touched() and is_plain(finished)
         statement = "settle_completed" if whole else "settle_jobs"
         session = self._session.sessions
         settled: list[Row] | Exception
@@ -130,9 +141,9 @@ class Clerk:
             # given back with the new session.
             settled, claimed = problem, None
         if not whole and not isinstance(settled, Exception):
-            self._report_lost(token, finished, settled, relieved=relieved)
+            self._report_lost(token, finished, settled, touched=touched)
         else:
-            self._make_sure(token, finished, settled, relieved=relieved)
+            self._make_sure(token, finished, settled, touched=touched)
         # Jobs that were given back with a new session, which the settling took, are not ours to run.
         return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
 
@@ -147,16 +158,16 @@ class Clerk:
             return None
         return None if isinstance(claimed, psycopg.Error) else claimed
 
-    def make_sure(self, token: int, finished: Sequence[Finished], *, relieved: Callable[[], bool] = _never) -> None:
+    def make_sure(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], Touch] = _untouched) -> None:
         """Wait for what `claim_ahead` has sent, and write what it has not written. Raises as `settle`."""
-        self._make_sure(token, finished, self._session.hear(), relieved=relieved)
+        self._make_sure(token, finished, self._session.hear(), touched=touched)
 
-    def _make_sure(self, token: int, finished: Sequence[Finished], said: list[Row] | Exception, *, relieved: Callable[[], bool]) -> None:
+    def _make_sure(self, token: int, finished: Sequence[Finished], said: list[Row] | Exception, *, touched: Callable[[], Touch]) -> None:
         """Look at the answer to settle_completed.sql, or to whatever is an Exception."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
             _log.warning("a settlement was refused, writing it job by job: %s", type(said).__name__, extra={"token": token})
         if isinstance(said, Exception) or not said:  # or it is not the whole claim, or not ours any more
-            self.settle(token, finished, relieved=relieved)
+            self.settle(token, finished, touched=touched)
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
         try:
@@ -179,14 +190,17 @@ class Clerk:
         return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
     @staticmethod
-    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, relieved: Callable[[], bool]) -> bool:
+    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, touched: Callable[[], Touch]) -> bool:
         if len(settled) == len(finished):
             return True
-        if relieved():
+        written = {row[0] for row in settled}
+        touch = touched()
+        if touch is Touch.EARLIER and finished[-1].job in written:
+            return True
+        if touch is Touch.ANY:
             if not settled:  # it may have been lost as well, but then the parent was told so too
                 _log.info("the parent has written what became of %d jobs", len(finished), extra={"token": token})
             return True
-        written = {row[0] for row in settled}
         lost = [one.job for one in finished if one.job not in written]
         _log.warning(
             "the claim of %d jobs was lost, what became of them was not written", len(lost),

@@ -21,6 +21,7 @@ from supervisor.plan import (
     Dismiss,
     Finish,
     Fork,
+    Help,
     Interrupt,
     Kill,
     Nudge,
@@ -195,7 +196,7 @@ class World:
                 assert slot.ladder is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
-            case Relieve(_, token):
+            case Relieve(_, token) | Help(_, token):
                 assert token, "nobody's claim is taken in hand"
 
     def fork(self, slot: Slot) -> None:

@@ -8,6 +8,7 @@
  * The first outcome of job 1 is "again", so that a job comes back to a child whose board still speaks of its earlier run.
  * With BEHIND the next claim may be made before the last one is written: the settlement is sent behind it, executed at any time or lost with
  * its session, and heard of before the next exchange. Until then both claims stand on the board, each in a ledger of its own.
+ * With HELP the parent may also write what is finished of a claim that goes on: a child knows by the last job that it has run whether its claim stands.
  * Not modelled: leases (lease.pml), commits that a crash of the server swallows (claim.pml).
  *
  * Proved for every job, whatever the interleaving, with so many KILLS and REVOKES (EARLY: outcomes may also be settled in mid-batch):
@@ -18,13 +19,18 @@
  *   TORN          the parent never believes an outcome whose content is not on the board
  *   BLAMED        a crash is charged to the job that was running and to no neighbour
  *   LOST          it ends
+ *   FORSAKEN      a claim that stands is not taken for lost by its child
  *
  * holds:
  * holds:  KILLS=0 REVOKES=2
  * holds:  K=2 EARLY
  * holds:  K=2 BEHIND KILLS=0
  * holds:  K=2 BEHIND REVOKES=0
+ * holds:  HELP KILLS=0
+ * holds:  K=2 HELP REVOKES=0
+ * holds:  K=2 HELP BEHIND KILLS=0 REVOKES=0
  * wide:   K=2 REVOKES=2
+ * wide:   K=2 HELP
  * wide:   K=2 KILLS=2
  * wide:   BEHIND REVOKES=0
  * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the child reads `revoked` before its announcement can be seen
@@ -44,6 +50,10 @@
  * breaks: K=2 BEHIND REVOKES=0 CLOSED_EARLY AGAIN   its ledger is closed when the settlement is sent, and not when it is heard of
  * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim writes over the ledger of the one before
  * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        with a new session the claim before is given back as one of which nobody has heard
+ * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the parent relieves a claim and writes what it has read of the next
+ * breaks: HELP KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  who helps does not say so
+ * breaks: HELP KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    it says so once it is written
+ * breaks: HELP KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      it writes what was finished of later jobs too
  */
 #ifndef K
 #define K 3
@@ -65,6 +75,7 @@
 #define JOB(w)      (((w) >> 1) & 3)
 #define STARTED(w)  ((w) & 1)
 #define JOBS(w)     ((w) & 7)
+#define HIGHEST(m)  ((m) & 4 -> 3 : ((m) & 2 -> 2 : 1))
 #define NOW(t, j, s) ((t) * 8 + (j) * 2 + (s))
 #define BIT(j)      (1 << ((j) - 1))
 #define LOWEST(m)   ((m) & 1 -> 1 : ((m) & 2 -> 2 : 3))
@@ -76,6 +87,7 @@
 #define TORN         4
 #define BLAMED       5
 #define LOST         6
+#define FORSAKEN     7
 #ifdef ONLY
 #define require(name, condition) assert((condition) || name != ONLY)
 #else
@@ -92,6 +104,8 @@ byte current[NC];               /* written by the child: token, job, started */
 byte content[NC];               /* written by the child: the outcomes themselves, as a set of jobs */
 byte count[NC];                 /* written by the child: how many of them are valid, as a set of jobs */
 byte revoked[NC];               /* written by the parent: a token */
+byte helped[NC];                /* written by the parent: a token */
+byte helps;
 #ifdef BEHIND
 byte content_b[NC], count_b[NC]; /* the second ledger: a claim has the one that the claim before has not */
 bool pending[NC], gone[NC];     /* a settlement was sent behind a claim and is not executed; its session was lost */
@@ -173,6 +187,19 @@ inline settle(t, fin, back) {
   od;
   x = 0
 }
+
+#ifndef EARLY
+#define MISSING(x) ((fin & BIT(x)) && !HELD(x, t))
+#if K == 3
+#define ANY_MISSING (MISSING(1) || MISSING(2) || MISSING(3))
+#else
+#define ANY_MISSING (MISSING(1) || MISSING(2))
+#endif
+/* The answer to a settlement says which were written. Nobody takes a living child's claim away here but by revoking it. */
+#define STANDS(i) require(FORSAKEN, !ANY_MISSING || revoked[i] == t || (helped[i] == t && HELD(HIGHEST(fin), t)))
+#else
+#define STANDS(i) skip
+#endif
 
 /* One transaction: move what is ready into a row of a new token. */
 inline claim(i) {
@@ -305,7 +332,7 @@ end:
 #endif
      if
      OR_DIE(die_asking)
-     :: atomic { settle(t, fin, mine); claim(i); fin = 0; j = 0 }            /* ... and executed */
+     :: atomic { STANDS(i); settle(t, fin, mine); claim(i); fin = 0; j = 0 }            /* ... and executed */
      fi;
 #ifdef BEHIND
      heard[i] = t;
@@ -402,6 +429,9 @@ proctype Parent(byte i) {       /* what the parent does about one child: letters
   byte t, now, fin, con, mine, x;
 #ifdef BEHIND
   byte fin_b, con_b, y;
+#ifdef HELP
+  byte v;
+#endif
 #endif
 end:
   do
@@ -416,6 +446,9 @@ end:
 #ifdef BEHIND
      fin_b = count_b[i];
      con_b = content_b[i];
+#ifndef READ_ON
+     if :: TOKEN(current[i]) == t :: else -> now = 0 fi;      /* of a claim that has begun since something may have been read as well */
+#endif
 #endif
      if
      :: atomic { TOKEN(now) == t ->                           /* one transaction under the fence of row t */
@@ -437,6 +470,53 @@ end:
      fi;
 #ifdef BEHIND
      atomic { fin_b = 0; con_b = 0 }
+#endif
+#ifdef HELP
+  :: atomic { JOB(current[i]) && helps < HELP -> helps++; t = TOKEN(current[i]);         /* an outcome waits for long, and so may the job */
+#if !defined(SAYS_NOTHING) && !defined(SAYS_LATER)
+       helped[i] = t
+#endif
+     };
+     now = current[i];
+     fin = count[i];
+     con = content[i];
+#ifdef BEHIND
+     fin_b = count_b[i];
+     con_b = content_b[i];
+#endif
+     if
+#ifdef ONE_LOOK
+     :: atomic { TOKEN(now) == t ->
+#else
+     :: atomic { TOKEN(now) == t && current[i] == now ->      /* it is at that job still: nothing that was read is of a later one */
+#endif
+#ifdef BEHIND
+          y = TOKEN(fin); v = TOKEN(fin_b);
+          outcomes(fin, con, y); outcomes(fin_b, con_b, v);
+          if :: v == t -> fin_b = fin_b & ~BIT(JOB(now)) :: else -> fin = fin & ~BIT(JOB(now)) fi;
+#else
+          outcomes(fin, con, t);
+          fin = fin & ~BIT(JOB(now));
+#endif
+          con = 0 };
+        if
+#ifdef BEHIND
+        :: atomic { settle(y, fin, 0); settle(v, fin_b, 0) }
+#else
+        :: atomic { settle(t, fin, 0) }
+#endif
+#ifdef SAYS_LATER
+           helped[i] = t
+#endif
+        :: true                                               /* the letter is lost */
+        fi
+     :: else
+     fi;
+     atomic {
+#ifdef BEHIND
+       fin_b = 0; con_b = 0; y = 0; v = 0;
+#endif
+       now = 0; fin = 0; con = 0; t = 0 }
 #endif
   :: atomic { dead[i] -> dead[i] = false;
 #ifdef RELEASE_FIRST
@@ -475,6 +555,7 @@ end:
        od;
        x = 0;
        current[i] = 0; content[i] = 0; count[i] = 0; revoked[i] = 0;
+       helped[i] = 0;
 #ifdef BEHIND
        content_b[i] = 0; count_b[i] = 0; pending[i] = false; gone[i] = false; p_token[i] = 0; p_fin[i] = 0; heard[i] = 0
 #endif

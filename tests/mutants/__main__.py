@@ -138,9 +138,30 @@ MUTANTS = (
     Mutant(
         "what was lost on its way waits for a long job's end",
         "supervisor/crew.py",
-        "        for claim in board.ledger.claims():\n            if finished",
-        "        for claim in (token,):\n            if finished",
+        " for claim in board.ledger.claims()]\n    return",
+        " for claim in (record.token,)]\n    return",
         ("tests/system/test_batches.py",),
+    ),
+    Mutant(
+        "who relieves a claim writes what it reads of the next one",
+        "supervisor/crew.py",
+        "(later := board.now()) is None or later.token != token",
+        "board.now() is None",
+        ("tests/supervisor/test_crowd.py",),
+    ),
+    Mutant(
+        "who helps writes what it reads of a later job",
+        "supervisor/crew.py",
+        "board.now() != record",
+        "board.now() is None",
+        ("tests/supervisor/test_crowd.py",),
+    ),
+    Mutant(
+        "who was helped does not look whether its last job was written",
+        "workers/settle.py",
+        " and finished[-1].job in written",
+        "",
+        ("tests/workers/test_ahead.py", "tests/sql/test_both_settle.py"),
     ),
     Mutant(
         "a claim that is being written does not count as held",

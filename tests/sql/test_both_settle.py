@@ -15,7 +15,7 @@ import pytest
 from handlers._outcome import OK
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
-from workers.settle import Clerk, Finished
+from workers.settle import Clerk, Finished, Touch
 
 WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
 
@@ -115,8 +115,25 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
             return super().run(statement, parameters, patient=patient)
 
     clerk = Clerk(Slow(child.connection, child.id), ran_on="host/1")
-    assert clerk.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)], relieved=revoked.is_set)
+    assert clerk.settle(
+        token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)], touched=lambda: Touch.ANY if revoked.is_set() else Touch.NONE
+    )
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert queue.states(ids) == ["completed", "running", "running"]
     assert not clerk.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), "a claim nobody has revoked is lost"
+    assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
+
+
+def test_who_was_helped_knows_by_its_last_job_whether_its_claim_stands(queue, caplog):
+    ids = queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    token = child.claim(10)[0].token
+    done = [Finished(job, OK, 0.001, time.monotonic(), 7) for job in ids]
+    clerk = Clerk(Line(child.connection, child.id), ran_on="host/1")
+    child.settle(token, ids[:1], "ok")  # as the parent does
+    assert clerk.settle(token, done[:2], touched=lambda: Touch.EARLIER)
+    assert not caplog.records
+    assert queue.states(ids) == ["completed", "completed", "running"]
+    queue.run("DELETE FROM jobherd.running")
+    assert not clerk.settle(token, done, touched=lambda: Touch.EARLIER), "nobody but we writes the last one"
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]

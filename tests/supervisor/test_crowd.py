@@ -7,11 +7,15 @@ import time
 
 import pytest
 
+from handlers._outcome import OK
+from supervisor import crew as crew_module
 from supervisor import strays
 from supervisor.loop import Supervisor
+from supervisor.plan import Help, Relieve
 from supervisor.settings import Settings
 from workers.board import Now, Phase
 from workers.link import Ready
+from workers.settle import Finished
 
 
 @pytest.fixture
@@ -91,6 +95,91 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
     crew.look_for_late(due + patience / 2)
     assert slot.late is None
     assert crew.look_for_late_at == pytest.approx(due + patience), "what was written by now waits for nobody"
+
+
+def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(supervisor, monkeypatch):
+    fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
+    slot = next(iter(fleet.workers()))
+    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    fleet.heard(slot, Ready(1, 7), now)
+    board = crew.boards[slot.number]
+    board.set_idle(idle=False)
+    board.ledger.open(8)
+    board.begin_claim(9, 0)
+    board.say(Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60))
+    monkeypatch.setattr(strays, "crowd", lambda: 8.0)
+    crew.take_back(now)
+    crew.look_for_late(now)
+    assert slot.owing is None
+    crew.look_for_late(crew.look_for_late_at)
+    assert slot.late is None
+    assert slot.owing == (9, 5)
+
+
+def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervisor, monkeypatch):
+    fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
+    slot = next(iter(fleet.workers()))
+    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    fleet.heard(slot, Ready(1, 7), now)
+    board, asked = crew.boards[slot.number], []
+    monkeypatch.setattr(
+        supervisor.courier, "ask", lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.helped))
+    )
+    board.ledger.open(8)
+    board.ledger.enter(Finished(3, OK, 0.001, now).as_entry())
+    board.begin_claim(9, 3)
+    running = Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
+    board.say(running)
+    board.ledger.enter(Finished(4, OK, 0.001, now).as_entry())
+    crew.do(Help(slot, 9), now)
+    assert asked == [("settle_jobs", 8, [3], 9), ("settle_jobs", 9, [4], 9)], "said first: the child may miss it a moment later"
+    assert board.revoked == 0
+    board.ledger.enter(Finished(5, OK, 0.001, now).as_entry())
+    crew.do(Help(slot, 9), now)
+    assert asked[2:] == asked[:2], "it is through with this one, and starts the next: that says it was not the last"
+
+    board.say(running._replace(phase=Phase.SETTLING))
+    crew.do(Help(slot, 9), now)
+    board.say(running)
+    crew.do(Help(slot, 10), now)
+    assert len(asked) == 4, "it writes that itself, or is in another claim"
+
+    real = crew_module.finished_of
+
+    def goes_on(board, token):
+        found = real(board, token)
+        board.say(running._replace(job=6))
+        return found
+
+    monkeypatch.setattr(crew_module, "finished_of", goes_on)
+    crew.do(Help(slot, 9), now)
+    assert len(asked) == 4, "what was read may be of a later one"
+
+
+def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(supervisor, monkeypatch):
+    fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
+    slot = next(iter(fleet.workers()))
+    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    board, asked = crew.boards[slot.number], []
+    monkeypatch.setattr(supervisor.courier, "ask", lambda name, *_: asked.append(name))
+    board.begin_claim(9, 3)
+    running = Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 60)
+    board.say(running)
+    board.ledger.enter(Finished(4, OK, 0.001, now).as_entry())
+    crew.do(Relieve(slot, 9), now)
+    assert asked == ["settle_jobs", "release_rest"]
+    asked.clear()
+    real = board.ledger.claims
+
+    def goes_on():
+        board.begin_claim(10, 1)
+        board.say(running._replace(token=10, job=6))
+        board.ledger.enter(Finished(6, OK, 0.001, now).as_entry())
+        return real()
+
+    monkeypatch.setattr(board.ledger, "claims", goes_on)
+    crew.do(Relieve(slot, 9), now)
+    assert asked == [], "its child was told of the one claim, and would take the other for lost"
 
 
 def test_there_is_always_at_least_one_process_for_a_processor():

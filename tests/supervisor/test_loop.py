@@ -56,6 +56,21 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
     assert supervisor._wake_at(now) <= now
 
 
+@pytest.mark.parametrize("what", ["nothing", "late", "owing"])
+def test_a_look_that_finds_what_must_be_written_is_followed_by_a_whole_turn(supervisor, monkeypatch, what):
+    now = time.monotonic()
+    slot = next(supervisor.fleet.workers())
+    supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    supervisor._others_at = float("inf")
+    supervisor.crew.look_for_late_at = now
+    monkeypatch.setattr(supervisor.crew, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None)
+    turns = []
+    monkeypatch.setattr(supervisor, "_wake_for_work", lambda _now: turns.append(_now) or True)
+    monkeypatch.setattr(supervisor, "_converse", lambda _now: None)
+    supervisor.turn()
+    assert len(turns) == (what != "nothing")
+
+
 def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
     """It would turn, and ask, for as long as the last job runs: at once, again and again."""
     supervisor.fleet.limits.until_empty = True

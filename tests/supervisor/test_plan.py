@@ -482,6 +482,37 @@ def test_a_job_that_may_only_wait_for_a_processor_keeps_what_stands_behind_it_fo
     assert late(0.0), "whatever the crowd"
 
 
+def test_the_outcomes_in_front_of_a_job_that_may_only_wait_for_a_processor_are_written_once():
+    story = Story(hold=0.05).up()
+    slot = story.runs(0)
+    base, begun = story.fleet.limits.patience, story.now
+    story.fleet.saw_crowd(10.0, idle=False)
+
+    def seen(after, *, unwritten=begun, before=False):
+        story.fleet.saw_held(slot, slot.now, begun + after, unwritten=unwritten, before=before)
+        return slot.owing
+
+    running = (slot.now.token, slot.now.job)
+    assert seen(base, unwritten=0.0) is None, "none waits"
+    assert seen(base, unwritten=0.0, before=True) == running, "those of the claim before may"
+    assert (seen(base * 0.99), seen(base)) == (None, running)
+    assert ("Help", 0) in story.names()
+    assert seen(base * 1.5) is None, "once is enough: nothing comes to it while that job runs"
+    story.fleet.not_helped(slot, running[0] + 1, story.now)
+    assert seen(base * 1.5) is None, "that letter was about another claim"
+    story.fleet.not_helped(slot, running[0], story.now)
+    slot.relieve_again_at = 0.0
+    assert seen(base * 1.5) == running
+    assert ("Help", 0) in story.names()
+    slot.now = slot.now._replace(job=running[1] + 1)
+    assert seen(base * 2) == (running[0], running[1] + 1), "another one holds up what came after"
+    assert seen(base * 10) is None
+    assert slot.late is not None, "it is relieved in the end"
+    assert ("Relieve", 0) in story.names()
+    slot.late = None
+    assert seen(base * 11) is None, "all of it is written"
+
+
 def test_hup_with_broken_code_leaves_the_old_children_in_place():
     story = Story().up()
     story.fleet.told(signal.SIGHUP, story.now)

@@ -34,6 +34,13 @@ def transactional() -> None:
     pass
 
 
+@handler("act:transactional_late", timeout="10m")
+def transactional_late(job: Job, name: str) -> None:
+    at_gate(name)
+    with job.transaction():
+        pass
+
+
 @handler("act:gated", timeout="10m")
 def gated(name: str) -> str:
     return at_gate(name)

@@ -13,8 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
+import sql
 from supervisor.crew import finished_of
-from tests.support.gate import Gate
+from tests.support.gate import Arrival, Gate
 from tests.support.patience import LIMIT
 from tests.support.seats import Bench, Child
 from workers import claimer, worker
@@ -24,7 +25,7 @@ from workers.connection import Session
 from workers.execute import Executor
 from workers.hand import Hand
 from workers.link import EXIT_LEFT
-from workers.settle import Clerk
+from workers.settle import Clerk, settlement
 from workers.stride import Stride
 
 HOLD = """
@@ -266,3 +267,92 @@ def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypa
     for job in jobs:
         bench.wait(job, "completed", "failed")
     assert child.dismiss() == EXIT_LEFT
+
+
+def two_in_hand(bench: Bench, gate: Gate) -> tuple[Child, list[int], Arrival]:
+    """A worker that has done a job and is in the next one of the same claim."""
+    bench.enqueue("act:nothing")
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")]
+    child = bench.start(batch=3, hold=0.0)  # with a hold, kinds that were not seen yet are claimed alone
+    return child, jobs, gate.wait_arrival("a")
+
+
+@pytest.mark.usefixtures("short")
+def test_since_when_an_outcome_waits_stands_on_the_board_until_it_waits_no_longer(bench: Bench, gate: Gate):
+    before = time.monotonic()
+    child, jobs, arrival = two_in_hand(bench, gate)
+    assert before < child.board.unwritten < time.monotonic()
+    last = bench.enqueue("act:gated", name="b")
+    arrival.open()
+    arrival = gate.wait_arrival("b")
+    assert child.board.unwritten == 0.0, "the claim it was of is over"
+    arrival.open()
+    once(bench, [*jobs, last])
+
+
+def test_no_outcome_waits_behind_a_job_that_may_be_long(bench: Bench, gate: Gate):
+    child, jobs, arrival = two_in_hand(bench, gate)
+    assert child.board.held == 2
+    assert child.board.unwritten == 0.0, "it was written before"
+    assert states(bench, jobs) == ["completed", "running"]
+    arrival.open()
+    once(bench, jobs)
+
+
+def help_it(bench: Bench, child: Child) -> None:
+    """Write what it has finished, as its parent does when it runs a long job in a crowd."""
+    assert (now := child.board.now()) is not None
+    child.board.help(now.token)
+    for token in child.board.ledger.claims():
+        if finished := finished_of(child.board, token):
+            bench.ask(sql.load("settle_jobs"), **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic()))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stands", [True, False])
+def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench, gate: Gate, stands: bool):
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")]
+    child = bench.start(batch=3, hold=0.0)
+    arrival = gate.wait_arrival("a")
+    help_it(bench, child)
+    assert states(bench, jobs) == ["completed", "running", "running"]
+    if not stands:
+        bench.ask("DELETE FROM jobherd.running")
+    arrival.open()
+    gate.wait_arrival("b").open()
+    assert child.dismiss() == EXIT_LEFT
+    if stands:
+        once(bench, jobs)
+    assert ("was lost" in child.log()) is not stands
+
+
+@pytest.mark.usefixtures("short")
+def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lost(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        end_who_waits(bench)
+        go_on()
+    help_it(bench, child)
+    once(bench, done)
+    arrival.open()
+    once(bench, [last])
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()
+
+
+@pytest.mark.usefixtures("short")
+def test_who_was_helped_and_then_begins_a_transaction_does_not_take_the_others_for_lost(bench: Bench, gate: Gate):
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional_late", name="a")]
+    child = bench.start(batch=2, hold=0.0)
+    arrival = gate.wait_arrival("a")
+    help_it(bench, child)
+    assert states(bench, jobs) == ["completed", "running"]
+    arrival.open()
+    once(bench, jobs)
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()

@@ -28,6 +28,7 @@ QUICK = {
     "producers": "--rounds 4 --seconds 0.3",
     "dispatch": "--runs 1 --children 8 --seconds 5",
     "fleet": "--children 8 --seconds 5 --jobs 50000",
+    "visible": "--times 3",
     "rollup": "--jobs 50000 --runs 2",
     "watched": "--jobs 20000 --children 8 --pairs 2",
 }

@@ -182,7 +182,7 @@ def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
             ranch.stir(needs)
             needs = None
         if now - begun > STIRRED * (stirred + 1):
-            ranch.stir(QUIET if NEEDS.get(name) == QUIET else stirred)
+            ranch.stir(QUIET if NEEDS.get(name) == QUIET else stirred % QUIET)
             stirred += 1
         ranch.tend()
         time.sleep(0.003)

@@ -22,7 +22,7 @@ QUICK = {
     "claim": "--rounds 25",
     "hot": "--rounds 40",
     "drain": "--jobs 20000 --runs 2",
-    "backlog": "--jobs 50000 --some 5000 --pairs 2",
+    "backlog": "--jobs 50000 --some 5000 --pairs 2 --runs 2",
     "pinned": "--minutes 0.3",
     "enqueue": "--rounds 2 --large 50000",
     "producers": "--rounds 4 --seconds 0.3",

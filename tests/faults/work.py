@@ -68,6 +68,12 @@ def line(job: Job, path: str) -> None:
     os.close(fd)
 
 
+@handler("fault:deadly", backoff="10ms")
+def deadly() -> None:
+    """End the process that runs it, as a library with a bug does."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 @handler("fault:stubborn", max_attempts=1000, max_crashes=1000, timeout="1h")
 def stubborn(path: str) -> None:
     """Ignore SIGTERM and every exception, with a grandchild that does the same; both write their pids to a file."""

@@ -11,6 +11,7 @@ import random
 import resource  # noqa: F401  # os.wait4 imports it at the first death, when there may be no file left to open it with
 import selectors
 import signal
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -175,8 +176,7 @@ class Crew:
         )
         self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
-        finished = [(token, finished_of(board, token)) for token in board.ledger.claims()]
-        self._bury(Case(death, record, policy, report, finished, others, digest(said)))
+        self._bury(Case(death, record, policy, report, _finished(board), others, digest(said)))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
@@ -255,7 +255,7 @@ class Crew:
         patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
         again = NEVER
         boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
-        held = {number: board.now() for number, board in boards.items() if board.held}
+        held = {number: board.now() for number, board in boards.items() if board.held or board.ledger.is_doubled}
         late = {
             number: late_at(record, boards[number].unwritten, patience)
             for number, record in held.items()
@@ -272,7 +272,8 @@ class Crew:
                 if not board.idle:
                     again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
                 if (record := held.get(slot.number)) is not None:
-                    self._fleet.saw_held(slot, record, now, unwritten=board.unwritten, before=board.ledger.is_doubled)
+                    others, before = board.held > 0, board.ledger.is_doubled
+                    self._fleet.saw_held(slot, record, now, others=others, unwritten=board.unwritten, before=before)
                     if now < (at := late.get(slot.number, 0.0)):
                         again = min(again, at)
         self.look_for_late_at = again
@@ -361,13 +362,13 @@ class Crew:
         record = board.now()
         if record is None or record.token != token or not record.job:
             return  # it is through with that job, and hands back the rest itself
-        finished = _finished(board, record)
+        finished = [(claim, [one for one in part if one.job != record.job]) for claim, part in _finished(board)]
         if (later := board.now()) is None or later.token != token:
             return  # it is through with that claim; what was read may be of the next one, and who is not told would take that for lost
 
         def answered(answer: Answer) -> None:
             if answer is None:  # the child names all of it again, but not before its job ends, and that may run for hours
-                self._fleet.not_relieved(slot, token, now)
+                self._fleet.not_relieved(slot, token, time.monotonic())
 
         self._write_finished(slot, record, finished, answered, now)
         rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
@@ -380,13 +381,13 @@ class Crew:
         record = board.now()
         if record is None or record.token != token or not record.runs:
             return
-        finished = _finished(board, record)
-        if board.now() != record:
-            return  # it is through with that job: what was read may be of a later one, and it writes it itself
+        finished = _finished(board)
+        if board.now() != record or any(claim == token and one.job == record.job for claim, part in finished for one in part):
+            return  # it is through with that job: what was read may be of later ones, of which not all are announced, and it writes them itself
 
         def answered(answer: Answer) -> None:
             if answer is None:
-                self._fleet.not_helped(slot, token, now)
+                self._fleet.not_helped(slot, token, time.monotonic())
 
         self._write_finished(slot, record, finished, answered, now)
 
@@ -394,8 +395,9 @@ class Crew:
         self, slot: Slot, record: Now, finished: list[tuple[int, list[Finished]]], answered: Callable[[Answer], None], now: float
     ) -> None:
         for claim, part in finished:
-            written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
-            self._courier.ask("settle_jobs", written, answered, _leave_it_to_the_child)
+            if part:
+                written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
+                self._courier.ask("settle_jobs", written, answered, _leave_it_to_the_child)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
@@ -420,10 +422,9 @@ def finished_of(board: Board, token: int) -> list[Finished]:
     return found
 
 
-def _finished(board: Board, record: Now) -> list[tuple[int, list[Finished]]]:
-    """Return by claim what a board's ledger holds beside the job that runs."""
-    parts = [(claim, [one for one in finished_of(board, claim) if one.job != record.job]) for claim in board.ledger.claims()]
-    return [(claim, part) for claim, part in parts if part]
+def _finished(board: Board) -> list[tuple[int, list[Finished]]]:
+    """Return by claim what a board's ledger holds."""
+    return [(claim, finished_of(board, claim)) for claim in board.ledger.claims()]
 
 
 def _next_dead() -> os.waitid_result | None:

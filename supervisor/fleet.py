@@ -93,6 +93,8 @@ class Fleet:
         self.crowd = 1.0
         """How many processes want each processor while no worker is idle: so much longer takes what a job does in its own time."""
         self.relieve_until = float("-inf")
+        self.relieve_again_at = 0.0
+        """Before that nobody is relieved or helped: a letter about it was lost or refused, and what has stopped it may stop the next as well."""
         """Until then nobody holds claimed jobs behind one that runs."""
         self.deaths_open = 0
         """Deaths whose jobs are not given back yet."""
@@ -174,7 +176,7 @@ class Fleet:
 
     def gates_changed(self, now: float) -> None:
         """Somebody has paused, resumed or capped something: what is claimed and not started goes back, and who is idle looks again."""
-        self.relieve_until = now + RELIEF
+        self.relieve_until, self.relieve_again_at = now + RELIEF, 0.0
         self.keeper_called = True
         self.all_idle_called()
 
@@ -268,17 +270,17 @@ class Fleet:
         """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
         slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
 
-    def saw_held(self, slot: Slot, record: Now, now: float, *, unwritten: float = 0.0, before: bool = False) -> None:
-        """It holds jobs beside the one that runs; they were looked at.
+    def saw_held(self, slot: Slot, record: Now, now: float, *, others: bool = True, unwritten: float = 0.0, before: bool = False) -> None:
+        """It holds more than the job that runs; it was looked at.
 
-        unwritten: as `late_at` takes it. before: the claim before this one is not sure to be written.
-        What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
+        others: jobs of the same claim. unwritten: as `late_at` takes it. before: the claim before this one, which is not sure to be written.
+        Where there are no others nothing is given back: the row of the claim may be locked by the transaction of its job, and who gives back waits. What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
         """
         slot.late = slot.owing = None
         running = record.token, record.job
-        if not record.runs or record.token == slot.relieved or now < slot.relieve_again_at:
+        if not record.runs or record.token == slot.relieved or now < self.relieve_again_at:
             return
-        if now >= late_at(record, unwritten, self.patience(now)):
+        if others and now >= late_at(record, unwritten, self.patience(now)):
             slot.late = running
         elif (
             (unwritten or before)
@@ -291,12 +293,12 @@ class Fleet:
     def not_relieved(self, slot: Slot, token: int, now: float) -> None:
         """The letter that should have relieved it was lost or refused: another one, once the database may be there again."""
         if slot.relieved == token:
-            slot.relieved, slot.relieve_again_at = 0, now + RELIEVE_AGAIN
+            slot.relieved, self.relieve_again_at = 0, now + RELIEVE_AGAIN
 
     def not_helped(self, slot: Slot, token: int, now: float) -> None:
         """The letter that should have written its outcomes was lost or refused: another one, as for a relief."""
         if slot.helped is not None and slot.helped[0] == token:
-            slot.helped, slot.relieve_again_at = None, now + RELIEVE_AGAIN
+            slot.helped, self.relieve_again_at = None, now + RELIEVE_AGAIN
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
         """The boards of the READY workers were looked at: by slot, whether it is idle, and how often it has been."""

@@ -114,8 +114,6 @@ class Slot:
     """The claim whose running job takes longer than a child may hold others for, and that job."""
     relieved: int = 0
     """The claim that was relieved of its other jobs last."""
-    relieve_again_at: float = 0.0
-    """Before that nothing is relieved or helped: a letter about it was lost or refused."""
     owing: tuple[int, int] | None = None
     """The claim of which an outcome waits for too long behind a job that may only be waiting for a processor, and that job."""
     helped: tuple[int, int] | None = None

@@ -366,8 +366,8 @@ class Board:
 
     @property
     def held(self) -> int:
-        """How many jobs of its claim the child held when it began, beside the first; one more while the claim before is not sure to be written."""
-        return int(self._words[_HELD]) + self.ledger.is_doubled
+        """How many jobs of its claim the child held when it began, beside the first."""
+        return int(self._words[_HELD])
 
     @property
     def unwritten(self) -> float:

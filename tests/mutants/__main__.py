@@ -131,15 +131,15 @@ MUTANTS = (
     Mutant(
         "of a dead child only the claim in hand is written",
         "supervisor/crew.py",
-        "        finished = [(token, finished_of(board, token)) for token in board.ledger.claims()]\n",
-        "        finished = [(token, finished_of(board, token)) for token in board.ledger.claims() if token == record.token]\n",
+        "report, _finished(board), others",
+        "report, [one for one in _finished(board) if one[0] == record.token], others",
         ("tests/system/test_batches.py",),
     ),
     Mutant(
         "what was lost on its way waits for a long job's end",
         "supervisor/crew.py",
-        " for claim in board.ledger.claims()]\n    return",
-        " for claim in (record.token,)]\n    return",
+        "        finished = _finished(board)\n",
+        "        finished = [(token, finished_of(board, token))]\n",
         ("tests/system/test_batches.py",),
     ),
     Mutant(
@@ -165,10 +165,10 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that is being written does not count as held",
-        "workers/board.py",
-        " + self.ledger.is_doubled\n",
-        "\n",
-        ("tests/workers/test_ahead.py",),
+        "supervisor/crew.py",
+        " if board.held or board.ledger.is_doubled}",
+        " if board.held}",
+        ("tests/supervisor/test_crowd.py", "tests/system/test_batches.py"),
     ),
     Mutant(
         "a claim that is being written counts as one that nobody heard of",

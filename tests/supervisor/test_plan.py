@@ -457,6 +457,25 @@ def test_a_claim_whose_relief_was_lost_is_relieved_again_after_a_rest():
     assert ("Relieve", 0) in story.names()
     story.fleet.not_relieved(slot, token + 1, story.now + 2.2)
     assert not late(60), "that letter was about another claim"
+    story.fleet.not_relieved(slot, token, story.now + 60)
+    assert not late(60.1)
+    story.fleet.gates_changed(story.now + 60.2)
+    assert late(60.2), "somebody has ordered it"
+
+
+def test_where_nothing_stands_behind_a_job_nothing_is_given_back_but_what_the_claim_before_has_left_is_written():
+    """The job may be in a transaction, which holds the row of its claim: whoever gives back what that holds waits for it, and all that he has to say besides."""
+    story = Story(hold=0.05).up()
+    slot = story.runs(0)
+    running = (slot.now.token, slot.now.job)
+    story.fleet.saw_held(slot, slot.now, story.now + 1, others=False, before=True)
+    assert (slot.late, slot.owing) == (None, running)
+    assert [name for name in story.names() if name[0] in ("Relieve", "Help")] == [("Help", 0)]
+    story.fleet.saw_held(slot, slot.now, story.now + 60, others=False, before=True)
+    assert (slot.late, slot.owing) == (None, None)
+    story.fleet.gates_changed(story.now + 60)
+    story.fleet.saw_held(slot, slot.now, story.now + 60, others=False)
+    assert (slot.late, slot.owing) == (None, None)
 
 
 def test_a_job_that_may_only_wait_for_a_processor_keeps_what_stands_behind_it_for_longer_while_nobody_is_idle():
@@ -501,7 +520,8 @@ def test_the_outcomes_in_front_of_a_job_that_may_only_wait_for_a_processor_are_w
     story.fleet.not_helped(slot, running[0] + 1, story.now)
     assert seen(base * 1.5) is None, "that letter was about another claim"
     story.fleet.not_helped(slot, running[0], story.now)
-    slot.relieve_again_at = 0.0
+    story.fleet.relieve_again_at = begun + base * 1.5
+    assert seen(base * 1.49) is None, "whatever has stopped that letter may last"
     assert seen(base * 1.5) == running
     assert ("Help", 0) in story.names()
     slot.now = slot.now._replace(job=running[1] + 1)

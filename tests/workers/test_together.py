@@ -150,6 +150,22 @@ def test_a_call_lingers_no_longer_than_it_may(bench: Bench):
     assert bench.wait(job, "completed")["result"] == 1
 
 
+def test_a_call_does_not_linger_in_a_claim_of_which_a_letter_of_the_parent_may_be_on_its_way(bench: Bench, gate: Gate):
+    """It may speak of a job that has come back meanwhile, and would find it again under the same token."""
+    with bench.connection.transaction():
+        ids = [bench.insert("sms:gated", "{}"), bench.insert("sms:linger", "1")]
+    child = start(bench, hold=0.0)
+    arrival = gate.wait_arrival("gate 1")
+    assert (now := child.board.now()) is not None
+    assert bench.job(ids[1])["state"] == "running", "of the same claim"
+    child.board.help(now.token)
+    later = bench.insert("sms:linger", "2")
+    arrival.open()
+    assert bench.wait(ids[1], "completed")["result"] == 1
+    bench.wait(later, "running")
+    assert child.dismiss() == EXIT_LEFT
+
+
 def test_who_is_dismissed_while_it_lingers_hands_its_jobs_back(bench: Bench):
     child = start(bench)
     child.wait_idle()

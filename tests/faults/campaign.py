@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import psycopg
-
 from tests.support.audit import Audit
 from tests.support.herd import ROOT, Herd
 from tests.support.producer import Producer
@@ -106,19 +104,6 @@ class Campaign:
             if time.monotonic() > until:
                 raise TimeoutError(f"waited {limit:g} s for {what}")
             time.sleep(0.05)
-
-    def reconnect(self, limit: float = 120.0) -> None:
-        """Connect the audit anew, once the server answers."""
-        until = time.monotonic() + limit
-        while True:
-            try:
-                self.audit.reconnect()
-            except psycopg.OperationalError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
 
     def finish(self, *, same: bool = True, limit: float = 180.0, told: int | None = None, lost: bool = False) -> None:
         """Stop the producer, wait until all is over, let everybody leave, and check what holds after every fault.

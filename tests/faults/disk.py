@@ -89,7 +89,7 @@ def full_tables(report: Report, field: Campaign, dsn: str, place: Path, seconds:
                 refused += 1
                 time.sleep(0.05)
     said = [herd.mark() - mark for herd, mark in zip(field.herds, marks, strict=True)]
-    field.reconnect()
+    field.audit.reconnect()
     back = field.work_on(5, LIMIT)
     stored = field.audit.run("SELECT count(*) FROM jobherd.scheduled WHERE kind = 'fault:unknown'")[0][0]
     field.audit.run("DELETE FROM jobherd.scheduled WHERE kind = 'fault:unknown'")
@@ -115,7 +115,7 @@ def full_log(report: Report, field: Campaign, cluster: Cluster, place: Path, sec
     if not ended(cluster):
         cluster.kill()
     cluster.start()
-    field.reconnect()
+    field.audit.reconnect()
     report.fact("full log", f"{field.work_on(5, LIMIT):.1f} s from the server's start to 5 more jobs")
 
 

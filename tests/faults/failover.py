@@ -53,7 +53,7 @@ def once(report: Report, seed: int, *, rate: float, seconds: float, behind: bool
                 promoted = time.monotonic()
                 with psycopg.connect(standby.dsn(field.audit.connection.info.dbname), autocommit=True) as look:
                     known = {job for (job,) in look.execute("SELECT DISTINCT job FROM audit.steps WHERE lsn IS NOT NULL").fetchall()}
-                field.reconnect()
+                field.audit.reconnect()
                 field.work_on(5)
                 report.fact("promotion", f"{promoted - killed:.1f} s, and 5 more jobs {time.monotonic() - promoted:.1f} s after it")
                 if behind:

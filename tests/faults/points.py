@@ -137,6 +137,8 @@ class Ranch:
         if number == QUIET:
             self._producer.rest(QUIET_FOR)
             return
+        if not self.herd.worker_pids():
+            return  # a supervisor that has only just begun would die of what it is to obey
         with suppress(ProcessLookupError):
             match number % 6:
                 case 1 | 3:  # RELOAD
@@ -175,7 +177,7 @@ def kill_at(name: str, ranch: Ranch, points: Points) -> bool:
     begun, stirred, needs = time.monotonic(), 0, NEEDS.get(name)
     while not (pid := points.taken(token)):
         now = time.monotonic()
-        if now - begun > NEVER:
+        if now - begun > (LIMIT if name in CORE else NEVER):
             token.unlink(missing_ok=True)
             return points.taken(token) != 0
         if needs is not None and ranch.herd.worker_pids():

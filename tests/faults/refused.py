@@ -64,7 +64,7 @@ def main() -> int:
                         owner.execute(END)
                     time.sleep(given.away)
                     tries = cluster.log.read_bytes()[size:].count(b"FATAL")
-                field.reconnect()
+                field.audit.reconnect()
                 back = field.work_on(5)
                 said = [herd.mark() - mark for herd, mark in zip(field.herds, lines, strict=True)]
                 report.fact(what, f"refused {tries} times in {given.away:g} s; {back:.1f} s to 5 more jobs; lines a supervisor: {said}")

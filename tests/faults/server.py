@@ -53,7 +53,7 @@ def main() -> int:
                     time.sleep(away)
                     cluster.start()
                 started = time.monotonic()
-                field.reconnect()
+                field.audit.reconnect()
                 field.work_on(5)
                 back[how].append((time.monotonic() - started) * 1000)
             for how, times in back.items():

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.page.patient import be_patient
 from tests.page.support import CHROMIUM, FLAGS, Page, Shown
 from tests.support.patience import LIMIT
-from workers.page import application, database, fleet, looking
+from workers.page import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +26,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's own limits of two and three seconds are for people who wait for it; a test that is about one sets it itself."""
-    monkeypatch.setattr(database, "STATEMENT", LIMIT)
-    monkeypatch.setattr(database, "PATIENCE", LIMIT)
-    monkeypatch.setitem(database._SESSION, "connect_timeout", str(int(LIMIT)))
-    monkeypatch.setattr(fleet, "PATIENCE", LIMIT)
-    monkeypatch.setitem(looking.look.__kwdefaults__, "budget", LIMIT)
+    """A test that is about one of the page's limits sets it itself."""
+    be_patient(monkeypatch.setattr, monkeypatch.setitem)
 
 
 @pytest.fixture

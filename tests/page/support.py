@@ -79,7 +79,9 @@ class Shown(Herd):
 
     def __init__(self, dsn: str, *flags: str, workers: int = 2) -> None:
         self.gate = Gate()
-        super().__init__(dsn, WORK, "--http", "127.0.0.1:0", *flags, workers=workers, env={VARIABLE: str(self.gate.path)})
+        super().__init__(
+            dsn, WORK, "--http", "127.0.0.1:0", *flags, workers=workers, env={VARIABLE: str(self.gate.path)}, program="tests.page.patient"
+        )
         self.dsn = dsn
         self.url = ""
 

@@ -50,6 +50,11 @@ END $$;
 CREATE TRIGGER audit_history AFTER INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION audit.ended();
 """
 
+WAITING = """
+SELECT (SELECT count(*) FROM jobherd.ready) + (SELECT count(*) FROM jobherd.scheduled)
+     + (SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running)"""
+"""In one statement, so in one snapshot: a job that moves from one table to the other between two would be in none."""
+
 
 class Audit:
     """The audit of one database. Made before any supervisor runs on it: its triggers lock the tables that a keeper works on."""
@@ -63,20 +68,26 @@ class Audit:
         cursor = self.connection.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
-    def reconnect(self) -> None:
-        """After the server was away."""
+    def reconnect(self, limit: float = 120.0) -> None:
+        """After the server was away, or while it still is: once it answers."""
         self.connection.close()
-        self.connection = psycopg.connect(self.dsn, autocommit=True)
+        until = time.monotonic() + limit
+        while True:
+            try:
+                self.connection = psycopg.connect(self.dsn, autocommit=True)
+            except psycopg.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
 
     def close(self) -> None:
         self.connection.close()
 
     def waiting(self) -> int:
         """How many jobs are not over."""
-        return (
-            sum(self.run(f"SELECT count(*) FROM jobherd.{table}")[0][0] for table in ("ready", "scheduled"))
-            + self.run("SELECT coalesce(sum(cardinality(jobs)), 0) FROM jobherd.running")[0][0]
-        )
+        return self.run(WAITING)[0][0]  # type: ignore[no-any-return]
 
     def wait_all_over(self, timeout: float = 120.0) -> bool:
         """Wait until no job waits or runs: on each ended job's notification, with a look each second."""

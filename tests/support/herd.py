@@ -58,6 +58,7 @@ class Herd:
         env: dict[str, str] | None = None,
         root: Path = ROOT,
         netns: str = "",
+        program: str = "supervisor",
     ) -> None:
         self.workers = workers
         self.events: list[Event] = []
@@ -72,7 +73,7 @@ class Herd:
                 *(["ip", "netns", "exec", netns] if netns else []),
                 sys.executable,
                 "-m",
-                "supervisor",
+                program,
                 "run",
                 *(["--dsn", dsn] if dsn else []),
                 "--handlers",

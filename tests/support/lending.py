@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 PATIENCE = 10_000
 """Milliseconds that a session may take to end after it was told to."""
 END_SESSIONS = """
-SELECT coalesce(bool_and(pg_terminate_backend(pid, %s)), true) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
+SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+ALONE = """
+SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker')
+"""
+"""Asked afterwards: of one that was just about to end by itself the server says that there was none to be ended."""
 CATALOGS = """
 SELECT relname FROM pg_class
 WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared
@@ -121,7 +125,8 @@ def look_at(connection: psycopg.Connection[Any]) -> Pristine:
 
 def put_back(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
     """Make a database as it was, if nothing but rows and sequences has changed; return whether it is."""
-    (ended,) = connection.execute(END_SESSIONS, [PATIENCE]).fetchone() or (False,)
+    connection.execute(END_SESSIONS, [PATIENCE])
+    (ended,) = connection.execute(ALONE).fetchone() or (False,)
     if not ended or frozenset(connection.execute(pristine.catalogs).fetchall()) != pristine.shape:
         return False
     with connection.transaction():

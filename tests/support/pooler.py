@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.network import PATIENCE, Network
+from tests.support.ports import spare_port
 
 PROGRAM = "/usr/sbin/pgbouncer"
 SETTINGS = """
@@ -44,9 +44,7 @@ class Pooler:
     def __init__(self, dsn: str, mode: Literal["transaction", "session"], *, size: int = 5) -> None:
         self._network = Network(dsn)
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-pooler-", dir="/tmp"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = spare_port()
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=port, sslmode="disable")
         user = conninfo_to_dict(dsn)["user"]
         text = SETTINGS.format(there=self._network.port, here=port, mode=mode, size=size, folder=self._folder, user=user)

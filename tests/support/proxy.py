@@ -161,7 +161,8 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                     if losing[end] == b"Z\0\0\0\5I":
                         del losing[end]
                         drop(end)
-                        control.send(b"d")
+                        with suppress(BlockingIOError):  # who does not read these must not hold up the line
+                            control.send(b"d", socket.MSG_DONTWAIT)
                     continue
                 with suppress(ConnectionError):
                     partner[end].sendall(data)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from tests.support.ports import spare_port
 from tests.support.postgres import Cluster, programs
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def can_speak_tls() -> bool:
 @contextlib.contextmanager
 def secured() -> Iterator[tuple[Cluster, str]]:
     """Start a server and give it with the DSN of an empty database, reached by TLS alone, whose certificate is looked at in full."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port = asked.getsockname()[1]
+    port = spare_port()
     own = Cluster({"listen_addresses": "127.0.0.1", "port": str(port), "ssl": "on"})
     own.port = port
     folder = own.data

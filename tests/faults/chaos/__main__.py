@@ -129,7 +129,8 @@ def settle(storm: Storm, audit: Audit) -> bool:
     while time.monotonic() < until:
         storm.rest()
         with contextlib.suppress(psycopg.OperationalError):
-            if not audit.waiting():
+            # Who was told to leave in the last moment is up, and its successor may not be there yet: neither leaves with 0 when asked.
+            if not audit.waiting() and all(farm.is_up() and not farm.leaving for farm in storm.farms):
                 return True
     return False
 

@@ -1,0 +1,34 @@
+"""A supervisor whose page waits for as long as a test does: `python -m tests.page.patient run ...`.
+
+The page's own limits of two and three seconds are for people who wait for it; on a machine that stands still for a moment they would be a complaint
+in a browser's console. Children are forked, and have them from here.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from supervisor.__main__ import main
+from supervisor.signals import hold
+from tests.support.patience import LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def be_patient(set_attribute: Callable[[Any, str, Any], object], set_item: Callable[[Any, str, Any], object]) -> None:
+    """Raise the limits, by these two."""
+    from workers.page import database, fleet, looking
+
+    set_attribute(database, "STATEMENT", LIMIT)
+    set_attribute(database, "PATIENCE", LIMIT)
+    set_item(database._SESSION, "connect_timeout", str(int(LIMIT)))
+    set_attribute(fleet, "PATIENCE", LIMIT)
+    set_item(looking.look.__kwdefaults__, "budget", LIMIT)
+
+
+if __name__ == "__main__":
+    hold()  # as `python -m supervisor` does before it loads the rest
+    be_patient(setattr, operator.setitem)
+    raise SystemExit(main())

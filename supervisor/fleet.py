@@ -274,7 +274,8 @@ class Fleet:
         """It holds more than the job that runs; it was looked at.
 
         others: jobs of the same claim. unwritten: as `late_at` takes it. before: the claim before this one, which is not sure to be written.
-        Where there are no others nothing is given back: the row of the claim may be locked by the transaction of its job, and who gives back waits. What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
+        Where there are no others nothing is given back: the row of the claim may be locked by the transaction of its job, and who gives back waits.
+        What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
         """
         slot.late = slot.owing = None
         running = record.token, record.job

@@ -39,8 +39,8 @@ def fresh(cluster: Cluster) -> Iterator[str]:
         yield dsn
 
 
-def arguments(about: str | None, **counts: float) -> argparse.Namespace:
-    """Read the command line: a number for each of `counts` with its default, and --seed, random unless given."""
+def arguments(about: str | None, **counts: float | str) -> argparse.Namespace:
+    """Read the command line: a number, or a word, for each of `counts` with its default, and --seed, random unless given."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in counts.items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, metavar="N", help=f"default {default}")

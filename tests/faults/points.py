@@ -242,7 +242,7 @@ def main() -> int:
         never = sorted(name for name, times in killed.items() if not times)
         report.fact("not reached again, and so never killed at", ", ".join(set(never) - core) or "none")
         if not stopped:
-            asked = {name for name in core if (given.parents if name.startswith("parent:") else given.times)}
+            asked = {name for name in core & CORE if (given.parents if name.startswith("parent:") else given.times)}
             report.holds("each point of the core has killed", not asked & set(never), sorted(asked & set(never)) or "")
         report.holds("all jobs are over", over)
         report.holds("no process is left", not left, left or "")

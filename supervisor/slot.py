@@ -115,7 +115,7 @@ class Slot:
     relieved: int = 0
     """The claim that was relieved of its other jobs last."""
     owing: tuple[int, int] | None = None
-    """The claim of which an outcome waits for too long behind a job that may only be waiting for a processor, and that job."""
+    """The claim whose running job holds up an outcome for too long, where nothing is given back for it, and that job."""
     helped: tuple[int, int] | None = None
     """The claim of which the parent has written the outcomes last, and the job that they stood behind."""
     rss: int = 0

@@ -258,9 +258,8 @@ class Worker:
         if not self._hand.settle(more=True):
             return False
         if self._board.helped == self._hand.token:
-            return (
-                True  # the parent's letter may still be on its way: it must find none of its jobs in this claim again, for another attempt
-            )
+            # The parent's letter may still be on its way: it must find none of its jobs in this claim again, for another attempt.
+            return True
         session, kind, called = self._session, rows[0].kind, False
         more: dict[str, object] = {"supervisor": self._seat.supervisor, "child": session.child, "token": self._hand.token, "kind": kind}
         while True:

@@ -18,7 +18,7 @@ from tests.support.herd import ROOT
 QUICK = {
     "latency": "--jobs 100",
     "cpu": "--pairs 2 --seconds 1",
-    "scheduled": "--jobs 50 --seconds 5",
+    "scheduled": "--seconds 5 --runs 2",
     "claim": "--rounds 25",
     "hot": "--rounds 40",
     "drain": "--jobs 20000 --runs 2",

@@ -84,7 +84,7 @@ def main() -> int:
             }
             found: dict[str, list[float]] = {way: [] for way in ways}
             calls = max(1, min(50, 30_000 // size))
-            rounds = given.rounds if size < given.large else max(3, given.rounds // 2)
+            rounds = given.rounds if size < given.large else (given.rounds + 1) // 2
             for _ in range(rounds):
                 for way in dice.sample(list(ways), len(ways)):
                     connection.execute("TRUNCATE jobherd.ready")

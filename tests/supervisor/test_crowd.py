@@ -29,12 +29,18 @@ def supervisor():
     os.close(supervisor.notice.fd)
 
 
+def seat(fleet, number, now):
+    """A worker that is READY, of no process."""
+    slot = list(fleet.workers())[number]
+    fleet.forked(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
+    fleet.heard(slot, Ready(number + 1, 7), now)
+    return slot
+
+
 def test_a_worker_among_many_keeps_its_jobs_until_somebody_is_idle(supervisor, monkeypatch):
     fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
-    slots = list(fleet.workers())[:2]
-    for number, slot in enumerate(slots):
-        fleet.forked(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
-        fleet.heard(slot, Ready(number + 1, 7), now)
+    slots = [seat(fleet, number, now) for number in range(2)]
+    for slot in slots:
         crew.boards[slot.number].set_idle(idle=False)
     crew.boards[slots[0].number].begin_claim(9, 3)
     crew.boards[slots[0].number].say(Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now - 0.1, now + 60))
@@ -50,9 +56,7 @@ def test_a_worker_among_many_keeps_its_jobs_until_somebody_is_idle(supervisor, m
 
 def test_the_crowd_is_looked_at_when_somebody_is_late_and_not_before(supervisor, monkeypatch):
     fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
-    slot = next(iter(fleet.workers()))
-    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    fleet.heard(slot, Ready(1, 7), now)
+    slot = seat(fleet, 0, now)
     board = crew.boards[slot.number]
     board.set_idle(idle=False)
     board.begin_claim(9, 3)
@@ -99,9 +103,7 @@ def test_an_outcome_does_not_wait_for_several_jobs_that_are_each_short_enough(su
 
 def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_before_with_them(supervisor, monkeypatch):
     fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
-    slot = next(iter(fleet.workers()))
-    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    fleet.heard(slot, Ready(1, 7), now)
+    slot = seat(fleet, 0, now)
     board = crew.boards[slot.number]
     board.set_idle(idle=False)
     board.ledger.open(8)
@@ -118,9 +120,7 @@ def test_in_a_crowd_outcomes_are_written_as_soon_as_ever_and_those_of_the_claim_
 
 def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervisor, monkeypatch):
     fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
-    slot = next(iter(fleet.workers()))
-    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    fleet.heard(slot, Ready(1, 7), now)
+    slot = seat(fleet, 0, now)
     board, asked = crew.boards[slot.number], []
     monkeypatch.setattr(
         supervisor.courier, "ask", lambda name, given, *_hear: asked.append((name, given["token"], given["ids"], board.helped))
@@ -161,8 +161,7 @@ def test_who_is_helped_goes_on_and_what_was_finished_later_is_left_to_it(supervi
 
 def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(supervisor, monkeypatch):
     fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic()
-    slot = next(iter(fleet.workers()))
-    fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot = seat(fleet, 0, now)
     board, asked = crew.boards[slot.number], []
     monkeypatch.setattr(supervisor.courier, "ask", lambda name, *_: asked.append(name))
     board.begin_claim(9, 3)
@@ -183,6 +182,23 @@ def test_what_is_read_of_the_next_claim_while_one_is_relieved_is_not_written(sup
     monkeypatch.setattr(board.ledger, "claims", goes_on)
     crew.do(Relieve(slot, 9), now)
     assert asked == [], "its child was told of the one claim, and would take the other for lost"
+
+
+@pytest.mark.parametrize("action", [Help, Relieve])
+def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(supervisor, monkeypatch, action):
+    """The server refuses what waits for a lock after seconds. Counted from the asking the rest would be over by then, and one letter follow the other."""
+    fleet, crew, now = supervisor.fleet, supervisor.crew, time.monotonic() - 60
+    slot = seat(fleet, 0, now)
+    board, heard = crew.boards[slot.number], []
+    monkeypatch.setattr(supervisor.courier, "ask", lambda _name, _given, answered, *_: heard.append(answered))
+    board.begin_claim(9, 3)
+    board.say(Now(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now, now + 600))
+    board.ledger.enter(Finished(4, OK, 0.001, now).as_entry())
+    slot.relieved, slot.helped = 9, (9, 5)
+    crew.do(action(slot, 9), now)
+    before = time.monotonic()
+    heard[0](None)
+    assert fleet.relieve_again_at > before
 
 
 def test_there_is_always_at_least_one_process_for_a_processor():

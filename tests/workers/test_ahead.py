@@ -104,6 +104,17 @@ def load(bench: Bench) -> tuple[list[int], int]:
         return [bench.enqueue("act:nothing")], bench.enqueue("act:gated", name="c")
 
 
+def half_lost(bench: Bench, gate: Gate) -> tuple[Child, list[int], int, Arrival]:
+    """A worker in a job of its next claim, and jobs that it has done, whose settlement is lost on its way."""
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        end_who_waits(bench)
+        go_on()
+    return child, done, last, arrival
+
+
 def once(bench: Bench, jobs: list[int]) -> None:
     rows = [bench.wait(job, "completed") for job in jobs]
     assert [(row["attempts"], len(row["history"])) for row in rows] == [(1, 1)] * len(jobs)
@@ -161,16 +172,11 @@ def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(bench: B
 
 @pytest.mark.usefixtures("short", "only_in_its_session")
 def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(bench: Bench, gate: Gate):
-    with settlements_wait(bench) as go_on:
-        done, last = load(bench)
-        child = bench.start(batch=2, hold=60.0)
-        arrival = gate.wait_arrival("c")
-        end_who_waits(bench)
-        go_on()
-        arrival.open()
-        once(bench, [*done, last])
-        assert "gave back" not in child.log(), "both claims were in hand"
-        assert child.dismiss() == EXIT_LEFT
+    child, done, last, arrival = half_lost(bench, gate)
+    arrival.open()
+    once(bench, [*done, last])
+    assert "gave back" not in child.log(), "both claims were in hand"
+    assert child.dismiss() == EXIT_LEFT
 
 
 @pytest.mark.usefixtures("short")
@@ -332,12 +338,7 @@ def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench,
 
 @pytest.mark.usefixtures("short")
 def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lost(bench: Bench, gate: Gate):
-    with settlements_wait(bench) as go_on:
-        done, last = load(bench)
-        child = bench.start(batch=2, hold=60.0)
-        arrival = gate.wait_arrival("c")
-        end_who_waits(bench)
-        go_on()
+    child, done, last, arrival = half_lost(bench, gate)
     help_it(bench, child)
     once(bench, done)
     arrival.open()

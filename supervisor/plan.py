@@ -108,7 +108,7 @@ def plan(fleet: Fleet, now: float) -> Plan:
     for slot in fleet.alive():
         if slot.late is not None and slot.state is State.READY:
             result.actions.append(Relieve(slot, slot.late[0]))
-            slot.relieved, slot.late, slot.owing = slot.late[0], None, None
+            slot.relieved, slot.late = slot.late[0], None
         elif slot.owing is not None and slot.state is State.READY:
             result.actions.append(Help(slot, slot.owing[0]))
             slot.helped, slot.owing = slot.owing, None

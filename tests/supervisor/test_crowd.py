@@ -203,3 +203,12 @@ def test_a_letter_that_was_refused_after_a_long_wait_is_rested_for_from_then(sup
 
 def test_there_is_always_at_least_one_process_for_a_processor():
     assert strays.crowd() >= 1.0
+
+
+def test_a_child_is_told_nothing_of_what_was_done_about_a_claim_of_its_predecessor(supervisor):
+    board = supervisor.crew.boards[0]
+    board.help(9)
+    board.revoke(8)
+    board.begin_claim(9, 3)
+    board.clear()
+    assert (board.helped, board.revoked, board.held, board.ledger.claims()) == (0, 0, 0, [])

@@ -429,8 +429,8 @@ def test_a_call_reaches_everybody_where_the_first_idle_one_may_serve_another_que
 def test_when_gates_change_claimed_jobs_go_back_whatever_they_may_wait_otherwise():
     story = Story(hold=0.0).up()
     slot = story.runs(0)
-    story.fleet.saw_held(slot, slot.now, story.now)
-    assert slot.late is None, "whole batches, whatever they take"
+    story.fleet.saw_held(slot, slot.now, story.now, unwritten=story.now, before=True)
+    assert (slot.late, slot.owing) == (None, None), "whole batches, whatever they take"
     story.fleet.gates_changed(story.now)
     story.fleet.saw_held(slot, slot.now, story.now)
     assert ("Relieve", 0) in story.names()

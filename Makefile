@@ -107,7 +107,7 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.stress
 
 .PHONY: faults-server
-faults-server: $(VENV)/.ready  ## the long campaigns against the server: crashes, limits, refusals, disks, failover, upgrade (about 15 minutes)
+faults-server: $(VENV)/.ready faketime  ## the long campaigns against the server: crashes, limits, refusals, disks, failover, upgrade, clocks (about 18 minutes)
 	$(BIN)/python -m tests.faults.sessions
 	$(BIN)/python -m tests.faults.server
 	$(BIN)/python -m tests.faults.refused
@@ -115,6 +115,7 @@ faults-server: $(VENV)/.ready  ## the long campaigns against the server: crashes
 	$(BIN)/python -m tests.faults.failover
 	$(BIN)/python -m tests.faults.failover --behind 1
 	$(BIN)/python -m tests.faults.upgrade
+	$(BIN)/python -m tests.faults.clocks
 
 points: $(VENV)/.ready  ## a SIGKILL at every named point of children and parent (TIMES=100: some hours)
 	$(BIN)/python -m tests.faults.points --times $(or $(TIMES),100) --parents $(or $(TIMES),100)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 
 from handlers import Job, handler
+
+if "FAULT_CLOCK" in os.environ:  # only workers come by here: their clock goes wrong by itself
+    os.environ["FAKETIME_TIMESTAMP_FILE"] = os.environ["FAULT_CLOCK"]
 
 
 @handler("fault:quick", max_attempts=1000, max_crashes=1000, backoff="1s")
@@ -26,6 +30,13 @@ def sleep(seconds: float) -> str:
     """Wait, as a job that speaks with others does."""
     time.sleep(seconds)
     return "slept"
+
+
+@handler("fault:wait", max_attempts=1000, max_crashes=1000, backoff="1s")
+def wait(seconds: float) -> str:
+    """Wait as well, and under a clock that is made wrong: there `time.sleep` is refused as an invalid argument."""
+    select.select([], [], [], seconds)
+    return "waited"
 
 
 @handler("fault:alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")

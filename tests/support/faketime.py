@@ -26,13 +26,14 @@ class Clock:
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-clock-", dir="/tmp"))
         self._folder.chmod(0o755)  # a server has a user of its own
         self._file = self._folder / "clock"
+        self.file = str(self._file)
         self.jump(0)
 
     @property
     def environment(self) -> dict[str, str]:
         return {
             "LD_PRELOAD": LIBRARY,
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_TIMESTAMP_FILE": self.file,
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_NO_CACHE": "1",
         }
@@ -40,7 +41,7 @@ class Clock:
     def jump(self, seconds: float) -> None:
         """Set it to the true time and so many seconds."""
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{seconds:+.0f}s\n")
+        fresh.write_text(f"{seconds:+.3f}s\n")
         fresh.chmod(0o644)
         os.replace(fresh, self._file)  # nobody reads half of it
 

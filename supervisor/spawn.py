@@ -175,6 +175,7 @@ def _fork(life: Callable[[], NoReturn]) -> int:
         pid = os.fork()
         if pid == 0:
             try:
+                reach("child.born")
                 gc.freeze()  # what exists now is never looked at by the child's collector: looking would copy its pages
                 os.setpgid(0, 0)  # its own group: Ctrl-C reaches only the parent, and a kill reaches its grandchildren
                 _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

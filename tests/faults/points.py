@@ -26,6 +26,7 @@ from tests.support.audit import Audit
 from tests.support.figures import Report, machine
 from tests.support.ground import arguments, ground
 from tests.support.herd import LIMIT, Herd
+from tests.support.points import Points
 from tests.support.processes import become_reaper, members, wait_all_gone
 from tests.support.producer import Producer
 
@@ -43,7 +44,7 @@ KINDS = [
 FLAGS = ("--poll", "1s", "--lease", "3s", "--respawn-initial", "10ms", "--respawn-max", "100ms", "--drain-timeout", "5s")
 CORE = frozenset(
     {
-        "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
+        "child.born", "child.forked", "child.clean", "child.reporting", "child.leaving", "register_child.sent", "register_child.done",
         "claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "settle_completed.before", "settle_completed.sent", "settle_completed.done",
         "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
         "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
@@ -63,6 +64,7 @@ DEATH, RELOAD, LEAVING, QUIET = 0, 1, 5, 6
 QUIET_FOR = 0.5
 """Seconds in which what there is is worked off."""
 NEEDS = {
+    "child.born": DEATH,
     "child.clean": DEATH,
     "claim_job.before": QUIET,  # of one job, by somebody who has rested
     "claim_job.done": QUIET,
@@ -84,34 +86,6 @@ NEVER = 12.0
 TRIES = 2
 
 
-class Points:
-    """The folder of tokens."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self._count = 0
-
-    def arm(self, name: str, what: str) -> Path:
-        """Put a token at a point."""
-        self._count += 1
-        draft = self.folder / "draft"
-        draft.write_text(what)
-        return draft.rename(self.folder / f"{name}@{self._count}")  # whole, or not there at all
-
-    def taken(self, token: Path) -> int:
-        """Who has taken it; 0: nobody yet."""
-        return next((int(path.name.rpartition(":")[2]) for path in self.folder.glob(f"{token.name}:*")), 0)
-
-    def watch(self) -> None:
-        """Have every process note what it reaches."""
-        (self.folder / "seen").touch()
-
-    def seen(self) -> set[str]:
-        """What was reached, by anybody."""
-        return {line for path in self.folder.glob("seen.*") for line in path.read_text().split()}
-
-
 class Ranch:
     """One supervisor at a time, and a new one when it is dead."""
 
@@ -122,7 +96,7 @@ class Ranch:
 
     def _begin(self) -> Herd:
         self.herds += 1
-        return Herd(self._dsn, WORK, *FLAGS, workers=self._workers, wait=False, env={"JOBHERD_POINTS": str(self._points.folder)})
+        return Herd(self._dsn, WORK, *FLAGS, workers=self._workers, wait=False, env=self._points.environment)
 
     def replace(self) -> None:
         """Wait for the end of the one that is, and for all its processes; begin another."""

@@ -24,8 +24,9 @@ import psycopg
 
 from tests.faults.chaos.farm import Farm
 from tests.faults.chaos.faults import AT_POINT, TABLE, Fault, Hit
-from tests.faults.points import CORE, Points
+from tests.faults.points import CORE
 from tests.support.herd import LIMIT
+from tests.support.points import Points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ class Storm:
         self._points = Points(folder / "points")
         self._tokens: dict[Path, str] = {}
         self.locks: list[psycopg.Connection[Any]] = []
-        env = {"CHAOS_FOLDER": str(folder), "JOBHERD_POINTS": str(folder / "points")}
+        env = {"CHAOS_FOLDER": str(folder)} | self._points.environment
         flags = [(), ("--batch", "10")]
         self.farms = [Farm(dsn, number + 1, *flags[number % 2], workers=workers, env=env, wrong=self.wrong) for number in range(2)]
 

@@ -1,7 +1,8 @@
 """kill -TERM of a supervisor at random moments under load, again and again.
 
 Each time: it exits with 0, no job is failed by it, none is left running, and what was cut off has its attempt back. Some are given little time
-to drain, so that jobs are cut off; some get the signal while they start. At the end everything that was acknowledged has been done once.
+to drain, so that jobs are cut off; some get the signal while they start; some are told once or twice more, by TERM or INT. At the end
+everything that was acknowledged has been done once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ KINDS = [
 ]
 
 
+def tell_again(herd: Herd, dice: random.Random) -> int:
+    """Say it up to two times more, each time 1 to 800 ms after the last, as long as somebody hears it; return how often."""
+    told = 0
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        time.sleep(dice.uniform(0.001, 0.8))
+        if herd.process.poll() is None:
+            herd.signal(dice.choice((signal.SIGTERM, signal.SIGINT)))
+            told += 1
+    return told
+
+
 def main() -> int:
     given = arguments(__doc__, terms=200, workers=2, rate=40.0)
     dice = random.Random(given.seed)
@@ -43,6 +55,8 @@ def main() -> int:
         patient: list[float] = []
         hurried: list[float] = []
         starting: list[float] = []
+        repeated: list[float] = []
+        again = fast = 0
         left: list[str] = []
         noise: list[str] = []
         with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=300) as producer:
@@ -60,15 +74,18 @@ def main() -> int:
                         herd.wait_ready()
                         time.sleep(dice.uniform(0, 1.0))
                     at = herd.signal(signal.SIGTERM)
+                    more = tell_again(herd, dice)
                     code = herd.wait()
-                    (starting if early else hurried if short else patient).append((time.monotonic() - at) * 1000)
+                    again += more > 0
+                    fast += bool(herd.messages("leaving fast"))
+                    (starting if early else repeated if more else hurried if short else patient).append((time.monotonic() - at) * 1000)
                     codes[code] += 1
                     rows = audit.run(
                         "SELECT 'running: ' || (SELECT count(*) FROM jobherd.running) || ', children: ' || (SELECT count(*) FROM jobherd.children)"
                         " || ', supervisors: ' || (SELECT count(*) FROM jobherd.supervisors)"
                     )
                     if rows[0][0] != "running: 0, children: 0, supervisors: 0":
-                        left.append(f"after {number}: {rows[0][0]}")
+                        left.append(f"after {number}: {rows[0][0]}\n{herd.tail()}")
                     noise += [
                         event.line for event in herd.events if event.record.get("level") in ("error", None) or "Traceback" in event.line
                     ]
@@ -80,6 +97,8 @@ def main() -> int:
         report.spread("TERM to exit, drains to the end", patient)
         report.spread("TERM to exit, 0.2 s to drain", hurried)
         report.spread("TERM to exit, while it starts", starting)
+        report.spread("TERM to exit, told again", repeated)
+        report.fact("told again", f"{again} times, of which {fast} counted: 0.5 s or more after the first")
         report.holds("every exit code is 0", set(codes) == {0}, dict(codes))
         report.holds("nothing running, no child and no supervisor is left in the database", not left, left[:5] if left else "")
         report.holds("no error and no traceback was logged", not noise, noise[:3] if noise else "")

@@ -250,6 +250,22 @@ def test_a_second_term_hands_back_fast_but_an_echo_of_the_first_does_not():
     assert Kill(busy, signal.SIGKILL) in story.step(0.5)
 
 
+def test_a_second_word_counts_from_half_a_second_after_the_first_however_many_come_between():
+    story = Story().up()
+    story.runs(0)
+    for after in (0.0, 0.001, 0.02, 0.1, 0.3, 0.499):
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            story.fleet.told(signum, story.now + after)
+        assert story.fleet.course is Course.DRAINING
+    for after in (0.5, 0.501, 0.9, 1.1):
+        story.fleet.told(signal.SIGINT, story.now + after)
+        assert story.fleet.course is Course.HURRYING
+    story.fleet.told(signal.SIGQUIT, story.now + 1.2)
+    for after in (1.201, 1.7):
+        story.fleet.told(signal.SIGTERM, story.now + after)
+        assert story.fleet.course is Course.QUITTING
+
+
 def test_quit_kills_everybody_now():
     story = Story().up()
     story.fleet.told(signal.SIGQUIT, story.now)

@@ -1,0 +1,362 @@
+"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol: held there by a point (`workers/points.py`), or made to wait by a lock.
+
+What a campaign hits once in a thousand times stands here once, and on purpose. The leases are long where something else than a lease must bring
+a job back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.support.points import Points
+from tests.support.processes import is_running, wait_for_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fleet import Fleet, Stage
+    from tests.support.gate import Gate
+
+LONG = "300s"
+BEFORE_HANDLERS = ("child.born", "child.forked")
+"""Where a child stands before and after it has asked to be told of its parent's death. Neither has handlers of its own, or has let go of the parent's."""
+HELD_UP = """
+CREATE FUNCTION t_held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(20); RETURN NEW; END $$;
+CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.running FOR EACH ROW EXECUTE FUNCTION t_held_up();
+CREATE TRIGGER t_held_up BEFORE INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION t_held_up();
+"""
+HOLD_UP = "SELECT pg_advisory_xact_lock(20)"
+"""By this a stranger holds up a claim, and a settlement, before the last of what they do."""
+WAITING = """
+SELECT c.pid, a.pid FROM jobherd.children c JOIN pg_stat_activity a ON a.pid = c.backend_pid AND a.backend_start = c.backend_started
+ WHERE c.kind = 'worker' AND a.wait_event_type = 'Lock'
+"""
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Points:
+    return Points(tmp_path / "points")
+
+
+def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
+    """A supervisor whose processes look for tokens, and whose dead are replaced at once."""
+    return stage.run_fleet(environment=points.environment, respawn_initial="10ms", respawn_max="100ms", **settings)
+
+
+def fate(stage: Stage, job: int) -> tuple[str, int, int, list[str]]:
+    """What has become of a job: its state, its attempts, its crashes, and how each attempt ended."""
+    row = stage.job(job)
+    return row["state"], row["attempts"], row["crashes"], [attempt["outcome"] for attempt in row["history"]]
+
+
+def moment(stage: Stage, seconds: float) -> object:
+    """So many seconds from now, by the database's clock."""
+    return stage.call("SELECT clock_timestamp() + make_interval(secs => %s)", seconds)
+
+
+def wait_clock(stage: Stage, until: object) -> None:
+    """Wait until the database's clock has passed a moment."""
+    stage.run("SELECT pg_sleep_until(%s)", until)
+
+
+def wait_stopped(stage: Stage, pid: int) -> None:
+    """Wait until a process is stopped."""
+    stage.wait(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", f"process {pid} to be stopped")
+
+
+def wait_obeyed(fleet: Fleet) -> None:
+    """Wait until a supervisor has obeyed what it was told so far: signals that come together are obeyed together, and after that come these."""
+    for _ in range(2):
+        before = len(fleet.said(is_course))
+        fleet.signal(signal.SIGUSR1)
+        fleet.wait_log(is_course, count=before + 1)
+
+
+def is_course(event: dict[str, Any]) -> bool:
+    """Whether a line says what a supervisor is about, as after a USR1."""
+    return "workers wanted, " in event.get("message", "")
+
+
+@contextmanager
+def stranger(stage: Stage, *statements: str) -> Iterator[None]:
+    """Somebody who has locks in the database within the block."""
+    with psycopg.connect(stage.dsn, application_name="a stranger") as connection:
+        for statement in statements:
+            connection.execute(statement)
+        yield
+
+
+def kill_who_waits(stage: Stage) -> int:
+    """Kill the child whose statement waits, and return once its session was ended, while what it waits for is still locked; return who that was."""
+    pid, backend = stage.wait(lambda: next(iter(stage.run(WAITING)), None), "a child whose statement waits for a lock")
+    os.kill(pid, signal.SIGKILL)
+    stage.wait(lambda: not stage.run("SELECT pid FROM pg_stat_activity WHERE pid = %s", backend), "the end of the dead child's session")
+    return pid
+
+
+# -- forked, and hardly more ---------------------------------------------------------------------------------------------
+
+
+def test_a_child_whose_parent_dies_before_it_can_be_told_leaves_by_itself(stage: Stage, points: Points):
+    fleet = fleet_with(stage, points, workers=2, lease=LONG)
+    points.watch()
+    held = [points.hold(name) for name in BEFORE_HANDLERS]
+    for pid in fleet.workers().values():
+        os.kill(pid, signal.SIGKILL)
+    newborn = [one.wait() for one in held]
+    known = stage.count("children")
+    keeper = fleet.keeper()
+    os.kill(keeper, signal.SIGSTOP)  # it would end them, and it is by themselves that they are to leave
+    wait_stopped(stage, keeper)
+    fleet.signal(signal.SIGKILL)
+    wait_for_exit(fleet.pid)  # not reaped yet: nobody is told anything by its number being gone
+    job = stage.enqueue("t:noop")
+    assert [is_running(pid) for pid in newborn] == [True, True]
+    for one in held:
+        one.let_go()
+    for pid in newborn:
+        wait_for_exit(pid)
+    os.kill(keeper, signal.SIGCONT)
+    fleet.wait_gone()
+    assert [points.seen(pid) - set(BEFORE_HANDLERS) for pid in newborn] == [set(), set()], "they have begun nothing"
+    assert stage.count("children") <= known
+    assert fate(stage, job) == ("ready", 0, 0, [])
+    assert stage.runs(job) == 0
+
+
+def test_a_child_that_is_told_to_leave_before_it_has_handlers_leaves(stage: Stage, points: Points):
+    fleet = fleet_with(stage, points, workers=2)
+    held = [points.hold(name) for name in BEFORE_HANDLERS]
+    for pid in fleet.workers().values():
+        os.kill(pid, signal.SIGKILL)
+    newborn = [one.wait() for one in held]
+    for pid in newborn:
+        for signum in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+            os.kill(pid, signum)
+    for one in held:
+        one.let_go()
+    for pid in newborn:
+        wait_for_exit(pid)
+    job = stage.enqueue("t:noop")
+    assert stage.wait_state(job, "completed")["attempts"] == 1
+    stage.wait(lambda: len(set(fleet.workers().values()) - set(newborn)) == 2, "their successors")
+    assert not fleet.said("got SIG"), "their parent has heard nothing of it"
+    # And one that never goes on: whoever quits does not wait for it.
+    last = points.hold("child.born")
+    os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
+    last.wait()
+    fleet.signal(signal.SIGTERM)
+    fleet.wait_log("draining")
+    fleet.signal(signal.SIGQUIT)
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+
+
+def test_a_parent_obeys_while_a_child_is_only_just_forked(stage: Stage, points: Points):
+    fleet = fleet_with(stage, points, workers=1)
+    for number, name in enumerate(BEFORE_HANDLERS):
+        held = points.hold(name)
+        os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
+        pid = held.wait()
+        for signum in (signal.SIGCHLD, signal.SIGHUP):
+            fleet.signal(signum)
+        wait_obeyed(fleet)
+        assert fleet.said(f"pid {pid}, booting")
+        held.let_go()
+        fleet.wait_log("reloaded: every worker runs the new code", count=number + 1)
+        stage.wait(lambda: len(fleet.workers()) == 1, "the worker of the old code to leave")
+    held = points.hold("child.forked")
+    os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
+    held.wait()
+    fleet.signal(signal.SIGCHLD)
+    fleet.signal(signal.SIGTERM)
+    fleet.wait_log("draining")
+    assert fleet.note_exit() is False
+    held.let_go()
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert not fleet.said(lambda event: event.get("level") in {"error", "critical"} or "raw" in event)
+
+
+# -- killed while the server makes it wait -------------------------------------------------------------------------------
+
+
+def test_a_claim_that_waits_in_the_server_never_takes_effect_once_its_child_is_dead(stage: Stage, gate: Gate):
+    stage.run(HELD_UP)
+    fleet = stage.run_fleet(workers=2, lease=LONG, poll=LONG)
+    for lock in (
+        "LOCK TABLE jobherd.running IN SHARE MODE",  # it has not begun
+        HOLD_UP,  # it has taken the job, and has yet to say whose that is
+    ):
+        with stranger(stage, lock):
+            job = stage.enqueue("t:gate", '{"label": "claimed"}')
+            dead = kill_who_waits(stage)
+        arrival = gate.wait_arrival("claimed")  # long before the lease is over
+        assert arrival.pid != dead
+        arrival.open()
+        stage.wait_state(job, "completed")
+        assert fate(stage, job) == ("completed", 1, 0, ["completed"]), "the claim was never made, and nobody has crashed at the job"
+        assert stage.runs(job) == 1
+    assert fleet.stop() == 0
+
+
+def test_an_outcome_that_waits_in_the_server_is_kept_when_its_child_dies(stage: Stage, gate: Gate):
+    stage.run(HELD_UP)
+    fleet = stage.run_fleet(workers=2, lease=LONG, poll=LONG)
+    for lock in (
+        "SELECT FROM jobherd.running FOR UPDATE",  # the row of the claim is not to be had
+        HOLD_UP,  # it is gone, and the outcome is not written yet
+    ):
+        job = stage.enqueue("t:gate", '{"label": "through"}')
+        arrival = gate.wait_arrival("through")
+        with stranger(stage, lock):
+            arrival.open("the outcome")
+            assert kill_who_waits(stage) == arrival.pid
+            assert stage.state(job) == "running"
+        assert stage.wait_state(job, "completed")["result"] == "the outcome"
+        assert fate(stage, job) == ("completed", 1, 0, ["completed"])
+        assert stage.runs(job) == 1
+    assert stage.completed_twice() == []
+    assert fleet.stop() == 0
+
+
+# -- told to leave at the steps of a claim and of a job ------------------------------------------------------------------
+
+STEPS = ("claim_jobs.before", "claim_jobs.sent", "claim_jobs.done", "job.announced", "job.started")
+
+
+def at_each_step(stage: Stage, points: Points, **settings: Any) -> tuple[Fleet, list[int]]:
+    """A supervisor with one worker at each step of its first claim, and the jobs: all claimed but that of the first."""
+    jobs = stage.enqueue_many("t:noop", len(STEPS))
+    held = {name: points.hold(name) for name in STEPS}
+    fleet = stage.start(workers=len(STEPS), environment=points.environment, hold="0s", batch=1, **settings)
+    pids = {name: one.wait() for name, one in held.items()}
+    assert len(set(pids.values())) == len(STEPS)
+    stage.wait(lambda: stage.count("running") == len(STEPS) - 1, "the claims")
+    fleet.signal(signal.SIGTERM)
+    fleet.wait_log("draining: nothing more is claimed, 2 running")
+    return fleet, jobs
+
+
+def test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started(stage: Stage, points: Points):
+    fleet, jobs = at_each_step(stage, points)
+    for token in points.folder.glob("*@*:*"):
+        token.unlink()
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert sorted(fate(stage, job) for job in jobs) == [
+        *[("completed", 1, 0, ["completed"])] * 2,  # announced and started: who announces does not look again
+        *[("ready", 0, 0, [])] * 3,
+    ]
+    assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
+    assert stage.completed_twice() == []
+
+
+def test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent(stage: Stage, points: Points):
+    fleet, jobs = at_each_step(stage, points, drain_timeout="0.1s", grace="0.1s")
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert sorted(fate(stage, job) for job in jobs) == [*[("ready", 0, 0, [])] * 4, ("ready", 0, 0, ["abandoned"])], "one had started"
+    assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
+
+
+# -- stopped, and continued ----------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_is_stopped_for_longer_than_the_lease_keeps_its_job(stage: Stage, points: Points, gate: Gate):
+    fleet = fleet_with(stage, points, workers=1, lease="3s")
+    stopped = points.arm("job.started", "stop")
+    job = stage.enqueue("t:gate", '{"label": "kept"}')
+    pid = points.wait_taken(stopped)
+    wait_stopped(stage, pid)
+    over = stage.call("SELECT lease_until FROM jobherd.supervisors")
+    wait_clock(stage, over)
+    neighbour = stage.supervisor()
+    assert neighbour.reclaim(lease=3.0, clock=over.timestamp() + 0.001) == (0, 0), "its parent has renewed the lease"
+    assert stage.state(job) == "running"
+    os.kill(pid, signal.SIGCONT)
+    arrival = gate.wait_arrival("kept")
+    assert arrival.pid == pid
+    arrival.open("late")
+    assert stage.wait_state(job, "completed")["result"] == "late"
+    assert fate(stage, job) == ("completed", 1, 0, ["completed"])
+    assert stage.runs(job) == 1
+    assert fleet.stop() == 0
+
+
+def test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, lease=LONG, grace="0.1s")
+    job = stage.enqueue("t:gate", '{"label": "in time"}', timeout=3.0)
+    arrival = gate.wait_arrival("in time")
+    beyond = moment(stage, 3.4)  # and beyond both steps of the ladder
+    wait_clock(stage, moment(stage, 1.1))  # by now the parent has seen that it runs, and until when it may
+    fleet.signal(signal.SIGSTOP)
+    wait_stopped(stage, fleet.pid)
+    arrival.open("done")
+    stage.wait_state(job, "completed")
+    wait_clock(stage, beyond)
+    fleet.signal(signal.SIGCONT)
+    wait_obeyed(fleet)
+    following = stage.enqueue("t:gate", '{"label": "following"}')
+    after = gate.wait_arrival("following")
+    assert after.pid == arrival.pid, "the worker lives"
+    after.open()
+    stage.wait_state(following, "completed")
+    assert fate(stage, job) == ("completed", 1, 0, ["completed"])
+    assert not fleet.said(lambda event: "gets SIG" in event.get("message", "") or "is told to stop" in event.get("message", ""))
+    assert fleet.stop() == 0
+
+
+# -- told more than once -------------------------------------------------------------------------------------------------
+
+
+def say_together(stage: Stage, fleet: Fleet, *signums: signal.Signals) -> None:
+    """Send a supervisor signals that it hears in one moment."""
+    fleet.signal(signal.SIGSTOP)
+    wait_stopped(stage, fleet.pid)
+    for signum in signums:
+        fleet.signal(signum)
+    fleet.signal(signal.SIGCONT)
+
+
+def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=2, drain_timeout=LONG)
+    jobs = [stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("finishes", "is handed back")]
+    finishes, _ = gate.wait_arrival("finishes"), gate.wait_arrival("is handed back")
+    say_together(stage, fleet, signal.SIGTERM, signal.SIGINT)
+    fleet.wait_log("draining: nothing more is claimed, 2 running")
+    wait_obeyed(fleet)
+    assert len(fleet.said("got SIG")) == 2
+    assert not fleet.said("leaving fast"), "Ctrl-C and the service manager say it together"
+    finishes.open("in peace")
+    assert stage.wait_state(jobs[0], "completed")["attempts"] == 1
+    wait_clock(stage, moment(stage, 0.5))
+    fleet.signal(signal.SIGTERM)
+    fleet.wait_log("leaving fast: 1 running are handed back")
+    while not fleet.note_exit():
+        fleet.signal(signal.SIGINT)
+        fleet.signal(signal.SIGTERM)
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert fate(stage, jobs[1]) == ("ready", 0, 0, ["abandoned"])
+    assert not fleet.said("quitting")
+
+
+def test_whoever_is_to_leave_at_once_is_not_slowed_down_by_a_softer_word(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, drain_timeout=LONG)
+    job = stage.enqueue("t:gate", '{"label": "cut"}')
+    gate.wait_arrival("cut")
+    say_together(stage, fleet, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)  # obeyed by their numbers
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert fleet.said("quitting at once: 1 running are killed")
+    assert not fleet.said("leaving fast")
+    assert fate(stage, job)[:3] == ("ready", 0, 0)
+    assert (stage.count("running"), stage.count("supervisors")) == (0, 0)

@@ -471,18 +471,25 @@ class Supervisor:
 
     def _leave(self, code: int) -> int:
         """Say goodbye to the database, as far as that goes quickly, and return the exit code."""
+        reach("parent:leaving")
         gone: list[Answer] = []
+        until = time.monotonic() + 2.0
+        # Told to leave while it registers: the server does that all the same, and a registration that nobody knows of would stand for a lease.
+        self._hear(lambda: not self.registration.underway, until)
         if self.fleet.supervisor and self.courier.link is Link.UP:
             self.courier.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
-            until = time.monotonic() + 2.0
-            while not gone and time.monotonic() < until and self.courier.link is Link.UP:
-                self.courier.step(time.monotonic())
-                self._rewire()
-                self.selector.select(0.05)
+            self._hear(lambda: bool(gone), until)
         self.courier.close()
         self.selector.close()
         log.info("supervisor leaves", extra={"exit_code": code})
         return code
+
+    def _hear(self, heard: Callable[[], bool], until: float) -> None:
+        """Listen to the database until that was heard, but no longer."""
+        while not heard() and time.monotonic() < until and self.courier.link is Link.UP:
+            self.courier.step(time.monotonic())
+            self._rewire()
+            self.selector.select(0.05)
 
 
 def run(

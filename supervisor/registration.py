@@ -108,6 +108,11 @@ class Registration:
             self._cancels_at = now + CANCELS
             self.look_for_cancels()
 
+    @property
+    def underway(self) -> bool:
+        """We have asked for a registration, and have no answer yet."""
+        return self._asked
+
     def change_lease(self, lease: float) -> None:
         """From the next beat on it lasts so long."""
         if lease != self._lease:

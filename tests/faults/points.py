@@ -49,7 +49,7 @@ CORE = frozenset(
         "settle_jobs.sent", "job.announced", "job.started", "job.ended", "job.entered", "transaction.begun", "transaction.settled", "transaction.committed",
         "parent:forked", "parent:reaped", "parent:register_supervisor.sent", "parent:register_supervisor.done", "parent:listen_jobs.sent",
         "parent:renew_lease.sent", "parent:end_backend.before", "parent:end_backend.done", "parent:settle_jobs.sent", "parent:release_child.sent",
-        "parent:release_child.done", "parent:leave_supervisor.sent", "parent:draining",
+        "parent:release_child.done", "parent:leave_supervisor.sent", "parent:draining", "parent:leaving",
     }
 )  # fmt: skip
 EFFECTS = "CREATE TABLE audit.effects (job bigint NOT NULL, attempt int NOT NULL)"
@@ -76,6 +76,7 @@ NEEDS = {
     "parent:end_backend.done": DEATH,
     "parent:forked": DEATH,
     "parent:leave_supervisor.sent": LEAVING,
+    "parent:leaving": LEAVING,
     "parent:reaped": DEATH,
     "parent:release_child.done": DEATH,
     "parent:release_child.sent": DEATH,

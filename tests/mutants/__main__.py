@@ -318,6 +318,13 @@ MUTANTS = (
         ("tests/system/test_steps.py::test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt_is_spent",),
     ),
     Mutant(
+        "who leaves does not wait for its registration",
+        "supervisor/loop.py",
+        "        self._hear(lambda: not self.registration.underway, until)\n",
+        "",
+        ("tests/system/test_steps.py::test_who_is_told_to_leave_while_it_registers_leaves_no_registration",),
+    ),
+    Mutant(
         "a parent that was stopped judges by what the boards said before",
         "supervisor/loop.py",
         "        self._poll(now)  # before the look",

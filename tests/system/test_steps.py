@@ -40,6 +40,12 @@ SELECT c.pid, a.pid FROM jobherd.children c JOIN pg_stat_activity a ON a.pid = c
 """
 
 
+REGISTERING = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'jobherd:supervisor:%' AND wait_event_type = 'Lock'
+"""
+
+
 @pytest.fixture
 def points(tmp_path: Path) -> Points:
     return Points(tmp_path / "points")
@@ -265,6 +271,20 @@ def test_who_stays_at_a_step_of_a_claim_beyond_the_drain_is_ended_and_no_attempt
     fleet.wait_gone()
     assert sorted(fate(stage, job) for job in jobs) == [*[("ready", 0, 0, [])] * 4, ("ready", 0, 0, ["abandoned"])], "one had started"
     assert (stage.count("running"), stage.count("supervisors")) == (0, 0)
+
+
+def test_who_is_told_to_leave_while_it_registers_leaves_no_registration(stage: Stage, points: Points):
+    leaving = points.hold("parent:leaving")
+    with stranger(stage, "LOCK TABLE jobherd.supervisors IN SHARE MODE"):
+        fleet = stage.start(workers=1, environment=points.environment)
+        stage.wait(lambda: stage.run(REGISTERING), "a supervisor whose registration waits")
+        fleet.signal(signal.SIGTERM)
+        leaving.wait()
+    stage.wait(lambda: stage.count("supervisors"), "the registration of one that leaves")
+    leaving.let_go()
+    assert fleet.wait_exit() == 0
+    fleet.wait_gone()
+    assert stage.count("supervisors") == 0
 
 
 # -- stopped, and continued ----------------------------------------------------------------------------------------------

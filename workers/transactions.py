@@ -223,11 +223,9 @@ class Transactions:
         return holder.pgconn
 
     def _ready(self) -> psycopg.Connection[Row]:
-        """Return the session, as good as new and in no transaction."""
+        """Return the session, which is as good as new and in no transaction."""
         holder, self.active = self._holder, False
         if holder is not None and holder.info.transaction_status == TransactionStatus.IDLE:
-            holder.autocommit = True
-            self._ask("discard_session")
             return holder
         self.close()
         seat = self._seat
@@ -268,6 +266,7 @@ class Transactions:
                 raise
         self._over()
         self.committed = True
+        self._discard()
 
     def _check(self, holder: psycopg.Connection[Row]) -> None:
         """Raise what is wrong with the transaction, in words that help."""
@@ -307,6 +306,18 @@ class Transactions:
             fate, _ = self._fate()  # torn out of a statement, or broken
         if fate == "committed" and not self.committed and not lost:
             self.ended = True
+        self._discard()
+
+    def _discard(self) -> None:
+        """Make the session as good as new now: a lock that a handler has taken for it would be held until the next transaction, of which there may be none."""
+        holder = self._holder
+        if holder is None or holder.info.transaction_status != TransactionStatus.IDLE:
+            return  # nobody begins on it again
+        try:
+            holder.autocommit = True
+            self._ask("discard_session")
+        except psycopg.Error:
+            self.close()
 
     def _fate(self) -> tuple[str, bool]:
         """End the session and return what became of its transaction, on which nobody works any more then, and whether its claim is there."""

@@ -69,6 +69,9 @@ def declared(job: Job, how: str) -> object:  # one branch for each way to end
         case "leaves its mark":
             connection.execute("SET application_name = 'marked'")
             connection.execute("CREATE TEMP TABLE marks (n int)")
+            connection.execute("SELECT pg_advisory_lock(4711)")
+            connection.execute("LISTEN marks")
+            connection.execute("DECLARE mark CURSOR WITH HOLD FOR SELECT 1")
             _KEPT.append(connection)
         case "looks for marks":
             assert _KEPT.pop().closed
@@ -76,6 +79,26 @@ def declared(job: Job, how: str) -> object:  # one branch for each way to end
         case _:
             return {"how": at_gate(how) if how.startswith("gate") else how}
     return None
+
+
+@handler("bank:locks", timeout="10m", max_attempts=1)
+def locks(job: Job, how: str) -> None:
+    if how.startswith("part"):
+        try:
+            with job.transaction() as connection:
+                connection.execute("SELECT pg_advisory_lock(4711)")
+                if how == "part raises":
+                    raise ValueError("no")
+        except ValueError:
+            pass
+        at_gate(how)
+        return
+    with job.transaction() as connection:
+        connection.execute("SELECT pg_advisory_lock(4711)")
+        if how == "COMMIT":
+            connection.execute("COMMIT")
+        if how != "well":
+            raise ValueError("no")
 
 
 @handler("bank:sleeps", transactional=True, timeout="200ms", max_attempts=1)

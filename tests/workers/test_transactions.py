@@ -93,6 +93,29 @@ def test_one_job_leaves_nothing_in_the_session_of_the_next(bank: Bench):
     assert row["result"] == [f"jobherd:worker:{bank.supervisor}:{child.seat.incarnation}:transaction", None]
 
 
+HELD = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND granted"
+
+
+@pytest.mark.parametrize(("how", "state"), [("well", "completed"), ("raises", "retrying"), ("COMMIT", "failed")])
+def test_a_lock_that_a_handler_took_for_its_session_is_let_go_when_its_transaction_has_ended(bank: Bench, how: str, state: str):
+    child = start(bank)
+    row, _, _ = run(bank, child, "bank:locks", how=how)
+    assert row["state"] == state
+    bank.wait_until(lambda: not bank.ask(HELD) or bank.ask("NOTIFY seen"))
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.parametrize("how", ["part", "part raises"])
+def test_and_not_only_when_its_job_has(bank: Bench, gate: Gate, how: str):
+    child = start(bank)
+    job = bank.enqueue("bank:locks", how=how)
+    child.nudge()
+    arrival = gate.wait_arrival(how)
+    assert not bank.ask(HELD)
+    arrival.open()
+    assert bank.wait(job, *OVER)["state"] == "completed"
+
+
 def test_coroutines_have_transactions_too(bank: Bench):
     child = start(bank)
     row, notes, enqueued = run(bank, child, "bank:async", how="well")

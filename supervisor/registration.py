@@ -210,12 +210,13 @@ class Registration:
             self._connected_at = now
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
-        """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat."""
+        """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat; and what was scheduled may be due."""
         before, self._clock = self._clock, (server - now, server - asked)  # a slow answer is no jump: it was made somewhen in between
         least, most = self._clock
         jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
         if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
             self._steady_at = now + self._lease
+            self._fleet.keeper_called = True
             log.warning(
                 "the database's clock has jumped by %+.0f s against ours: everybody gets one whole lease to renew before jobs are taken over",
                 jump,

@@ -37,6 +37,10 @@ def now() -> float:
     return time.time()
 """
 
+RESTING = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE application_name LIKE 'jobherd:keeper:%%' AND query_start > %s AND query NOT LIKE '%%scheduled%%'"""
+
 
 def test_a_hosts_clock_that_jumps_by_a_day_ends_nothing_and_starts_nothing_early(stage: Stage, gate: Gate):
     """Durations are the monotonic clock's, and times the database's: a host's wall clock is only what its log says."""
@@ -83,20 +87,30 @@ def test_a_servers_clock_that_jumps_has_nobody_taken_over_and_nothing_done_twice
         with Stage(dsn, tmp_path) as stage:
             try:
                 work = stage.write("work.py", WORK)
-                fleets = [stage.run_fleet(workers=1, lease=LEASE, handlers=work) for _ in range(2)]
+                fleets = [stage.run_fleet(workers=1, lease=LEASE, handlers=work, poll="5m") for _ in range(2)]
                 supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
                 jobs = [stage.enqueue("c:gate", f'{{"label": "{name}"}}') for name in ("one", "other")]
                 arrivals = [gate.wait_arrival("one"), gate.wait_arrival("other")]
+                due = stage.enqueue("c:now", delay=1800)
+                stage.wait_state(stage.enqueue("c:now", delay=1), "ready", limit=LIMIT)
+                looked = stage.call("SELECT clock_timestamp()")
+                stage.wait(lambda: stage.call(RESTING, looked) == len(fleets), "keepers that have looked and do other things", limit=LIMIT)
                 for jump in (3600.0, 0.0):
                     marks = [len(fleet.log) for fleet in fleets]
                     clock.jump(jump)
                     for fleet, mark in zip(fleets, marks, strict=True):
                         fleet.wait_log("the database's clock has jumped by", after=mark, limit=LIMIT)
+                    stage.wait_state(
+                        due, "ready", limit=LIMIT
+                    )  # by the server's clock, and long before the keepers look again by themselves
                 assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was taken over"
                 for job, arrival in zip(jobs, arrivals, strict=True):
                     arrival.open()
                     row = stage.wait_state(job, "completed", "failed", "retrying", limit=LIMIT)
                     assert (row["state"], row["attempts"], stage.runs(job)) == ("completed", 1, 1)
+                assert stage.wait_state(due, "completed", limit=LIMIT)["attempts"] == 1, (
+                    "it was due by the server's clock, and the poll is an hour"
+                )
                 stage.wait_state(stage.enqueue("c:now"), "completed", limit=LIMIT)
                 assert stage.completed_twice() == []
                 assert [fleet.stop() for fleet in fleets] == [0, 0]

@@ -217,7 +217,7 @@ class Crew:
             board = self.boards[slot.number]
             record = board.now()
             rss = strays.rss(slot.pid) if limit and slot.kind.works else 0
-            self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now)
+            self._fleet.saw(slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook)
             if record is not None and record.runs and now - record.started >= AFTER and slot.ladder is None:
                 self.growth.look(slot, board, record, now)
             slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive

@@ -208,6 +208,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
+        slot.hook = 0.0
         slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
@@ -241,8 +242,11 @@ class Fleet:
                     self._problems.add(text)
                     self.warnings.append(f"{slot.name}: {text}")
 
-    def saw(self, slot: Slot, *, now_record: Now | None, started: int, rss: int, now: float) -> None:
+    def saw(self, slot: Slot, *, now_record: Now | None, started: int, rss: int, now: float, hook: float = 0.0) -> None:
         """Its board was looked at. A record that is not believed changes nothing."""
+        if slot.ladder is not None and slot.ladder.why is Why.HOOK and hook != slot.hook:
+            slot.ladder = None
+        slot.hook = hook
         if now_record is not None:
             slot.now = now_record
         if rss:

@@ -206,6 +206,12 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
                 slot.ladder = Ladder(Why.LOST, now, slot.now.token, slot.now.job, grace=0.0, told=True)
             else:
                 result.later(last)
+        if slot.hook and slot.ladder is None:
+            # Its own timer rings then as well; a hook that this does not reach would take a worker away for ever, and nobody would be told.
+            if now >= slot.hook:
+                slot.ladder = Ladder(Why.HOOK, slot.hook, slot.now.token, slot.now.job, grace=limits.grace, told=True)
+            else:
+                result.later(slot.hook)
         if slot.state is State.BOOTING and fleet.database_since is not None:
             # A child that waits for a database which is away boots as long as that takes; one that hangs does not.
             since = max(slot.since, fleet.database_since) + limits.spawn_timeout

@@ -158,6 +158,8 @@ def _sentence(death: Death, now: Now, job: str, stacks: Stacks, memory: Mapping[
             return f"Process {death.pid} could not load the handlers."
         case "spawn":
             return f"Process {death.pid} was not ready in time and was killed."
+        case "hook":
+            return f"A hook did not end in its time and did not stop when it was told{where}: {ended}{stood}"
         case "stuck":
             return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
         case "oom":

@@ -52,6 +52,8 @@ class Why(Enum):
     QUIT = "quit"
     STUCK = "stuck"
     """It holds nothing, was dismissed, and does not leave."""
+    HOOK = "hook"
+    """A hook does not end, in nobody's time."""
 
 
 REASONS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
@@ -105,6 +107,8 @@ class Slot:
     idle: bool = False
     times_idle: int = 0
     claims: int = 0
+    hook: float = 0.0
+    """When a hook that runs outside of any job's time should be through; 0: none runs."""
     exclusive: bool = False
     """The job it runs may not outlive the lease."""
     nudged_claims: int = -1

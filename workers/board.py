@@ -121,7 +121,8 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _WATCHED,
     _UNWRITTEN,
     _HELPED,
-) = range(17)
+    _HOOK,
+) = range(18)
 
 
 class Board:
@@ -207,6 +208,10 @@ class Board:
         """Called in the child: since then, in monotonic seconds, an outcome of the claim stands here and nowhere else; 0: none does."""
         self._words[_UNWRITTEN] = int(since * 1e6)
 
+    def say_hook(self, until: float) -> None:
+        """Called in the child: a hook runs in nobody's time, until then at the latest, in monotonic seconds; 0: none does."""
+        self._words[_HOOK] = int(until * 1e6)
+
     def tell_progress(self, record: bytes) -> None:
         """Called in the child, from the handler: a JSON document of at most 2 KiB."""
         self._progress.write(record)
@@ -257,6 +262,7 @@ class Board:
         self._words[_DISMISSED] = 0
         self._words[_REVOKED] = 0
         self._words[_HELPED] = 0
+        self._words[_HOOK] = 0
         self.set_held(0)
         self.ledger.restart()
         self.interrupt(Interruption(Reason.NONE))
@@ -373,6 +379,11 @@ class Board:
     def unwritten(self) -> float:
         """Since when an outcome of the claim in hand stands here and nowhere else, in monotonic seconds; 0: none does."""
         return self._words[_UNWRITTEN] / 1e6
+
+    @property
+    def hook(self) -> float:
+        """When a hook that runs should be through, in monotonic seconds; 0: none runs."""
+        return self._words[_HOOK] / 1e6
 
     @property
     def idle(self) -> bool:

@@ -1,7 +1,8 @@
 """The calls of hooks: under the alarm, one by one, each with a limit of its own; what one does wrong is logged and ends nothing else.
 
 Hooks are user code, so they run like jobs: only while the alarm is open, and an exception never gets further than here. A hook that was
-torn out leaves the process as unfit as a job that was. Hooks that run inside a job's own time, `before_job` and the middleware, are part
+torn out leaves the process as unfit as a job that was; one that cannot be, in C or with signals blocked, is ended by the parent, which reads on
+the board how long it may take. Hooks that run inside a job's own time, `before_job` and the middleware, are part
 of that job and belong to `execute.py`. This module writes to no database.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 from handlers._dispositions import JobInterrupted
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from handlers._job import Job
     from handlers._outcome import Outcome
     from workers.alarm import Alarm
+    from workers.board import Board
     from workers.tracing import Spans
 
 _log = logging.getLogger("jobherd.hooks")
@@ -35,18 +38,19 @@ FAILURES: Final = frozenset({"retry", "failed", "poison"})
 class Caller:
     """Calls hooks.
 
-    child: what the hooks of its life see. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
+    child: what the hooks of its life see. board: where the parent sees that one runs. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
     pass_on: called after hooks that belong to no job: what they printed is no job's either.
     spans: where the spans of attempts go, if this process has set up an OpenTelemetry SDK.
     """
 
-    def __init__(self, hooks: Hooks, child: Child, alarm: Alarm) -> None:
+    def __init__(self, hooks: Hooks, child: Child, alarm: Alarm, board: Board) -> None:
         self.hooks = hooks
         self.child = child
         self.torn = ""
         self.pass_on: Callable[[], object] = _nobody
         self.spans: Spans | None = None
         self._alarm = alarm
+        self._board = board
 
     def of_kind(self, kind: str) -> JobHooks | None:
         """Return the hooks around jobs of a kind, those of their spans among them; None if there are none."""
@@ -69,6 +73,7 @@ class Caller:
     def _attempt(self, step: Callable[[], object]) -> object:
         alarm = self._alarm
         before = self._take_raised()
+        self._board.say_hook(time.monotonic() + LIMIT)
         alarm.judge(LIMIT)
         ending: object
         # As in execute.py: between these two stores anything may be raised, and nothing anywhere else.
@@ -85,6 +90,7 @@ class Caller:
             self.torn = f"a hook was torn out by {type(torn).__name__}"
         alarm.raised = torn or before  # after a job whoever examines the process sees it there
         alarm.leave()
+        self._board.say_hook(0.0)
         return ending
 
     def _take_raised(self) -> JobInterrupted | None:

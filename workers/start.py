@@ -36,7 +36,7 @@ def run(body: Body) -> int:
     if loaded is None:
         return EXIT_HANDLERS
     handlers, hooks = loaded
-    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm)
+    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm, body.seat.board)
     if not begin(body, caller):
         return _EXIT_HOOKS
     caller.spans = spans()  # asked once: whoever wants spans has set up the SDK by now

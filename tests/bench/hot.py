@@ -90,7 +90,9 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     alarm = Alarm(board, wake)
     alarm.install()
     worker.Session = ThinAir  # type: ignore[assignment, misc]
-    life = worker.Worker(Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds, Caller(Hooks(), Process(), alarm))
+    life = worker.Worker(
+        Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds, Caller(Hooks(), Process(), alarm, seat.board)
+    )
     for _ in range(rounds + 20):
         start = time.process_time()
         jobs = life._claimer.next()

@@ -31,6 +31,7 @@ from supervisor.plan import (
 )
 from supervisor.slot import Exit, Slot, State
 from workers.board import Now, Phase
+from workers.hooks import LIMIT as HOOK
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stop, Stores
 
 LIMITS = {
@@ -68,6 +69,8 @@ class Child:
     """When it began what its record says."""
     cancelled: float | None = None
     """When somebody asked to cancel the job that it runs."""
+    hook: float = 0.0
+    """When the hook that it runs should be through; 0: it runs none."""
 
 
 class World:
@@ -132,7 +135,7 @@ class World:
         assert hears(self.fleet, self.now) or not any(child.idle for child in ready), "somebody sleeps whom no producer would wake"
         for child in self.children.values():
             slot = child.slot
-            self.fleet.saw(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now)
+            self.fleet.saw(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook)
             slot.exclusive = bool(slot.now.job) and child.exclusive
 
     def look_who_is_idle(self) -> None:
@@ -265,6 +268,10 @@ class World:
             if record.runs and child.cancelled is not None:
                 # Should its deadline come just then, the ladder begins anew with that.
                 assert self.now < child.cancelled + 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs on though it was cancelled"
+            if child.hook:
+                # Its deadline, or a cancel, may come just then, and be over again.
+                late = self.now - child.hook
+                assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
             if fleet.course is Course.DRAINING and slot.kind.works:
                 late = self.now - fleet.course_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} is there {late:g} s after the drain's end"
@@ -320,7 +327,7 @@ class World:
         self.claims[number] += 1
         self.started[number] += 1
         child.idle = child.nudged = False
-        child.since, child.cancelled = self.now, None
+        child.since, child.cancelled, child.hook = self.now, None, 0.0
         child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
         phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
         deadline = self.now + DEADLINES[n % len(DEADLINES)]
@@ -331,7 +338,7 @@ class World:
         child = self.one(n, working=True)
         if child is not None and child.record.runs and self.fleet.course is Course.SERVING:
             self.started[child.slot.number] += 1
-            child.since, child.cancelled = self.now, None
+            child.since, child.cancelled, child.hook = self.now, None, 0.0
             deadline = self.now + DEADLINES[n // 3 % len(DEADLINES)]
             child.record = child.record._replace(job=child.record.job + 1, started=self.now, deadline=deadline)
 
@@ -341,6 +348,12 @@ class World:
         if child is not None and child.record.runs:
             child.record, child.since, child.cancelled = child.record._replace(phase=Phase.SETTLING), self.now, None
 
+    def move_hook(self, n: int) -> None:
+        """It begins a hook in nobody's time, or is through with one."""
+        child = self.one(n, working=True)
+        if child is not None and not child.idle:
+            child.hook = 0.0 if child.hook and n % 3 == 0 else child.hook or self.now + HOOK
+
     def move_idle(self, n: int) -> None:
         """It has nothing more, claims, finds nothing, and sleeps."""
         child = self.one(n, working=True)
@@ -349,7 +362,7 @@ class World:
         number = child.slot.number
         self.claims[number] += 1
         self.times_idle[number] += 1
-        child.idle, child.nudged, child.since, child.cancelled = True, False, self.now, None
+        child.idle, child.nudged, child.since, child.cancelled, child.hook = True, False, self.now, None, 0.0
         child.record = Now(Phase.IDLE, child.incarnation)
         if n % 2:
             self.fleet.heard(child.slot, Idle(), self.now)
@@ -445,7 +458,7 @@ class World:
         child = self.one(n, working=True)
         if child is not None:
             rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
-            self.fleet.saw(child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now)
+            self.fleet.saw(child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now, hook=child.hook)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -463,7 +476,7 @@ class World:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
+    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "hook": 2, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
     "held": 2, "report": 2, "signal": 3, "leave": 1, "database": 2, "lease": 6, "refuse": 1, "wear": 1,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]

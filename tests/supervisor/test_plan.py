@@ -144,6 +144,36 @@ def test_the_timeout_ladder():
     assert story.dies(0).ladder.why is Why.TIMEOUT
 
 
+def hooks(story, *, until=0.0):
+    story.fleet.saw(story.fleet.slots[0], now_record=Now(Phase.CLAIMING), started=0, rss=0, now=story.now, hook=until)
+
+
+def test_a_hook_between_two_jobs_has_a_ladder_too():
+    story = Story().up()
+    slot = story.fleet.slots[0]
+    hooks(story, until=story.now + 5)
+    assert story.step() == []
+    assert story.wake_at <= story.now + 5
+    assert story.step(5) == []  # the child's own timer
+    assert story.step(4.9) == []
+    assert story.step(0.2) == [Kill(slot, signal.SIGTERM)]
+    assert story.step(5) == [Kill(slot, signal.SIGKILL)]
+    death = story.dies(0)
+    assert death.cause == "hook"
+    assert slot.rest_until > story.now, "one that hangs each time is not forked without a rest"
+
+
+def test_it_ends_with_its_hook():
+    story = Story().up()
+    hooks(story, until=story.now + 5)
+    story.step(7)
+    assert story.fleet.slots[0].ladder.why is Why.HOOK
+    hooks(story, until=story.now + 5)  # the next one
+    assert story.fleet.slots[0].ladder is None
+    hooks(story)
+    assert story.step(20) == []
+
+
 def test_a_ladder_ends_with_its_claim():
     story = Story().up()
     story.runs(0, deadline=story.now + 10)

@@ -9,6 +9,8 @@ import pytest
 from tests.workers.test_hooks import HOOKED
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.fleet import Stage
 
 
@@ -22,3 +24,53 @@ def test_a_hook_that_ends_the_process_is_a_crash_of_its_job_and_a_start_that_fai
     row = stage.wait_state(stage.enqueue("hook:exits"), "completed")
     assert (row["result"], row["attempts"], row["crashes"]) == (2, 2, 1)
     assert row["history"][0]["error_code"] == "WORKER_CRASHED"
+
+
+STUBBORN = """
+import ctypes
+import os
+import signal
+from handlers import Child, before_claim, handler, on_child_exit
+from tests.support.gate import at_gate
+
+def sit() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.PyDLL(None).sleep(3600)  # no Python code runs meanwhile, not even a signal handler's
+
+def first(name: str) -> bool:
+    try:
+        os.close(os.open(os.path.join(os.environ["STUBBORN"], name), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+@before_claim
+def ask(child: Child) -> None:
+    if child.slot == 0 and first("claim"):
+        sit()
+
+@on_child_exit
+def leave(child: Child) -> None:
+    if child.slot == 1 and first("exit"):
+        sit()
+
+@handler("stubborn:wears")
+def wears() -> int:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the process is not used for another job
+    return os.getpid()
+"""
+
+
+def test_a_hook_that_cannot_be_interrupted_is_ended_with_its_process(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Between jobs nobody's deadline ends it: it would be a worker less, for ever, and nobody would be told."""
+    monkeypatch.setenv("STUBBORN", str(tmp_path))
+    work = stage.write("work.py", STUBBORN)
+    fleet = stage.run_fleet("--hooks", work, handlers=work, workers=2, grace="1s")
+    first, second = (fleet.workers()[slot] for slot in (0, 1))
+    assert stage.wait_state(stage.enqueue("stubborn:wears"), "completed")["result"] == second
+    for pid in (first, second):
+        end = fleet.wait_log(lambda event, pid=pid: event.get("pid") == pid and "cause" in event)
+        assert end["cause"] == "hook"
+    rows = [stage.wait_state(stage.enqueue("stubborn:wears"), "completed") for _ in range(2)]
+    assert {row["result"] for row in rows}.isdisjoint({first, second})
+    assert fleet.stop() == 0

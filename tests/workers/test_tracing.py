@@ -133,7 +133,7 @@ def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path,
 def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
     assert tracer() is None
     assert spans() is None
-    assert Caller(Hooks(), Child(), None).of_kind("trace:works") is None, "a job of it is run without a look at hooks"
+    assert Caller(Hooks(), Child(), None, None).of_kind("trace:works") is None, "a job of it is run without a look at hooks"
     child = bench.start(handlers=(TRACED,))
     (row,) = bench.ask(
         "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id", p=PARENT

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECOND, MINUTE, HOUR, DAY, YEARS = 1.0, 60.0, 3600.0, 86400.0, 315e6
 LEASE = 6.0
-TIMELY = ("fault:wait", {"seconds": 1.0}, 10.0, {"timeout": 8})
+TIMELY = ("fault:wait", {"seconds": 1.0}, 3.0, {"timeout": 8})
 DELAYED = ("fault:quick", {}, 20.0, {"delay": 1.5})
 WORK = [("fault:quick", {}, 40.0), ("fault:wait", {"seconds": 0.05}, 30.0), TIMELY]
 STEP = 0.25

@@ -39,6 +39,19 @@ def wait(seconds: float) -> str:
     return "waited"
 
 
+@handler("fault:edge", timeout="5ms", max_attempts=1, keep_completed=0)
+def edge(seconds: float) -> None:
+    """Return at the timeout, or a moment before or after it."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@handler("fault:brief", timeout="1m", max_attempts=1, keep_completed=0)
+def brief(seconds: float) -> None:
+    """Be gone at once."""
+
+
 @handler("fault:alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
 def alone(seconds: float) -> str:
     """Wait, and never while another host might run the same."""

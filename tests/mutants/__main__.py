@@ -345,6 +345,34 @@ MUTANTS = (
         "        if course is not self.course:",
         ("tests/system/test_steps.py::test_whoever_is_to_leave_at_once_is_not_slowed_down_by_a_softer_word",),
     ),
+    Mutant(
+        "a hook between two jobs has no ladder",
+        "supervisor/plan.py",
+        "if slot.hook and slot.ladder is None:",
+        "if slot.hook and slot.ladder is not None:",
+        ("tests/supervisor/test_plan.py",),
+    ),
+    Mutant(
+        "the parent is not told that a hook runs",
+        "workers/hooks.py",
+        "self._board.say_hook(time.monotonic() + LIMIT)",
+        "self._board.say_hook(0.0)",
+        ("tests/system/test_hooks.py",),
+    ),
+    Mutant(
+        "a session of transactions stays as a handler left it",
+        "workers/transactions.py",
+        "        self.committed = True\n        self._discard()\n",
+        "        self.committed = True\n",
+        ("tests/workers/test_transactions.py",),
+    ),
+    Mutant(
+        "a jump of the server's clock is told to nobody",
+        "supervisor/registration.py",
+        "            self._fleet.keeper_called = True\n",
+        "",
+        ("tests/system/test_clocks.py",),
+    ),
 )
 
 

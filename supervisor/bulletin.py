@@ -129,7 +129,7 @@ class Bulletin:
             "version": VERSION,
             "database": up,
             "listening": up and self._registration.heard_back,
-            "deaf": up and self._courier.pooled and self._courier.deaf,
+            "deaf": up and self._courier.polls,
             "draining": fleet.course is not Course.SERVING,
             "lease_until": self._notice.lease_deadline,
             "ready_ever": fleet.ever_ready,

@@ -97,6 +97,8 @@ class Courier:
         self._refused: str | None = None
         self._refused_for_good = False
         self._misplaced = False
+        self._is_last = False
+        """What was refused was so with the session's last word."""
         self._prepared: set[str] = set()
         self._answers = Answers()
         self._failures = 0
@@ -116,8 +118,14 @@ class Courier:
         self.deaf = False
         """So nothing is listened to: what a shared backend is notified of while the pooler prepares it for the next client, pgbouncer 1.18 takes
         for the end of an answer, and from then on everybody gets that of somebody else."""
+        self.listening = False
+        """The server has granted LISTEN in this session."""
+        self.unheard = ""
+        """Why it has refused it; `listen` asks for it again."""
         self.trouble = ""
         """The last reason for being away, without secrets."""
+        self.answered_at = 0.0
+        """When the last answer was whole."""
         self.barred = ""
         """Why the server takes no writes, though it answers; whoever writes and succeeds takes this back."""
         self.notifications: list[str] = []
@@ -150,6 +158,11 @@ class Courier:
         """Whether the session is up and nothing is asked."""
         return self.link is Link.UP and self._sent is None and not self._queue
 
+    @property
+    def polls(self) -> bool:
+        """Whether the session is to go on though it hears nothing."""
+        return self.link is Link.UP and ((self.pooled and self.deaf) or bool(self.unheard))
+
     def wake_at(self) -> float:
         """When `step` must be called at the latest."""
         if self.link is Link.UP:
@@ -176,6 +189,10 @@ class Courier:
         """The look-up has ended with these addresses by host; a host that has none is left out."""
         if self.link is Link.NAMING:
             self._set_out(addresses, now)
+
+    def listen(self) -> None:
+        """Ask to hear the queue."""
+        self.ask("listen_jobs", {}, self._listening)
 
     def lose(self, why: str, now: float) -> None:
         """Give the session up: it is up, but what should come does not come."""
@@ -290,9 +307,10 @@ class Courier:
         elif self._poll is pq.PollingStatus.OK:
             conn.nonblocking = 1
             self.link = Link.UP
-            self._sent, self._misplaced = None, False
+            self._sent, self._misplaced, self._is_last = None, False, False
             self._prepared, self._answers = set(), Answers()
             self.pooled, self.deaf = False, True  # until we know who serves us
+            self.listening, self.unheard = False, ""
             waiting, self._queue = self._queue, deque()
             self.ask("tell_backend", {}, self._met)
             self._queue.extend(waiting)
@@ -309,15 +327,15 @@ class Courier:
         if self.pooled:
             self.notifications.append("@pooler")
         if self.deaf:
-            self._listening([])
+            self._is_served()
         else:
-            self.ask("listen_jobs", {}, self._listening)
-        if not self.pooled:
+            self.listen()
+        self._queue.extend(waiting)
+        if not self.pooled:  # and this after what waits: on a slow line, where each letter takes half a second, a beat may be among that
             for name in URGENT:
                 self._queue.append(
                     Letter(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)
                 )
-        self._queue.extend(waiting)
 
     def _steered(self, answer: Answer) -> None:
         """Nothing: a refusal shows in the log of refusals, and the session works without it."""
@@ -327,9 +345,15 @@ class Courier:
             self._prepared.add(name)
 
     def _listening(self, answer: Answer) -> None:
-        if answer is not None:
-            self._failures = 0
-            self.trouble = ""
+        if answer is None and (self.link is not Link.UP or self._misplaced or self._is_last):
+            return  # there is no session to go on with
+        self.listening = answer is not None
+        self.unheard = "" if self.listening else self._refused or "it does not say why"
+        self._is_served()
+
+    def _is_served(self) -> None:
+        self._failures = 0
+        self.trouble = ""
 
     @property
     def _unflushed(self) -> bool:
@@ -349,7 +373,7 @@ class Courier:
                 # A statement's reading may have swallowed a notification: look after each (the socket does not show it any more).
                 while (notified := conn.notifies()) is not None:
                     self.notifications.append(notified.extra.decode(errors="replace"))
-                if self._sent is not None and not self._finish(conn):
+                if self._sent is not None and not self._finish(conn, now):
                     break
                 if self._misplaced:
                     self._lose(f"the server takes no writes: {self._refused}", now)
@@ -376,12 +400,13 @@ class Courier:
         if self._sent is not None and now >= self._sent.give_up_at:
             self._lose(f"no answer to {self._sent.name} within {ANSWER_PATIENCE:.0f} s", now)
 
-    def _finish(self, conn: PGconn) -> bool:
+    def _finish(self, conn: PGconn, now: float) -> bool:
         """Take the answer to what was sent, as far as it is here. Return whether it is whole."""
         while not conn.is_busy():
             result = conn.get_result()
             if result is None:
                 letter, self._sent = self._sent, None
+                self.answered_at = now
                 if letter is not None:
                     if points.armed:
                         points.reach(f"parent:{letter.name}.done")
@@ -403,6 +428,7 @@ class Courier:
                 by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
                 self._refused_for_good = state[:2] in _FOR_GOOD and not is_out_of_ids(by)
                 self._misplaced = state == _READ_ONLY
+                self._is_last = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"ERROR"
                 self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]
                 if by == NO_TRANSACTION:
                     words = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""

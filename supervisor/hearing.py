@@ -6,11 +6,13 @@ until whoever was committing at that moment has committed, for it may have looke
 committed was not notified. The way back has two: take back the word on the notice, then look once more whether a child is idle. A child
 shows itself idle and then looks at that word: one of the two sees the other. A session that is lost takes the keys with it.
 
-Nothing here waits; each step is a letter. When we should hear is decided in `plan.py`.
+Nothing here waits; each step is a letter. When we should hear is decided in `plan.py`. Where the server refuses LISTEN the keys are left alone,
+the poll finds the work, and LISTEN is asked for again.
 """
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
     from supervisor.fleet import Fleet
     from workers.notice import Notice
 
+log = logging.getLogger("jobherd.supervisor")
+
 REFUSED: Final = 0.5
 """Seconds before what was refused is asked for again."""
+LISTEN_AGAIN: Final = 5.0
+"""Seconds before LISTEN is, which no session needs to go on."""
 SOONEST: Final = 0.005
 LATEST: Final = 0.05
 """Seconds between two looks at who is still committing: the first pause, and what it doubles to."""
@@ -57,11 +63,15 @@ class Hearing:
         self._again_at = 0.0
         self._pause = SOONEST
         self._committing: list[str | None] | None = None
+        self._refused = False
+        """LISTEN was, when we last heard of it."""
 
     def wake_at(self, now: float) -> float:
         """When `step` must be called at the latest."""
-        if self._courier.link is not Link.UP or self._courier.deaf:
+        if self._courier.link is not Link.UP:
             return float("inf")
+        if not self._courier.listening:
+            return self._again_at if self._courier.unheard else float("inf")
         return self._again_at if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now)) else float("inf")
 
     def step(self, now: float) -> None:
@@ -72,14 +82,28 @@ class Hearing:
             if self._courier.link is not Link.UP:
                 return
             self._epoch = self._courier.epoch
-        if self._courier.deaf:
-            return  # the keys would be held by whoever shares that backend, for as long as the pooler keeps it
+        if not self._courier.listening:
+            # Through a pooler the keys would be held by whoever shares that backend, for as long as the pooler keeps it.
+            if self._courier.unheard:
+                self._listen_again(now)
+            return
+        if self._refused:
+            self._refused = False
+            log.info("the server lets us listen")
         if self.stage is Stage.DEAF and now >= self._again_at and hears(self._fleet, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:
             self._look(now)
         elif self.stage is Stage.HEARING and not hears(self._fleet, now):
             self._stop()
+
+    def _listen_again(self, now: float) -> None:
+        if not self._refused:
+            self._refused = True
+            log.warning("the server refuses LISTEN, so jobs wait for the poll; it is asked again and again: %s", self._courier.unheard)
+        if now >= self._again_at:
+            self._again_at = now + LISTEN_AGAIN
+            self._courier.listen()
 
     # -- the way there ----------------------------------------------------------------------------------------------
 

@@ -354,7 +354,7 @@ class Supervisor:
                         "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
                     )
                 self._told_of_pooler = True
-            elif note.startswith("@refused:"):
+            elif note.startswith("@refused:") and not note.startswith("@refused:listen_jobs:"):  # of that hearing.py speaks
                 self._say_refused(note.removeprefix("@refused:"), time.monotonic())
         if calls:
             calls = -(-calls // self.settings.coalesce_notifies)

@@ -31,7 +31,9 @@ CANCELS: Final = 1.0
 AGAIN: Final = 0.5
 """Seconds until a beat that was refused is made again: a deadlock or a full disk must not cost the lease."""
 ECHO_PATIENCE: Final = 3.0
-"""Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing)."""
+"""Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing). They begin
+anew with each answer until the beat has its own: on a slow line it waits for those before it, and a session that is given up for that would be
+followed by one that does no better, until the lease has lapsed."""
 
 
 class Registration:
@@ -57,6 +59,8 @@ class Registration:
         self._asked = False
         self._beat_at = 0.0
         self._echo_by = float("inf")
+        self._in_flight = False
+        """The beat whose echo is waited for has no answer yet."""
         self._neighbours_at = float("inf")
         self._cancels_at = 0.0
         self._dead: list[int] = []
@@ -75,7 +79,7 @@ class Registration:
         """When `step` must be called at the latest."""
         if self._courier.link is not Link.UP:
             return float("inf")
-        return min(self._beat_at, self._echo_by, self._neighbours_at, self._cancels_due())
+        return min(self._beat_at, self._echo_due(), self._neighbours_at, self._cancels_due())
 
     def step(self, now: float) -> None:
         """Register, beat, look for the dead: whatever is due."""
@@ -92,7 +96,9 @@ class Registration:
             if not self._asked and now >= self._beat_at:
                 self._register(now)
             return
-        if now >= self._echo_by:
+        if self._courier.unheard:
+            self.heard_back, self._echo_by = False, float("inf")  # nothing comes back, and the next session would be refused it too
+        if now >= self._echo_due():
             self._echo_by = float("inf")
             if self._courier.pooled and self._renewed_at >= now - self._lease:
                 self.heard_back = False  # it is answered and does not hear: so will the next session be
@@ -133,6 +139,9 @@ class Registration:
         if self._fleet.supervisor:
             self._courier.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
 
+    def _echo_due(self) -> float:
+        return max(self._echo_by, self._courier.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
+
     def _cancels_due(self) -> float:
         oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
         return max(self._cancels_at, oldest + CANCELS)
@@ -172,7 +181,8 @@ class Registration:
 
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._lease / BEATS
-        self._echo_by = min(self._echo_by, now + ECHO_PATIENCE)
+        if self._echo_by == float("inf"):
+            self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
         number, asked = self._fleet.supervisor, time.monotonic()
         self._courier.ask(
             "renew_lease",
@@ -184,6 +194,7 @@ class Registration:
     def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
         if number != self._fleet.supervisor:
             return
+        self._echo_by, self._in_flight = self._echo_due(), False
         if answer is None:
             # Refused, or the session is gone. Nothing was notified: that it does not come back says nothing of our hearing.
             self._echo_by = float("inf")

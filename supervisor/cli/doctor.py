@@ -107,7 +107,14 @@ def _compare(at: Session) -> Iterator[Finding]:
 
 def _listen(at: Session) -> Iterator[Finding]:
     """Call ourselves, and see whether it is heard."""
-    at.connection.execute(sql.load("doctor/listen_briefly"))
+    remedy = "give the server's own address in --listen-dsn"
+    try:
+        at.connection.execute(sql.load("doctor/listen_briefly"))
+    except psycopg.Error as problem:
+        if at.connection.broken:
+            raise
+        yield Finding("wrong", "listen", f"LISTEN is refused, and jobs wait for the poll: {str(problem).splitlines()[0]}", remedy)
+        return
     try:
         at.connection.execute(sql.load("doctor/notify_briefly"))
     except psycopg.errors.ProgramLimitExceeded as problem:
@@ -118,9 +125,8 @@ def _listen(at: Session) -> Iterator[Finding]:
         yield Finding("ok", "listen", "a notification arrives")
     else:
         yield Finding(
-            "wrong", "listen", f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll",
-            "give the server's own address in --listen-dsn",
-        )  # fmt: skip
+            "wrong", "listen", f"a notification to ourselves did not arrive within {_HEARD_IN:g} s: jobs wait for the poll", remedy
+        )
 
 
 def _untried(about: str, problem: psycopg.Error) -> Finding:

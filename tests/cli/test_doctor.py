@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.rows import child, send, supervisor
 from tests.cli.shell import jobherd
+from tests.support.network import Network
 
 HARM = (
     "DROP INDEX jobherd.ready_by_id",
@@ -42,6 +43,15 @@ def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(d
     found = findings(database, 0)
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
     assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
+
+
+def test_a_server_that_refuses_listen_is_found_and_the_rest_is_looked_at(database):
+    with Network(database) as network:
+        network.refuse("*", "LISTEN")
+        found = findings(network.dsn, 1)
+    words = "LISTEN is refused, and jobs wait for the poll: refused by the network"
+    assert found.pop(words)["remedy"] == "give the server's own address in --listen-dsn"
+    assert set(found) == {"no supervisor holds a lease: nothing runs"}
 
 
 def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mends_it(database):

@@ -18,6 +18,7 @@ from supervisor.courier import Courier, Letter, Link
 from supervisor.fleet import Fleet
 from supervisor.limits import Limits
 from supervisor.registration import ECHO_PATIENCE, Registration
+from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.notice import Notice
@@ -89,6 +90,45 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     assert parent.courier.link is not Link.UP
     assert "does not hear" in parent.courier.trouble
     parent.until(lambda: parent.courier.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
+    """Its beat waits for what was said before, for longer than a notification may take; and a session that follows it would do no better."""
+    parent.until(lambda: parent.courier.is_quiet)
+    epoch, beats, answers = parent.courier.epoch, parent.registration.beats, []
+    parent.registration.heard_back = False
+    for _ in range(5):
+        parent.courier.ask("next_due", {}, answers.append)
+    now = time.monotonic() + LEASE
+    parent.turn(now)
+    assert parent.registration._echo_by < float("inf"), "a beat waits behind them"
+    seen, limit = 0, time.monotonic() + LIMIT
+    while not parent.registration.heard_back:
+        assert time.monotonic() < limit
+        if len(answers) > seen:  # one, or two that came together
+            seen, now = len(answers), now + 0.7 * ECHO_PATIENCE
+        parent.turn(now)
+    assert parent.courier.epoch == epoch
+    assert parent.registration.beats == beats + 1
+    assert None not in answers
+
+
+def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_left_to_lapse(database):
+    with Network(database) as network:
+        network.arm("parent", "INTO jobherd.supervisors", where="answered")
+        parent = Parent(network.dsn)
+        parent.until(lambda: parent.registration.heard_back)
+        network.wait_hit()
+        first, second = (row[0] for row in leases(database))
+        assert parent.fleet.supervisor == second
+        with psycopg.connect(database, autocommit=True) as connection:
+            beaten = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
+            before, count = connection.execute(beaten).fetchall(), parent.registration.beats
+            parent.until(lambda: parent.courier.is_quiet)
+            parent.until(lambda: parent.registration.beats > count, ahead=LEASE)
+            after = connection.execute(beaten).fetchall()
+        assert (after[0] == before[0], after[1] > before[1]) == (True, True), "nobody renews the lease of the other"
+        parent.courier.close()
 
 
 def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):

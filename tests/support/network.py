@@ -7,6 +7,7 @@
         network.stall("jobherd:supervisor:*")               # the same, for ever, and only for the sessions that stand now
         network.cut("jobherd:worker:*")                     # RST, both sides
         network.slow("*", latency=0.2, bandwidth=10_000, crumbs=True)
+        network.refuse("jobherd:supervisor:*", "LISTEN")    # an error is the answer, and the server never sees it; until it heals
         network.arm("jobherd:worker:*", "claim_jobs", where="answered", action="cut")
         network.wait_hit()                                  # the server has committed, and the client was not told
 
@@ -40,25 +41,28 @@ CHUNK = 8192
 """Small buffers: whoever sends into a slow line must be held up, as by a slow network."""
 TLS, GSS, CANCEL = 80877103, 80877104, 80877102
 READY_IDLE = b"Z\0\0\0\5I"
+REFUSAL = b"SERROR\0VERROR\0C0A000\0Mrefused by the network\0\0"
 
 
 class Network:
     """The network, seen from the test. Patterns are those of fnmatch, over application names."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, address: str = "127.0.0.1", port: int = 0) -> None:
         self.events: list[list[str]] = []
-        """What has happened: ["opened", name], ["closed", name], ["hit", name], oldest first."""
+        """What has happened: ["opened", name], ["closed", name], ["hit", name], ["refused", name], oldest first."""
         ours, theirs = socket.socketpair()
         self._control = ours
         self._rest = b""
         self._replies: list[Any] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.network", str(theirs.fileno()), dsn], cwd=ROOT, pass_fds=[theirs.fileno()]
+            [sys.executable, "-m", "tests.support.network", str(theirs.fileno()), dsn, address, str(port)],
+            cwd=ROOT,
+            pass_fds=[theirs.fileno()],
         )
         theirs.close()
         self._dsn = dsn
         self.port = int(self._reply())
-        self.dsn = self.at("127.0.0.1")
+        self.dsn = self.at(address)
 
     def at(self, host: str) -> str:
         """The DSN through it, by another name of this host."""
@@ -69,7 +73,7 @@ class Network:
         self._ask("blackhole", pattern)
 
     def heal(self) -> None:
-        """Let everything pass, at full speed. What was stalled at an armed word stays so."""
+        """Let everything pass, at full speed, and refuse nothing. What was stalled at an armed word stays so."""
         self._ask("heal")
 
     def stall(self, pattern: str = "*") -> int:
@@ -84,6 +88,10 @@ class Network:
         """latency: seconds a chunk, each way. bandwidth: bytes a second. crumbs: one byte a packet."""
         self._ask("slow", pattern, latency, bandwidth, crumbs)
 
+    def refuse(self, pattern: str, word: str) -> None:
+        """Answer every message that holds a word with an error, in place of the server."""
+        self._ask("refuse", pattern, word)
+
     def arm(self, pattern: str, word: str, *, where: str, action: str = "cut") -> None:
         """Wait for a word, once."""
         self._ask("arm", pattern, word, where, action)
@@ -93,7 +101,7 @@ class Network:
         return list(self._ask("names"))
 
     def count(self, what: str, pattern: str = "*") -> int:
-        """How often that has happened."""
+        """How often that has happened, as far as `wait` or a word to it has read what it tells."""
         return sum(kind == what and fnmatch.fnmatchcase(name, pattern) for kind, name in self.events)
 
     def wait(self, what: str, pattern: str = "*", *, more_than: int = 0, timeout: float = PATIENCE) -> None:
@@ -137,6 +145,10 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it: every connection breaks, and none is taken any more."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # children that the test has forked hold it open as well
         self._control.close()
@@ -194,16 +206,17 @@ class Relay:
         self.holes: list[str] = []
         self.slowness: Slowness | None = None
         self.traps: list[Trap] = []
+        self.refusals: list[tuple[str, bytes]] = []
         self.changed = asyncio.Event()
 
     def tell(self, **what: object) -> None:
         with suppress(OSError):
             self.control.sendall(json.dumps(what).encode() + b"\n")
 
-    async def serve(self) -> None:
+    async def serve(self, address: str, port: int) -> None:
         door = socket.socket()
         door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)  # or the kernel takes half a megabyte off a slow line at once
-        door.bind(("127.0.0.1", 0))
+        door.bind((address, port))
         server = await asyncio.start_server(self.accept, sock=door, limit=CHUNK, backlog=256)
         self.tell(reply=server.sockets[0].getsockname()[1])
         reader, _ = await asyncio.open_connection(sock=self.control.dup())
@@ -217,9 +230,11 @@ class Relay:
             case "blackhole":
                 self.holes.append(words[0])
             case "heal":
-                self.holes, self.slowness = [], None
+                self.holes, self.slowness, self.refusals = [], None, []
             case "slow":
                 self.slowness = Slowness(*words)
+            case "refuse":
+                self.refusals.append((words[0], words[1].encode()))
             case "arm":
                 pattern, word, where, action = words
                 self.traps.append(Trap(pattern, word.encode(), where, action))
@@ -289,6 +304,10 @@ class Relay:
         """From the client to the server."""
         while data := await _some(line.client[0]):
             await self.passable(line)
+            if any(word in data and fnmatch.fnmatchcase(line.name, pattern) for pattern, word in self.refusals):
+                await self.deliver(line, line.client[1], b"E" + struct.pack("!i", 4 + len(REFUSAL)) + REFUSAL + READY_IDLE)
+                self.tell(event=["refused", line.name])
+                continue
             trap = next((trap for trap in self.traps if trap.word in data and fnmatch.fnmatchcase(line.name, trap.pattern)), None)
             if trap is not None:
                 self.traps.remove(trap)
@@ -343,4 +362,4 @@ async def _some(reader: asyncio.StreamReader) -> bytes:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as end:
-        asyncio.run(Relay(end, sys.argv[2]).serve())
+        asyncio.run(Relay(end, sys.argv[2]).serve(sys.argv[3], int(sys.argv[4])))

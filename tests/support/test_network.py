@@ -63,6 +63,17 @@ def test_an_armed_word_cuts_before_within_or_after_the_commit(network: Network, 
         assert direct.execute("SELECT count(*) FROM t").fetchone() == (rows,)
 
 
+def test_it_refuses_a_word_in_place_of_the_server_until_it_heals(network: Network):
+    with connect(network, "one") as one, connect(network, "two") as two:
+        network.refuse("one", "magic")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="by the network"):
+            one.execute("SELECT 'magic', %s", [1])
+        assert one.execute("SELECT 1").fetchone() == two.execute("SELECT 1 AS magic").fetchone() == (1,)
+        network.wait("refused", "one")
+        network.heal()
+        assert one.execute("SELECT 1 AS magic").fetchone() == (1,)
+
+
 def test_slow_lines_carry_everything(network: Network):
     network.slow("one", latency=0.001, crumbs=True)
     with connect(network, "one") as one:

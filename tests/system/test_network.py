@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from handlers import Client
 from tests.support.network import Network
+from tests.system.test_metrics import fetch, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +77,38 @@ def test_a_listen_session_that_goes_silent_is_found_out_and_made_anew_and_the_po
     end(fleet, stage)
 
 
+BEATS = 4
+"""So many that the silence after one of them would have been found out: of a second each, and an echo gets three."""
+
+
+def test_where_listen_is_refused_the_poll_finds_work_and_the_same_session_goes_on_and_listens_once_it_may(stage: Stage, network: Network):
+    network.refuse(PARENT, "LISTEN jobherd_jobs")
+    dead = stage.call(
+        "INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)"
+        " VALUES ('gone', 'gone', 1, 1, '0', clock_timestamp() - interval '1 minute') RETURNING id"
+    )
+    settings = {"poll": "1s", "lease": "3s", "http": "127.0.0.1:0"}
+    fleet = stage.start(dsn=network.dsn, workers=1, db_retry_max_attempts=2, **settings)
+    address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    stage.wait(lambda: fetch(address, "/readyz")[0] == 200, lambda: f"/readyz: {fetch(address, '/readyz')}")
+    beats: set[object] = set()
+    stage.wait(lambda: beats.update(stage.run("SELECT max(beat_at) FROM jobherd.supervisors")) or len(beats) >= BEATS, "some beats")
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert scrape(address)["jobherd_listening"][()] == 0
+    network.wait("refused", PARENT, more_than=1)
+    assert network.count("opened", PARENT) == 1, "the same session"
+    assert stage.run("SELECT id FROM jobherd.supervisors WHERE id = %s", dead) == [], "it was taken over all the same"
+    assert len(fleet.said("refuses LISTEN")) == 1
+    assert not fleet.said("refused a statement")
+    network.heal()
+    fleet.wait_log("the server lets us listen")
+    stage.wait(lambda: scrape(address)["jobherd_listening"][()] == 1, "it to hear itself")
+    assert len(network.names()) > 1
+    assert network.count("opened", PARENT) == 1
+    assert len(fleet.said("refuses LISTEN")) == 1
+    end(fleet, stage)
+
+
 def test_all_is_silent_for_less_than_a_lease_and_no_job_is_run_again(stage: Stage, network: Network, gate: Gate):
     fleet = stage.run_fleet(dsn=network.dsn, workers=2, lease="10m", db_retry_initial="0.1s", patience=SOON)
     before = fleet.workers()
@@ -130,6 +166,59 @@ def test_a_producer_that_is_cut_off_after_its_commit_finds_its_job_in_the_queue_
     assert stage.run("SELECT count(*) FROM jobherd.jobs") == [(1,)]
 
 
+def lose(network: Network, what: str) -> None:
+    """Have the next answer to that statement of the parent's lost, after the server has committed, and the session with it."""
+    network.arm(PARENT, what, where="answered")
+
+
+def test_whatever_answer_the_parent_loses_after_the_commit_nothing_is_done_twice(stage: Stage, network: Network, gate: Gate):
+    """The poll is far away, and nobody is woken for what a lost answer told of: what is given back is found all the same."""
+    settings = {"lease": "3s", "poll": "5m", "batch": 3, "hold": "0", "queues": "default", "db_retry_initial": "0.1s"}
+    fleet = stage.run_fleet(dsn=network.dsn, workers=1, **settings)
+    (us,) = stage.run("SELECT id FROM jobherd.supervisors")
+    hits = 0
+
+    dead = stage.supervisor()
+    child, taken = dead.child(), stage.enqueue("t:noop", queue="elsewhere")
+    (claim,) = child.claim(1, ["elsewhere"])
+    network.blackhole(PARENT)  # so that the next look at the dead is the one that finds this one
+    stage.run("UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 minute' WHERE id = %s", dead.id)
+    lose(network, "lapsed AS")
+    network.heal()
+    network.wait_hit()
+    assert stage.wait_state(taken, "retrying")["attempts"] == 1
+    assert [one["outcome"] for one in stage.attempts(taken)] == ["lost"]
+    assert child.settle(claim.token, [claim.id], "ok") == []
+
+    for word in ("end_backend", "settle_jobs", "release_child"):
+        hits += 1
+        labels = "CASE n WHEN 1 THEN json_build_object('label', %s::text)::jsonb ELSE '{}' END"
+        jobs = [row[0] for row in stage.run(f"SELECT jobherd.enqueue('b:maybe', {labels}) FROM generate_series(1, 3) AS n", word)]
+        arrival = gate.wait_arrival(word)
+        assert stage.states(jobs) == ["running"] * 3
+        lose(network, word)
+        os.kill(arrival.pid, signal.SIGKILL)
+        gate.wait_arrival(word).open("again")
+        network.wait_hit(more_than=hits)
+        rows = [stage.wait_state(job, "completed", limit=LONG) for job in jobs]
+        assert [(row["result"], row["attempts"], row["crashes"]) for row in rows] == [("again", 2, 1), ("", 1, 0), ("", 1, 0)]
+        assert [one["outcome"] for one in rows[0]["history"]] == ["retry", "completed"]
+        assert [stage.runs(job) for job in jobs] == [2, 2, 2]
+
+    running = stage.enqueue("t:gate", '{"label": "running"}')
+    arrival = gate.wait_arrival("running")
+    lose(network, "@beat:")
+    network.wait_hit(more_than=hits + 1)
+    stage.wait(lambda: network.names() and fleet.said("the database is there")[-1], "it to be back")
+    arrival.open("undisturbed")
+    assert stage.wait_state(running, "completed")["attempts"] == 1
+    assert stage.run("SELECT id FROM jobherd.supervisors") == [us]
+    assert stage.completed_twice() == []
+    lose(network, "DELETE FROM jobherd.supervisors")
+    assert fleet.stop() == 0
+    assert stage.run("SELECT id FROM jobherd.supervisors") == []
+
+
 @contextlib.contextmanager
 def vanished() -> Iterator[int]:
     """A port of this host that answers nothing: its queue of connections is full."""
@@ -156,6 +245,40 @@ def test_a_host_that_has_vanished_does_not_keep_a_supervisor_from_leaving(stage:
         fleet = stage.start(dsn=make_conninfo(stage.dsn, host="127.0.0.1", port=port, connect_timeout=SOON), workers=1)
         fleet.wait_log("the database does not answer", limit=LONG)
         assert fleet.stop() == 0
+
+
+HOSTS = ("unshare", "--mount", "/bin/sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
+"""What runs in it has a file of host names of its own."""
+
+
+def test_a_database_whose_name_gets_another_address_is_found_there_by_everybody(stage: Stage, gate: Gate):
+    hosts = stage.folder / "hosts"
+    hosts.write_text("127.0.0.1 database.invalid\n")
+    try:
+        done = subprocess.run([*HOSTS, hosts, "true"], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare (util-linux)")
+    if done.returncode:
+        pytest.skip(f"no file of host names of one's own can be had here: {done.stderr.decode()}")
+    with Network(stage.dsn) as old, Network(stage.dsn, address="127.0.0.2", port=old.port) as new:
+        fleet = stage.run_fleet(
+            dsn=old.at("database.invalid"), workers=2, lease="10m", poll="5m", db_retry_initial="0.1s", within=(*HOSTS, str(hosts))
+        )
+        before = fleet.workers() | {-1: fleet.keeper()}
+        job = stage.enqueue("t:gate", '{"label": "a"}')
+        arrival = gate.wait_arrival("a")
+        mark = len(fleet.log)
+        old.close()
+        fleet.wait_log("the database is away", after=mark)
+        hosts.write_text("127.0.0.2 database.invalid\n")  # in place: it is this very file that is mounted there
+        arrival.open("moved")
+        row = stage.wait_state(job, "completed", limit=LONG)
+        assert (row["result"], row["attempts"]) == ("moved", 1)
+        for who in (PARENT, WORKERS, "jobherd:keeper:*"):
+            new.wait("opened", who)
+        stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)  # its sleep keys are there too: the poll is far away
+        assert fleet.workers() | {-1: fleet.keeper()} == before, "the same processes"
+        end(fleet, stage)
 
 
 def test_a_name_that_nobody_knows_is_asked_for_until_told_to_stop(stage: Stage):

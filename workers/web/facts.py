@@ -38,7 +38,7 @@ class Facts:
     """The parent has published something."""
     listening: bool = False
     deaf: bool = False
-    """A pooler stands between, and nothing is listened to: it polls, and that is how it was set up."""
+    """Nothing is listened to, and it polls: a pooler stands between, or the server refuses LISTEN."""
     database: bool = False
     ready_ever: bool = False
     at: float = 0.0

@@ -332,6 +332,7 @@ class Courier:
             self.listen()
         self._queue.extend(waiting)
         if not self.pooled:  # and this after what waits: on a slow line, where each letter takes half a second, a beat may be among that
+            self.ask("watch_client", {}, self._steered)
             for name in URGENT:
                 self._queue.append(
                     Letter(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)

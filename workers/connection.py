@@ -291,7 +291,7 @@ class Session:
 
     def _register(self) -> None:
         seat = self._seat
-        self._ready().exchange(("forgo_limits", {"local": False}), ("steer_planner", {}))
+        self._ready().exchange(("forgo_limits", {"local": False}), ("steer_planner", {}), ("watch_client", {}))
         me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
         if self.child:
             for _ in range(_ENDING):  # the old session may still commit a claim that nobody would ever hear of

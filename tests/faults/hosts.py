@@ -1,7 +1,8 @@
 """Two hosts, each in a network namespace of its own, and one of them cut off from the database: no packet passes, and nobody is told.
 
 Its job moves to the other host when the lease ends, counting no crash; an exclusive job of it was ended before that by itself; what it says
-late is refused; and once the line is back it begins anew. A Linux with `ip` and root are needed: elsewhere this says so and leaves with 0.
+late is refused; and once the line is back it begins anew. Then it vanishes: nothing runs there any more, and its line stays cut. Its jobs move, and the
+server lets go of its sessions by itself. A Linux with `ip` and root are needed: elsewhere this says so and leaves with 0.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from tests.support.figures import Report
 from tests.support.ground import SETTINGS, arguments, fresh
 from tests.support.herd import LIMIT, Herd
 from tests.support.postgres import Cluster
+from tests.support.processes import kill_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORK = Path(__file__).with_name("work.py")
 NET = "10.213.77"
+LET_GO = 25.0
+"""Seconds in which a server is to notice that nobody is there."""
 
 
 def ip(*words: str) -> None:
@@ -56,6 +60,11 @@ def claims(audit: Audit, job: int) -> list[tuple[int, float]]:
         "SELECT token, extract(epoch FROM min(at))::double precision FROM audit.steps WHERE job = %s AND step = 'claimed' GROUP BY 1 ORDER BY 1",
         job,
     )
+
+
+def sessions(audit: Audit, number: int) -> int:
+    """How many the server has from that host."""
+    return int(audit.run("SELECT count(*) FROM pg_stat_activity WHERE client_addr = %s", f"{NET}.{4 * number + 2}")[0][0])
 
 
 def wait(condition, seconds: float = LIMIT):
@@ -103,8 +112,24 @@ def main() -> int:
                         refused += len(cut_off.messages("was not written")) + len(cut_off.messages("is not registered any more"))
                         codes = [other.stop(), cut_off.stop()]
                         report.holds("both left with 0", codes == [0, 0], codes)
+            let_go: list[float] = []
+            with Herd(at[1], WORK, *flags, workers=2, netns=second):
+                for _ in range(given.rounds):
+                    with Herd(at[0], WORK, *flags, workers=2, netns=first) as gone:
+                        jobs += [audit.run("SELECT jobherd.enqueue('fault:sleep', '{\"seconds\": 2}')")[0][0] for _ in range(8)]
+                        wait(lambda: any(claims(audit, job) for job in jobs[-8:]))  # noqa: B023
+                        ip("link", "set", "jh1a", "down")
+                        began = time.monotonic()
+                        kill_at_once(gone.pid)
+                        report.holds(
+                            "the server let go of the sessions of a host that has vanished", wait(lambda: not sessions(audit, 1), 120)
+                        )
+                        let_go.append((time.monotonic() - began) * 1000)
+                        report.holds("its jobs were done by the other", audit.wait_all_over())
+                        ip("link", "set", "jh1a", "up")
+            report.spread("host vanished to its last session gone", let_go, aims={"max": LET_GO * 1000})
             report.spread("cut to claimed by the other host", [each * 1000 for each in moved], aims={"max": given.lease * 1000 + 2000})
-            report.holds("each job moved once", all(len(claims(audit, job)) == 2 for job in jobs))
+            report.holds("each job moved once", all(len(claims(audit, job)) == 2 for job in jobs[: 2 * given.rounds]))
             report.holds("the host that was cut off noticed each time that its lease was lost", lost == given.rounds, lost)
             report.fact("late outcomes and children refused", refused)
             crashed = audit.run("SELECT count(*) FROM jobherd.history WHERE crashes > 0 OR state <> 'completed'")[0][0]

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import select
+import signal
 import time
 from typing import Final
 
@@ -45,6 +46,15 @@ def children_of(pid: int) -> list[int]:
             return [child for child in map(int, file.read().split()) if is_running(child)]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def kill_at_once(pid: int) -> None:
+    """A process and its children. None sees another one die: all are stopped before, and it ends last, for the kernel lets stopped orphans go on."""
+    children = children_of(pid)
+    for each in (pid, *children):
+        os.kill(each, signal.SIGSTOP)
+    for each in (*children, pid):
+        os.kill(each, signal.SIGKILL)
 
 
 def become_reaper() -> None:

@@ -6,23 +6,23 @@ over, each attempt is explained, and none of the bystanders' is charged as a cra
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import children_of
+from tests.support.network import Network
+from tests.support.processes import kill_at_once
 
 if TYPE_CHECKING:
-    from tests.support.fleet import Fleet, Stage
+    from tests.support.fleet import Stage
     from tests.support.gate import Arrival, Gate
 
 LEASE = "6s"
 KILLERS = """
 import os, signal
-from handlers import handler
+from handlers import Job, handler
 from tests.support.gate import at_gate
 
 @handler("k:told", timeout="5m")
@@ -42,6 +42,11 @@ def told(label: str) -> str:
 
 @handler("k:last", timeout="5m", max_attempts=1)
 def last(label: str) -> str:
+    return at_gate(label)
+
+@handler("k:pays", timeout="5m", transactional=True)
+def pays(job: Job, label: str) -> str:
+    job.connection.execute("UPDATE public.balance SET amount = amount + 1")
     return at_gate(label)
 """
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -145,7 +150,7 @@ def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_take
     last = stage.enqueue("k:last", '{"label": "last"}')
     gate.wait_arrival("last")
     waiting = stage.enqueue("k:told", '{"label": "waiting"}')
-    kill_at_once(doomed)
+    kill_at_once(doomed.pid)
     assert doomed.wait_exit() == -signal.SIGKILL
     doomed.wait_gone()
     assert [stage.state(job) for job in (*jobs.values(), last, waiting)] == ["running"] * 3 + ["ready"]
@@ -163,10 +168,46 @@ def test_when_all_processes_of_a_supervisor_are_killed_at_once_the_next_one_take
     assert successor.stop() == 0
 
 
-def kill_at_once(fleet: Fleet) -> None:
-    """None of them sees another one die: all are stopped before, and the supervisor ends last, for the kernel lets stopped orphans go on."""
-    children = children_of(fleet.pid)
-    for pid in (fleet.pid, *children):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in (*children, fleet.pid):
-        os.kill(pid, signal.SIGKILL)
+SESSIONS = """
+SELECT application_name, pid, state FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'jobherd:%%' AND pid = ANY (coalesce(%s, ARRAY[pid]))"""
+
+
+def test_a_host_that_vanishes_without_a_word_is_taken_over_though_the_server_still_has_its_sessions(stage: Stage, gate: Gate):
+    """Without power, or without its network: no process is left there, nothing closes its connections, and its transaction goes on holding its rows."""
+    stage.run("CREATE TABLE public.balance AS SELECT 0 AS amount")
+    place = stage.write("killers.py", KILLERS)
+    with Network(stage.dsn) as network:
+        doomed = stage.run_fleet(dsn=network.dsn, workers=2, handlers=place, lease="3s", batch=4, hold="0")
+        paying = stage.enqueue("k:pays", '{"label": "paying"}')
+        first = gate.wait_arrival("paying")
+        claimed = stage.run(
+            """SELECT jobherd.enqueue('k:told', json_build_object('label', n::text)::jsonb) FROM generate_series(1, 4) AS n"""
+        )
+        running, *behind = (row[0] for row in claimed)
+        second = gate.wait_arrival("1")
+        assert {first.pid, second.pid} == set(doomed.workers().values())
+        assert stage.states(behind) == ["running"] * 3, "claimed, and not begun"
+        there = stage.run(SESSIONS, None)
+        assert [state for name, _, state in there if name.endswith(":transaction")] == ["idle in transaction"]
+        # It has looked for the dead of its own machine by the time it is ready: the lease alone tells it of these.
+        other = stage.run_fleet(workers=2, handlers=place, lease="3s")
+        network.blackhole()
+        kill_at_once(doomed.pid)
+        doomed.wait_gone()
+        assert len(stage.run(SESSIONS, [pid for _, pid, _ in there])) == len(there), "the server has heard of nothing"
+
+        for _ in range(5):
+            arrival = gate.wait_arrival()
+            assert arrival.pid in other.workers().values()
+            arrival.open("in its place")
+        for job in (paying, running, *behind):
+            row = stage.wait_state(job, "completed")
+            assert (row["result"], row["attempts"], row["crashes"]) == ("in its place", 2, 0)
+            assert row["history"][0]["outcome"] == "lost"
+        assert stage.call("SELECT amount FROM public.balance") == 1
+        assert stage.completed_twice() == []
+        network.heal()
+        stage.wait(lambda: not stage.run(SESSIONS, [pid for _, pid, _ in there]), "the end of its sessions")
+        assert other.stop() == 0
+        assert stage.count("running") == 0

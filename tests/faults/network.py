@@ -3,10 +3,15 @@
 Connections are reset once a second; sessions of a parent or of one child fall silent for good, in the middle of a job, a claim, a settlement;
 all of one supervisor is silent for half a lease, a lease, three; answers are lost after the commit; the line is slow, or carries one byte a
 packet. Producers go through it too. Nothing is lost, nothing ends twice, nothing is left running, and the same supervisors go on.
+
+Before that, each in turn: how soon a session that hears nothing any more is found out; lines that crawl for longer than two leases, on which no
+lease may be lost and no job run twice; and a supervisor that is silent with all its children, for each of the three lengths, under jobs that
+say outside the database when they run: two runs of a job are there at once only where a lease was lost, and of an exclusive one never.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
@@ -16,10 +21,11 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
+from tests.faults.runs import Run, begun_twice, overlaps, read_runs
 from tests.support.audit import Audit
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
-from tests.support.herd import Herd
+from tests.support.herd import LIMIT, Herd, is_ready
 from tests.support.network import Network
 from tests.support.producer import Producer
 
@@ -73,8 +79,115 @@ def strike(dice: random.Random, network: Network, lease: float) -> str:
     return what
 
 
+LENGTHS = (0.5, 1.0, 3.0)
+"""Of a silence, in leases."""
+CRAWLS = {
+    "200 ms each way": {"latency": 0.2},
+    "10 kB/s": {"bandwidth": 10_000.0},
+    "200 ms and 10 kB/s": {"latency": 0.2, "bandwidth": 10_000.0},
+    "a byte a packet": {"latency": 0.001, "crumbs": True},
+}
+CRAWL = 2.5
+"""Leases for which a line crawls."""
+CRAWL_LEASE = 10.0
+"""Seconds. On the slowest of these a session needs three for its first beat, and four more until it is prepared."""
+DEFAULT_LEASE = 15.0
+NOTICED = 13.0
+"""Seconds in which a session that hears nothing any more is to be found out and made anew."""
+
+
+def half_open(report: Report, network: Network, rounds: int, dice: random.Random) -> None:
+    """How soon a parent's session that falls silent is found out and made anew, at any moment between two beats of the default lease."""
+    with Herd(network.dsn, WORK, workers=1) as herd:
+        found = []
+        for _ in range(rounds):
+            time.sleep(dice.uniform(1, 1 + DEFAULT_LEASE / 3))
+            since, began = herd.mark(), time.monotonic()
+            network.stall(PARENT)
+            back = herd.wait_event(lambda event: event.message == "the database is there", since=since)
+            found.append((back.at - began) * 1000)
+    report.spread("silent LISTEN session made anew", found, aims={"max": NOTICED * 1000})
+
+
+class Hosts:
+    """Two supervisors, each behind a network of its own, under jobs that tell of their runs."""
+
+    def __init__(self, report: Report, audit: Audit, herds: list[Herd], networks: list[Network], notes: Path, lease: float) -> None:
+        self.report, self.audit, self.herds, self.networks, self.notes, self.lease = report, audit, herds, networks, notes, lease
+
+    def lost(self) -> int:
+        return sum(len(herd.messages("lease was lost")) for herd in self.herds)
+
+    def enqueue(self, kind: str, seconds: float) -> int:
+        return int(self.audit.run("SELECT jobherd.enqueue(%s, %s)", kind, json.dumps({"path": str(self.notes), "seconds": seconds}))[0][0])
+
+    def crawl(self) -> list[int]:
+        """Every line crawls, one way after the other; return the jobs."""
+        jobs, lost = [], self.lost()
+        for what, how in CRAWLS.items():
+            for network in self.networks:
+                network.slow(**how)
+                network.cut()  # or each session would have begun on a better line
+            until = time.monotonic() + CRAWL * self.lease
+            while time.monotonic() < until:
+                jobs.append(self.enqueue("fault:noted", 0.05))
+                time.sleep(0.2)
+            over = self.audit.wait_all_over()
+            self.report.holds(f"{what}: every job came to its end on the slow line", over)
+            for network in self.networks:
+                network.heal()
+            self.report.holds(f"{what}: no lease was lost in {CRAWL:g} leases", self.lost() == lost, self.lost() - lost)
+        twice = begun_twice([run for run in read_runs(self.notes) if run.job in set(jobs)])
+        self.report.holds(f"none of {len(jobs)} jobs was run twice on a slow line", not twice, twice[:10] if twice else "")
+        given_up = [
+            message for herd in self.herds for word in ("does not hear", "no answer to", "no word from") for message in herd.messages(word)
+        ]
+        self.report.holds("no session was given up on a slow line", not given_up, given_up[:4])
+        return jobs
+
+    def fall_silent(self) -> list[int]:
+        """Whoever runs the job, with all its children, for each of the lengths, under a job of either sort; return the jobs."""
+        jobs: dict[int, str] = {}
+        for length in LENGTHS:
+            for kind in ("fault:noted", "fault:noted-alone"):
+                job, before = self.enqueue(kind, max(1.5, length) * self.lease), self.lost()
+                jobs[job] = kind
+                number = self._of(self._first_run(job).pid)
+                self.networks[number].blackhole()
+                time.sleep(length * self.lease)
+                self.networks[number].heal()
+                self.report.holds(f"{length:g} leases of silence under {kind}: it came to its end", self.audit.wait_all_over())
+                if length < 1:
+                    self.report.holds("  and no lease was lost", self.lost() == before, self.lost() - before)
+        runs = [run for run in read_runs(self.notes) if run.job in jobs]
+        both = overlaps(runs)
+        unexplained = [pair for pair in both if not self._lost_since(pair[0].pid, pair[1].began)]
+        self.report.fact("jobs in a silence, their runs, pairs of runs there at once", [len(jobs), len(runs), len(both)])
+        self.report.holds("two runs of a job were there at once only where a lease was lost", not unexplained, unexplained[:3])
+        alone = [pair for pair in both if jobs[pair[0].job] == "fault:noted-alone"]
+        self.report.holds("an exclusive job was never run twice at once", not alone, alone[:3])
+        self.report.holds("another one was, or nothing was looked at", len(both) > len(alone))
+        return list(jobs)
+
+    def _first_run(self, job: int) -> Run:
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until:
+            if found := [run for run in read_runs(self.notes) if run.job == job]:
+                return found[0]
+            time.sleep(0.02)
+        raise TimeoutError(f"job {job} did not begin")
+
+    def _of(self, pid: int) -> int:
+        """The number of the supervisor of that worker."""
+        return next(number for number, herd in enumerate(self.herds) if any(event.pid == pid for event in herd.events if is_ready(event)))
+
+    def _lost_since(self, pid: int, at: float) -> bool:
+        """Whether the supervisor of that worker has found its lease lost after that time."""
+        return any(event.at >= at and "lease was lost" in event.message for event in self.herds[self._of(pid)].events)
+
+
 def main() -> int:
-    given = arguments(__doc__, faults=60, workers=2, rate=15.0, lease=4.0)
+    given = arguments(__doc__, faults=60, workers=2, rate=15.0, lease=4.0, rounds=5)
     dice = random.Random(given.seed)
     report = Report(f"network: {given.faults} faults between two supervisors and their server (lease {given.lease:g} s)", given.seed)
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
@@ -82,20 +195,32 @@ def main() -> int:
         audit = Audit(dsn)
         done: Counter[str] = Counter()
         flags = ("--lease", f"{given.lease:g}s", "--db-retry-initial", "0.1s")
+        notes = Path(folder, "notes")
+        notes.touch()
+        with Network(dsn) as network, Network(dsn) as second:
+            half_open(report, network, given.rounds, dice)
+            patient = ("--lease", f"{CRAWL_LEASE:g}s", "--db-retry-initial", "0.1s")
+            with (
+                Herd(network.dsn, WORK, *patient, workers=given.workers) as one,
+                Herd(second.dsn, WORK, *patient, workers=given.workers) as two,
+            ):
+                told = Hosts(report, audit, [one, two], [network, second], notes, CRAWL_LEASE).crawl()
         with Network(dsn) as network, Network(dsn) as second:
             through = make_conninfo(network.dsn, application_name="producer")
             with (
                 Herd(network.dsn, WORK, *flags, workers=given.workers) as one,
                 Herd(second.dsn, WORK, *flags, workers=given.workers) as two,
             ):
+                hosts = Hosts(report, audit, [one, two], [network, second], notes, given.lease)
+                told += hosts.fall_silent()
                 with Producer(through, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS) as producer:
                     for _ in range(given.faults):
                         done[strike(dice, dice.choice([network, network, second]), given.lease)] += 1
                     network.heal()
                     second.heal()
-                    acknowledged = producer.stop()
+                    acknowledged = told + producer.stop()
                 over = audit.wait_all_over(300)
-                lost = len(one.messages("lease was lost")) + len(two.messages("lease was lost"))
+                lost = hosts.lost()
                 codes = [one.stop(), two.stop()]
                 noise = [event.line for event in (*one.events, *two.events) if "Traceback" in event.line]
             hits = network.count("hit") + second.count("hit")

@@ -92,6 +92,18 @@ def line(job: Job, path: str) -> None:
     os.close(fd)
 
 
+@handler("fault:noted", max_attempts=1000, max_crashes=1000, backoff="10ms")
+def noted(job: Job, path: str, seconds: float) -> None:
+    """Wait, and say when the run began and when it ended: see `runs.py`."""
+    _tell_run(job, path, seconds)
+
+
+@handler("fault:noted-alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="10ms", timeout="10m")
+def noted_alone(job: Job, path: str, seconds: float) -> None:
+    """The same, and never while another host might run it."""
+    _tell_run(job, path, seconds)
+
+
 @handler("fault:deadly", backoff="10ms")
 def deadly() -> None:
     """End the process that runs it, as a library with a bug does."""
@@ -120,6 +132,16 @@ def deaf(path: str, escape: bool = False) -> None:
         _note(path, os.getpid())
         _sit()
     _sit()
+
+
+def _tell_run(job: Job, path: str, seconds: float) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"start %d %d %.6f\n" % (job.id, os.getpid(), time.monotonic()))
+    try:
+        time.sleep(seconds)
+    finally:
+        os.write(fd, b"end %d %d %.6f\n" % (job.id, os.getpid(), time.monotonic()))
+        os.close(fd)
 
 
 def _sit() -> None:

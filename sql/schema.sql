@@ -303,7 +303,8 @@ BEGIN
                 single := job.kind;
             ELSE
                 share := CASE WHEN job.alone THEN 2 WHEN kinds IS NULL THEN 0
-                              ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END;
+                              ELSE coalesce(shares[array_position(kinds, job.kind)], 1) END
+                         + (pg_column_size(job.payload) + coalesce(pg_column_size(job.extras), 0))::real / 1000000::real;
                 EXIT WHEN cardinality(taken) > 0 AND (weight >= 1 OR share >= 1 OR cardinality(taken) >= wanted);
                 weight := weight + share;
             END IF;
@@ -1997,6 +1998,9 @@ ALTER TABLE ONLY jobherd.progress
 ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
+ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK ((((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864)) NOT VALID;
+
 ALTER TABLE ONLY jobherd.rollup_failures
     ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
 
@@ -2017,6 +2021,9 @@ ALTER TABLE ONLY jobherd.running
 
 ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
+
+ALTER TABLE jobherd.scheduled
+    ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK ((((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864)) NOT VALID;
 
 ALTER TABLE ONLY jobherd.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (id);

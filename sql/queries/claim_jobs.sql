@@ -5,6 +5,7 @@
 -- rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
 -- of each of %(kinds)s is expected to fill: behind those that fill it nothing more is taken, and nothing long behind anything. A kind
 -- that is not among them, and a job that is to run alone, is taken for long. Without them the number alone counts.
+-- Bytes weigh too: a megabyte, as it is stored, fills a batch. A row of running, its answer and a worker hold only so much.
 -- counted adds up in the order in which picked took them: a materialized CTE is read as it was written.
 -- me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
 -- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
@@ -47,7 +48,8 @@ barred AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     SELECT ctid AS place,
            CASE WHEN alone THEN 2 WHEN %(kinds)s::text[] IS NULL THEN 0
-                ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END AS share
+                ELSE coalesce((%(shares)s::real[])[array_position(%(kinds)s::text[], kind)], 1) END
+           + (pg_column_size(payload) + coalesce(pg_column_size(extras), 0))::real / 1000000::real AS share
       FROM ONLY jobherd.ready
      WHERE queue = (SELECT queue FROM chosen) AND (priority, id) >= ((SELECT priority FROM chosen), (SELECT id FROM chosen))
        -- AND what narrows it

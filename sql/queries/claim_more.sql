@@ -16,7 +16,7 @@ WITH me AS MATERIALIZED (
                                            WHERE (g.scope, g.name) IN (('queue', r.queue), ('kind', %(kind)s), ('all', '*')))
        FOR UPDATE
 ), picked AS MATERIALIZED (
-    SELECT r.ctid AS place
+    SELECT r.ctid AS place, pg_column_size(r.payload) + coalesce(pg_column_size(r.extras), 0) AS bytes
       FROM ONLY jobherd.ready r
      WHERE r.queue = (SELECT queue FROM held) AND r.kind = %(kind)s AND NOT r.alone
        AND r.id = ANY (ARRAY(SELECT f.id FROM ONLY jobherd.ready f WHERE f.queue = (SELECT queue FROM held) ORDER BY f.priority, f.id LIMIT 500))
@@ -25,7 +25,13 @@ WITH me AS MATERIALIZED (
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
 ), taken AS (
-    DELETE FROM ONLY jobherd.ready WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+    -- As in claim_jobs.sql a megabyte fills it, with what is there already, which is not stored outside of its row.
+    DELETE FROM ONLY jobherd.ready
+     WHERE ctid = ANY (ARRAY(SELECT place
+                               FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) + (SELECT pg_column_size(jobs) FROM held) AS bytes
+                                       FROM picked) AS p
+                              WHERE bytes <= 1000000))
+    RETURNING *
 ), joined AS (
     UPDATE jobherd.running
        SET jobs = running.jobs || (SELECT array_agg((t.id, t.created_at, t.run_at, t.good_until, t.timeout, t.last_error, t.priority,

@@ -1,8 +1,12 @@
 -- Move up to %(most)s due jobs from scheduled to ready. Run by keepers at the time of the earliest. now() and not
--- clock_timestamp(): only a stable function can be an index condition.
+-- clock_timestamp(): only a stable function can be an index condition. Of large ones fewer are moved: behind ten megabytes nothing, or the
+-- others that are due would wait for these.
 WITH due AS MATERIALIZED (
-    SELECT id FROM jobherd.scheduled WHERE run_at <= now() ORDER BY run_at, id LIMIT %(most)s FOR UPDATE SKIP LOCKED
+    SELECT id, pg_column_size(payload) + coalesce(pg_column_size(extras), 0) AS bytes
+      FROM jobherd.scheduled WHERE run_at <= now() ORDER BY run_at, id LIMIT %(most)s FOR UPDATE SKIP LOCKED
+), counted AS (
+    SELECT id, sum(bytes) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM due
 ), moved AS (
-    DELETE FROM jobherd.scheduled WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING *
+    DELETE FROM jobherd.scheduled WHERE id = ANY (ARRAY(SELECT id FROM counted WHERE before IS NULL OR before < 10000000)) RETURNING *
 )
 INSERT INTO jobherd.ready SELECT * FROM moved

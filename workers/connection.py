@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from workers.logs import redact_dsn
 from workers.refusals import wants_ids
-from workers.wire import Wire
+from workers.wire import Silence, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +45,8 @@ _AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"
 _UNPREPARED: Final = frozenset({"26000", "42P05"})
 PATIENCE: Final = 10.0
 """Seconds without a word from the server after which a session is taken for lost. Within a lease: what is in hand is settled in time."""
+MOST_PATIENT: Final = 64
+"""Times that, where one silence follows the other: what takes the server long, as megabytes on a slow disk do, would be begun again and again."""
 CONNECT_PATIENCE: Final = 10
 LEAST_PATIENCE: Final = 2
 """Seconds to connect: to all servers that the DSN names together, but to each at least so long."""
@@ -74,7 +76,8 @@ class Session:
     child, backend: its number in `children` and its backend's pid, once it is connected.
     pooled: a pooler stands between: it may hand each transaction to another backend, and none of them is ours.
     sessions: how many there have been. With each new one all claims are given back but those that are held.
-    patience: seconds without a word from the server after which the session is taken for lost.
+    patience: seconds without a word from the server after which the session is taken for lost; twice as many after each time that it was, until
+        something is answered.
     """
 
     def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple, *, patience: float = PATIENCE) -> None:
@@ -87,6 +90,8 @@ class Session:
         self._wake = wake
         self._holding = holding
         self._patience = patience
+        self._silences = 1
+        """How many times that the next session waits, for the last ones were taken for lost in silence."""
         self._connection: psycopg.Connection[Row] | None = None
         self._prepare = True
         self._lost_at: float | None = None
@@ -239,6 +244,9 @@ class Session:
                 self.rest(self._backoff(), patient=patient)
             else:
                 self._pause = 0.0
+                if self._silences > 1:
+                    self._silences = 1
+                    self._wire.patience = self._patience
                 return rows or []
 
     def _ready(self) -> Wire:
@@ -276,7 +284,7 @@ class Session:
         )
         try:
             self._connection = connection
-            self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare, patience=self._patience)
+            self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare, patience=self._patience * self._silences)
             self._file = _file(connection)
             self.database = connection.pgconn.db
             self._register()
@@ -325,6 +333,8 @@ class Session:
         return self._connection is None or self._connection.closed or self._connection.broken
 
     def _note_lost(self, problem: psycopg.Error) -> None:
+        if isinstance(problem, Silence):
+            self._silences = min(2 * self._silences, MOST_PATIENT)
         if problem.sqlstate in _UNPREPARED:
             self._prepare = False  # a pooler between us and the server: statements are sent whole from now on
         if self._connection is not None:

@@ -39,6 +39,10 @@ _SMALL: Final = 1000
 """Characters of an answer's value, beyond which reading it once more would take longer than it saves."""
 
 
+class Silence(psycopg.OperationalError):
+    """The server was taken for lost, for it has said nothing for so long: it may as well have been at work."""
+
+
 class Wire:
     """The exchanges over one connection.
 
@@ -254,7 +258,7 @@ class Wire:
             unsent = _unsent(self._pgconn.socket)
             if unsent == before:  # a slow line, on which something moves, is no lost one
                 message = f"no word from the server for {self.patience:g} s"
-                raise psycopg.OperationalError(message)
+                raise Silence(message)
             before = unsent
 
     def _rows(self, result: PGresult) -> list[tuple[Any, ...]]:

@@ -107,6 +107,23 @@ def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: 
         assert child.dismiss() == EXIT_LEFT
 
 
+def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A settlement of many megabytes on a slow disk was given up each time before it was through, and begun again, for ever."""
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 0.3)
+    bench.ask(
+        """CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW; END $$;
+           CREATE TRIGGER slow_disk BEFORE INSERT ON jobherd.history FOR EACH ROW WHEN (NEW.kind = 'act:returns') EXECUTE FUNCTION slow_disk()"""
+    )
+    child = bench.start()
+    child.wait_idle()
+    job = bench.enqueue("act:returns", value="at last")
+    child.nudge()
+    row = bench.wait(job, "completed")
+    assert (row["result"], row["attempts"]) == ("at last", 1)
+    assert "no word from the server for 0.6 s" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
 def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, gate: Gate):
     with Proxy(bench.dsn) as proxy:
         child = bench.start(dsn=proxy.dsn)

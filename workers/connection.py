@@ -216,6 +216,10 @@ class Session:
         """Give back what this child has claimed and does not hold; return whether there was any. Raises as `run`."""
         return self._note_unheard(self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False))
 
+    def is_registered(self) -> bool:
+        """Return whether the database knows this child by the number that it claims under. Raises as `run`."""
+        return bool(self.run("find_child", {"child": self.child}))
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:

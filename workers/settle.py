@@ -92,6 +92,10 @@ def _untouched() -> Touch:
     return Touch.NONE
 
 
+def _nobody() -> None:
+    return
+
+
 class UnsettledError(Exception):
     """Outcomes could not be written in any form; the jobs are the parent's now."""
 
@@ -99,12 +103,13 @@ class UnsettledError(Exception):
 class Clerk:
     """Writes outcomes through a session, under the fence of their claim.
 
-    ran_on: who ran the jobs, host/pid, for people.
+    ran_on: who ran the jobs, host/pid, for people. on_lost: called once a claim is found to be lost.
     """
 
-    def __init__(self, session: Session, *, ran_on: str) -> None:
+    def __init__(self, session: Session, *, ran_on: str, on_lost: Callable[[], None] = _nobody) -> None:
         self._session = session
         self._ran_on = ran_on
+        self._on_lost = on_lost
 
     def settle(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], Touch] = _untouched) -> bool:
         """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
@@ -189,8 +194,7 @@ class Clerk:
     def _parameters(self, token: int, finished: Sequence[Finished]) -> dict[str, object]:
         return settlement(self._session.child, token, finished, ran_on=self._ran_on, now=time.monotonic())
 
-    @staticmethod
-    def _report_lost(token: int, finished: Sequence[Finished], settled: Sequence[Row], *, touched: Callable[[], Touch]) -> bool:
+    def _report_lost(self, token: int, finished: Sequence[Finished], settled: Sequence[Row], *, touched: Callable[[], Touch]) -> bool:
         if len(settled) == len(finished):
             return True
         written = {row[0] for row in settled}
@@ -206,6 +210,7 @@ class Clerk:
             "the claim of %d jobs was lost, what became of them was not written", len(lost),
             extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
         )  # fmt: skip
+        self._on_lost()
         return False
 
 

@@ -77,7 +77,9 @@ class Worker:
             output=self._output,
         )
         self._together = self._executor.sizes
-        self._hand = Hand(self._session, Clerk(self._session, ran_on=ran_on), self._board, self._alarm, self._executor)
+        self._hand = Hand(
+            self._session, Clerk(self._session, ran_on=ran_on, on_lost=self._look_whether_known), self._board, self._alarm, self._executor
+        )
         set_up(
             who=f"worker {self._seat.slot}",
             log_format=settings.log_format,
@@ -182,6 +184,9 @@ class Worker:
             if behind and executor.expected(row.kind) > HELD:
                 hand.make_sure()
                 behind = False
+                if self._tidy.worn:  # by now: that claim was lost, and our row is gone
+                    hand.hand_back(batch[place:])
+                    return
             soon = not hand.unsettled or now - hand.first_at + executor.expected(row.kind) <= HELD
             if not soon and not hand.settle(more=True):
                 # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
@@ -213,6 +218,11 @@ class Worker:
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # of a job that was too short to be asked: it is passed on, and not the next one's
         claimer.adapt(batch)
+
+    def _look_whether_known(self) -> None:
+        """A claim was lost: if somebody has deleted our row, all others will be, as soon as a keeper sees them."""
+        if not self._session.is_registered():
+            self._tidy.worn = "its row in `children` is gone"
 
     def _be_alone(self) -> None:
         """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""

@@ -146,6 +146,7 @@ class Alarm:
         self._job = 0
         self._lease = None
         self._long_at = FOR_EVER
+        self._timeout = seconds
         self._deadline = time.monotonic() + seconds
         if self._deadline < self._rings_at:
             self._arm(self._deadline)

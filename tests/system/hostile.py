@@ -64,14 +64,12 @@ is_late = act("failed", "JOB_TIMEOUT")
 
 @handler("h:does", timeout=60, max_attempts=1, max_crashes=1)
 def does(what: str) -> object:
-    ACTS[what].do()
-    return None
+    return ACTS[what].do()
 
 
 @handler("h:late", timeout=TIMEOUT, max_attempts=1, max_crashes=1)
 def late(what: str) -> object:
-    ACTS[what].do()
-    return None
+    return ACTS[what].do()
 
 
 @handler("h:probe", timeout=60, max_attempts=1, max_crashes=1)
@@ -383,6 +381,40 @@ def raises_a_gigabyte():
     raise Gigabyte
 
 
+class Deaf(Exception):
+    """Whose words are waited for in vain, and which does not hear that it is enough."""
+
+    def __str__(self) -> str:  # noqa: PLE0307
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:  # noqa: BLE001
+                pass
+
+
+class Leaves(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+    __repr__ = __str__
+
+
+@fails
+def raises_what_leaves_when_it_is_shown():
+    raise Leaves from Leaves()
+
+
+@act("failed", "WORKER_SERIALIZATION_ERROR")
+def returns_what_is_a_hundred_megabytes():
+    return "x" * 100_000_000
+
+
+@fails
+def raises_a_hundred_megabytes():
+    raise ValueError("x" * 100_000_000)
+
+
 @fails
 def raises_by_a_class_that_hides():
     raise Masked("\0\ud800\x1b[2J\u202e<script>")
@@ -531,6 +563,24 @@ def never_cleans_up():
         time.sleep(FOR_EVER)
     finally:
         time.sleep(FOR_EVER)
+
+
+@is_late
+def raises_what_hears_nothing_when_it_is_shown():
+    raise Deaf
+
+
+class Spins:
+    """A result that nobody can look at."""
+
+    def __getattribute__(self, name: str) -> object:
+        while True:
+            pass
+
+
+@is_late
+def returns_what_spins_when_it_is_looked_at():
+    return Spins()
 
 
 @is_late

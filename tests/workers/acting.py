@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 
 import psycopg
 
@@ -78,9 +79,19 @@ class Endless(Exception):
         while True:
             pass
 
+    __repr__ = __str__
+
+
+@dataclass
+class EndlessResult:
+    value: int = 0
+
+    def __getattribute__(self, name: str) -> object:
+        return str(Endless()) if name == "value" else object.__getattribute__(self, name)
+
 
 @handler("act:raises", max_attempts=3, backoff="1h")
-def raises(what: str) -> None:
+def raises(what: str) -> object:
     match what:
         case "value":
             raise ValueError("a value")
@@ -102,6 +113,14 @@ def raises(what: str) -> None:
             raise Rude
         case "endless":
             raise Endless
+        case "endless key":
+            raise KeyError(Endless()) from Endless()
+        case "endless note":
+            noted = ValueError("a value")
+            noted.__notes__ = [Endless()]
+            raise noted
+        case "endless result":
+            return EndlessResult()
         case "nul":
             raise ValueError("a\0b\ud800c")
         case "huge":
@@ -113,6 +132,7 @@ def raises(what: str) -> None:
                 error_.__cause__ = error
                 error = error_
             raise error
+    return None
 
 
 @handler("act:unstorable")

@@ -94,11 +94,31 @@ def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, 
     assert child.dismiss() == EXIT_LEFT
 
 
-def test_an_exception_whose_text_never_ends_is_given_up_after_some_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+NO_TEXT = "<its text cannot be shown: __str__ raised "
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("endless", f"acting.Endless: {NO_TEXT}"),
+        ("endless key", f"KeyError: {NO_TEXT}"),
+        ("endless note", "ValueError: a value"),
+        ("endless result", "could not be judged: handlers._dispositions.JobTimeout: ran longer than 0.5 s"),
+    ],
+)
+def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, says: str
+):
     monkeypatch.setattr("workers.execute.JUDGING", 0.5)  # the child is a fork of this process
-    child, row = run(bench, "act:raises", "retrying", what="endless")
+    child, row = run(bench, "act:raises", "retrying", what=what)
     assert row["error_code"] == "UNHANDLED_ERROR"
+    assert says in row["error"]
     assert child.wait() == EXIT_WORN
+    after = bench.start()
+    job = bench.enqueue("act:nothing")
+    after.nudge()
+    bench.wait(job, "completed")
+    assert after.dismiss() == EXIT_LEFT
 
 
 @pytest.mark.promise("A31", "D20")

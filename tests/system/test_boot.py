@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from tests.support.fleet import Stage, is_ready
+from tests.system.test_metrics import scrape
 from tests.system.test_reload import VERSION, versions
 
 if TYPE_CHECKING:
@@ -100,7 +103,7 @@ def test_term_in_the_middle_of_the_start_leaves_with_0(stage: Stage, gate: Gate)
 
 
 def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
-    folder = stage.write("dies.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    folder = stage.write("dies.py", DIES)
     fleet = stage.start(handlers=folder, workers=1, respawn_initial="0.02s", respawn_max="60s")
     fleet.wait_log("Somebody killed process", count=6)
     times = [event["at"] for event in fleet.said("Somebody killed process")]
@@ -108,6 +111,30 @@ def test_a_crash_loop_at_start_rests_longer_and_longer(stage: Stage):
     rests = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
     # A busy machine makes any of them longer, and nothing makes one shorter.
     assert [rest for rest, least in zip(rests, (0.02, 0.04, 0.08, 0.16, 0.32), strict=True) if rest < 0.8 * least] == [], rests
+    assert fleet.stop() == 0
+
+
+DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+LEAST, JITTER = 0.1, 0.75
+
+
+def test_a_crash_loop_at_start_costs_few_forks_which_the_metrics_count(stage: Stage):
+    fleet = stage.start(
+        handlers=stage.write("dies.py", DIES), workers=2, respawn_initial=f"{LEAST}s", respawn_max="60s", http="127.0.0.1:0"
+    )
+    address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    dead = "Somebody killed process"
+    fleet.wait_log(dead, count=14)
+    before = len(fleet.said(dead))
+    respawns = scrape(address)["jobherd_child_respawns_total"][()]
+    assert before - 2 <= respawns <= len(fleet.said(dead)), "each but the last of each place has a successor"
+    begun, ended = (fleet.said(dead)[place]["at"] for place in (0, before - 1))
+    took = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
+    # Doubled each time, no more rests fit between the first death and the last; a busy machine makes each longer, and nothing makes one shorter.
+    assert before <= 2 * (1 + math.log2(1 + took / (JITTER * LEAST))), (before, took)
+    with open(f"/proc/{fleet.pid}/stat", "rb") as file:
+        ticks = sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
+    print(f"{before} deaths in {took:.2f} s; the parent has used {ticks / os.sysconf('SC_CLK_TCK'):.2f} s of a processor")
     assert fleet.stop() == 0
 
 

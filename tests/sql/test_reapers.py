@@ -1,0 +1,118 @@
+"""Three supervisors take over the jobs of a fourth at one moment, a keeper sweeps, operators cancel, retry and delete, and the presumed dead settles after all."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+import sql
+from tests.support.patience import LIMIT
+from tests.support.queue import Queue
+
+ROUNDS = 10
+RECLAIM = {"lease": 0.0, "patient": True, "clock": None}
+PLACES = """
+SELECT id, state, attempts, crashes, started_at IS NOT NULL FROM jobherd.history WHERE id = ANY (%(jobs)s)
+UNION ALL SELECT id, 'waits', attempts, crashes, false FROM jobherd.ready WHERE id = ANY (%(jobs)s)
+UNION ALL SELECT id, 'waits', attempts, crashes, false FROM jobherd.scheduled WHERE id = ANY (%(jobs)s)
+UNION ALL SELECT j.id, 'runs', j.attempts, j.crashes, false FROM jobherd.running r, unnest(r.jobs) AS j WHERE j.id = ANY (%(jobs)s)"""
+TRIED = (
+    "SELECT job, count(*) FILTER (WHERE started_at IS NOT NULL), count(*) FILTER (WHERE outcome = 'lost') FROM jobherd.attempts GROUP BY 1"
+)
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        queue.run("ALTER TABLE jobherd.ready DISABLE TRIGGER wake")
+        yield queue
+
+
+class Actors:
+    """A session for each of those who act at one moment, held up at a barrier until all are there."""
+
+    def __init__(self, queue, count):
+        self.sessions = [psycopg.connect(queue.dsn, autocommit=True) for _ in range(count)]
+        queue.opened += self.sessions
+        self.barrier = threading.Barrier(count)
+        self.pool = ThreadPoolExecutor(count)
+
+    def act(self, deeds):
+        """Do all of it at once, and return what each answered: its rows."""
+
+        def do(session, text, parameters):
+            self.barrier.wait(LIMIT)
+            return session.execute(text, parameters).fetchall()
+
+        futures = [self.pool.submit(do, session, *deed) for session, deed in zip(self.sessions, deeds, strict=True)]
+        return [future.result(LIMIT) for future in futures]
+
+
+@pytest.fixture
+def actors(queue):
+    actors = Actors(queue, 9)
+    yield actors
+    actors.pool.shutdown()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["known to be dead", "whose lease has lapsed"])
+def test_a_job_that_many_speak_of_at_once_is_in_one_place_and_counted_once(queue, actors, named):
+    dice = random.Random(4)
+    reapers = [queue.supervisor() for _ in range(3)]
+    became = []
+    for turn in range(ROUNDS):
+        dead = queue.supervisor()
+        children = [dead.child(), dead.child()]
+        jobs = queue.enqueue_many("a:b", 6, max_attempts=1 + turn % 2)
+        claims = [child.claim(3) for child in children]
+        mine = [job.id for job in claims[0]]
+        if not named:
+            queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 h' WHERE id = %s", dead.id)
+        reclaims = [
+            (sql.load("reclaim_supervisors"), {**RECLAIM, "supervisor": reaper.id, "dead": [dead.id] if named else []})
+            for reaper in reapers
+        ]
+        late = children[0].settlement(claims[0][0].token, mine, "ok")
+        cancelled, retried, deleted, also = (dice.choice(jobs) for _ in range(4))
+        deeds = [
+            *reclaims,
+            (sql.load("settle_jobs"), late),
+            (sql.load("release_orphans"), {}),
+            ("SELECT jobherd.cancel(%s)", [cancelled]),
+            ("SELECT jobherd.cancel(%s)", [also]),
+            ("SELECT jobherd.retry(%s)", [retried]),
+            ("SELECT jobherd.delete(%s)", [deleted]),
+        ]
+        *taken, settled, swept, [(by_cancel,)], [(by_also,)], [(by_retry,)], [(by_delete,)] = actors.act(deeds)
+        for child in children:
+            child.connection.close()
+
+        def sees(turn=turn, deeds=deeds, taken=taken, settled=settled, swept=swept):
+            return f"round {turn}: {taken=} {settled=} {swept=} {deeds[5:]}"
+
+        swept += queue.run(sql.load("release_orphans"))  # what a claim's row was locked for is left to the next time
+        gone = {deleted} if by_delete == "deleted" else set()
+        assert sum(row[0][0] for row in taken) == 1, sees()
+        assert sum(row[0][1] for row in taken) + len(settled) + len(swept) == len(jobs), sees()
+        assert settled in ([], [(job,) for job in mine]), sees()
+        places = queue.connection.execute(PLACES, {"jobs": jobs}).fetchall()
+        assert sorted(place[0] for place in places) == sorted(set(jobs) - gone), sees()
+        tried = {job: (runs, lost) for job, runs, lost in queue.run(TRIED)}
+        for job, state, attempts, crashes, started in places:
+            runs, lost = tried.get(job, (0, 0))
+            assert state in {"waits", "completed", "failed", "cancelled"}, sees()
+            assert (runs + started, crashes) == (1, 0), (job, state, sees())
+            assert attempts in ({0, 1} if job == retried else {1}), (job, state, sees())
+            assert lost <= 1, sees()
+            assert state != "completed" or (job,) in settled, sees()
+        assert not gone & tried.keys(), sees()
+        for answer, job in ((by_cancel, cancelled), (by_also, also), (by_retry, retried), (by_delete, deleted)):
+            assert answer is not None or job in gone, (job, sees())
+        became += [state for _, state, *_ in places]
+        queue.run("TRUNCATE jobherd.ready, jobherd.history, jobherd.attempts")
+    print({state: became.count(state) for state in sorted(set(became))})
+    assert {"waits", "completed", "failed", "cancelled"} <= set(became), "all of it comes about"

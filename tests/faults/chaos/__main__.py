@@ -6,7 +6,7 @@ been taken back: everything acknowledged is over, once; what a job's transaction
 process and no session is left.
 
 A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each leaves a line in .bench/chaos/runs.jsonl, from which
-`make chaos-page` makes docs/reliability.md, and a journal of its faults beside it.
+`make chaos-page` makes docs/reliability.md, and a journal of its faults beside it; a red one, the steps of the jobs concerned as well.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.faults.chaos.farm import WORK
+from tests.faults.chaos.farm import CANARY, WORK, files_of
 from tests.faults.chaos.storm import Storm
-from tests.faults.chaos.verdict import INSTALL, judge, recoveries
+from tests.faults.chaos.verdict import INSTALL, dump, judge, judge_rest, recoveries
 from tests.faults.ledger import folder as folder_of
 from tests.faults.ledger import note
 from tests.support.audit import Audit
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import argparse
 
 KINDS = [
-    ("chaos:quick", {}, 25),
+    ("chaos:quick", {"secret": CANARY}, 25),
     ("chaos:line", {}, 25),
     ("chaos:line", {"seconds": 0.05}, 8, {"queue": "bulk"}),
     ("chaos:line", {"seconds": 2.0}, 0.4),
@@ -49,7 +49,7 @@ KINDS = [
     ("chaos:halfway", {}, 8),
     ("chaos:capped", {}, 4, {"queue": "bulk"}),
     ("chaos:exclusive", {}, 3),
-    ("chaos:flaky", {}, 6),
+    ("chaos:flaky", {"secret": CANARY}, 6),
     ("chaos:undecided", {}, 4),
     ("chaos:brittle", {}, 3),
     ("chaos:crash", {}, 1),
@@ -57,6 +57,7 @@ KINDS = [
     ("chaos:stuck", {}, 0.15),
 ]
 SHOWN = 200
+TOLD = 20
 
 
 def main() -> int:
@@ -74,8 +75,8 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
     journal = folder_of("chaos") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{given.seed}.jsonl"
     with ground() as (cluster, dsn):
         report.on(dsn)
-        with Herd(dsn, WORK, workers=1):
-            pass  # makes the kinds known
+        with Herd(dsn, WORK, workers=1) as first:  # it makes the kinds known
+            base = files_of(first)
         audit = Audit(dsn)
         audit.run(INSTALL)
         audit.run("SELECT jobherd.set_cap(kind => 'chaos:capped', max_running => 2)")
@@ -94,7 +95,9 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
                 storm.calm()
                 acknowledged = [job for producer in producers for job in producer.stop()] + storm.extra
             audit.reconnect()
-            over, left = settle(storm, audit), [farm.leave() for farm in storm.farms]
+            over = settle(storm, audit)
+            judge_rest(report, audit, base=base, now=[farm.descriptors() for farm in storm.farms])
+            left = [farm.leave() for farm in storm.farms]
             report.fact("faults", f"{storm.faults.total():,} in {elapsed:.0f} s, {storm.faults.total() / elapsed * 60:.0f} a minute")
             for name, count in storm.faults.most_common():
                 report.fact(f"  {name}", count)
@@ -106,7 +109,13 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
                 report.spread(label, values)
             report.holds("nothing went wrong meanwhile", not storm.wrongs, storm.wrongs[:3] if storm.wrongs else "")
             report.holds("both supervisors left with 0", left == [0, 0], left)
-            judge(report, audit, acknowledged, folder / "notes", over=over)
+            lines, happened = sum(farm.lines for farm in storm.farms), storm.faults.total() + storm.deeds.total()
+            report.holds(
+                f"no more than {TOLD} lines of log for each fault or deed", lines <= TOLD * happened, f"{lines:,} for {happened:,}"
+            )
+            concerned = judge(report, audit, acknowledged, folder / "notes", over=over)
+            if report.is_broken:
+                dump(audit, concerned, journal.with_suffix(".steps.jsonl"))
             alive = marked(str(folder))
             report.holds("no process is left", not alive, alive or "")
             note(

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psycopg.conninfo import make_conninfo
+
 from tests.support.herd import LIMIT, Herd, is_ready
 from tests.support.processes import is_running
 from tests.support.proxy import Proxy
@@ -27,6 +29,8 @@ GLANCE = 0.5
 """Seconds between two looks for what a dead supervisor has left behind: each goes through all processes of the machine."""
 
 
+CANARY = "canary-4f1c0e"
+"""A secret: it is the password of each DSN and stands in payloads, and may be in no line of a log."""
 TOLD = 40
 """Lines of the log that are shown of a traceback."""
 
@@ -41,6 +45,8 @@ class Farm:
         self.supervisors = 0
         self.gone: list[float] = []
         """Seconds from the death of each supervisor until no process of it was left."""
+        self.lines = 0
+        """What those that are dead have logged, their children's lines included."""
         self.begin_at = 0.0
         self._flags, self._workers, self._env, self._wrong = flags, workers, env, wrong
         self._orphans: dict[int, tuple[Herd, float]] = {}
@@ -52,7 +58,9 @@ class Farm:
         self.supervisors += 1
         self.frozen = self.leaving = False
         self._allowed = {-signal.SIGKILL}  # at a named point: nobody knows whose
-        self.herd = Herd(self.proxy.dsn, WORK, *FLAGS, *self._flags, workers=self._workers, wait=False, env=self._env)
+        self.herd = Herd(
+            make_conninfo(self.proxy.dsn, password=CANARY), WORK, *FLAGS, *self._flags, workers=self._workers, wait=False, env=self._env
+        )
 
     def is_up(self) -> bool:
         """Whether a supervisor runs there, with a child that has been ready."""
@@ -84,6 +92,9 @@ class Farm:
         """When nobody is left to say anything: its log does not end while one of its children is frozen."""
         herd.wait()
         lines = [event.line for event in herd.events]
+        self.lines += len(lines)
+        if told := [line for line in lines if CANARY in line]:
+            self._wrong(f"a secret in the log: {told[0]}")
         for place, line in enumerate(lines):
             if "Traceback" in line and "ConnectionError: not yet" not in line:
                 self._wrong("a traceback in the log: " + "\n".join(lines[max(place - 5, 0) : place + TOLD]))
@@ -127,6 +138,10 @@ class Farm:
             self._wrong(f"processes of supervisor {session} are left:\n{found}")
         return code
 
+    def descriptors(self) -> tuple[int, int]:
+        """How many files the supervisor has open, and how many children it has."""
+        return files_of(self.herd) if self.herd is not None else (0, 0)
+
     def close(self) -> None:
         """Destroy what is left, and the proxy."""
         if self.herd is not None:
@@ -134,3 +149,8 @@ class Farm:
                 self.herd.__exit__(RuntimeError, None, None)
         self.proxy.heal()
         self.proxy.__exit__()
+
+
+def files_of(herd: Herd) -> tuple[int, int]:
+    """How many files a supervisor has open, and how many children it has."""
+    return len(os.listdir(f"/proc/{herd.pid}/fd")), len(herd.children())

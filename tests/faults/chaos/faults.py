@@ -233,6 +233,15 @@ def retry(storm: Storm) -> Hit | None:
     )
 
 
+def delete(storm: Storm) -> Hit | None:
+    """Only of kinds of whose jobs nobody asks for the history at the end: what became of them stands in the audit."""
+    return _deed(
+        storm,
+        "SELECT jobherd.delete(id), id FROM (SELECT id FROM jobherd.history WHERE kind IN ('chaos:quick', 'chaos:crash', 'chaos:stuck')"
+        " ORDER BY finished_at DESC LIMIT 1) AS h",
+    )
+
+
 def pause(storm: Storm) -> Hit | None:
     queue, lasts = storm.dice.choice(["default", "bulk"]), storm.span(0.1, 2.0)
     storm.later(lasts, lambda: storm.run_surely(f"SELECT jobherd.resume('{queue}')"))
@@ -279,6 +288,7 @@ TABLE: Final = (
     Fault("USR1", 1, ask_state, deed=True),
     Fault("a job cancelled", 5, cancel, deed=True),
     Fault("a job retried", 4, retry, deed=True),
+    Fault("a job of the past deleted", 1.5, delete, deed=True),
     Fault("a queue paused and resumed", 1.5, pause, deed=True),
     Fault("a cap changed", 1.5, cap, deed=True),
     Fault("a priority changed", 2, reprioritize, deed=True),

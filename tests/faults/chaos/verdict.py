@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
-
-from tests.faults.points import WRONG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +52,17 @@ SELECT h.id, h.kind, h.attempts, h.crashes, a.counted, a.crashed
 TOO_OFTEN = """
 SELECT h.id, h.kind, h.attempts, h.crashes FROM jobherd.history h JOIN jobherd.kinds k ON k.name = h.kind
  WHERE h.attempts > coalesce(h.max_attempts, k.max_attempts) OR h.crashes > k.max_crashes"""
+WRONG = """
+SELECT h.id, h.state, count(e.job) FROM jobherd.history h LEFT JOIN audit.effects e ON e.job = h.id
+ WHERE h.kind IN ('chaos:effect', 'chaos:halfway')
+ GROUP BY 1, 2 HAVING count(e.job) <> CASE h.state WHEN 'completed' THEN 1 ELSE 0 END"""
+EFFECTS = "SELECT count(*) FROM audit.effects"
+PREPARED = "SELECT gid, owner FROM pg_prepared_xacts"
+IDLE = """
+SELECT application_name, left(query, 60) FROM pg_stat_activity
+ WHERE application_name LIKE 'jobherd%' AND state LIKE 'idle in transaction%' AND xact_start < clock_timestamp() - interval '2 s'"""
+STEPS = "SELECT to_jsonb(s) FROM audit.steps s WHERE job = ANY (%s) ORDER BY job, number"
+TRIES = "SELECT to_jsonb(a) FROM jobherd.attempts a WHERE job = ANY (%s) ORDER BY job, finished_at"
 SESSIONS = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'jobherd%'"
 RECOVERIES = f"""
 WITH held AS (
@@ -64,6 +74,9 @@ WITH held AS (
       FROM held h CROSS JOIN LATERAL (SELECT * FROM audit.steps s WHERE s.job = h.job AND s.number > h.number ORDER BY s.number LIMIT 1) AS n
 )
 SELECT name, extract(epoch FROM moved - at)::double precision * 1000 FROM next WHERE moved > at AND step NOT IN {OVER}"""
+MOST_SHOWN = 200
+EACH, SPARE = 4, 8
+"""Files that a supervisor may have open for each child more, and beside."""
 RESUMED = "SELECT extract(epoch FROM min(at))::double precision FROM audit.steps WHERE step = 'claimed' AND at > to_timestamp(%s)"
 
 
@@ -83,11 +96,15 @@ def recoveries(audit: Audit, events: Iterable[Event], started: Iterable[float]) 
     return found
 
 
-def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path, *, over: bool) -> None:
-    """Every invariant, each a line."""
+def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path, *, over: bool) -> set[int]:
+    """Every invariant, each a line. Return the jobs of which one is broken."""
+
+    concerned: set[int] = set()
 
     def none(invariant: str, rows: Sequence[Any]) -> None:
         report.holds(invariant, not rows, rows[:5] if rows else "")
+        firsts = [row[0] if isinstance(row, tuple) else row for row in rows[:MOST_SHOWN]]
+        concerned.update(first for first in firsts if isinstance(first, int))
 
     rows = audit.run(f"SELECT job, step FROM audit.steps WHERE step IN {OVER}")
     ended = {job for job, _ in rows}
@@ -101,7 +118,29 @@ def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path
     none("no job was tried or crashed more often than it may", audit.run(TOO_OFTEN))
     report.holds("no job waits or runs at the end", over and not audit.waiting(), audit.waiting() or "")
     none("no session is left on the server", audit.run(SESSIONS))
+    none("no prepared transaction is left on the server", audit.run(PREPARED))
     _judge_notes(report, audit, notes)
+    return concerned
+
+
+def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequence[tuple[int, int]]) -> None:
+    """What must hold of supervisors that nobody does anything to any more, while they are there.
+
+    base: how many files one that had just started had open, and how many children. now: those of each.
+    """
+    idle = audit.run(IDLE)
+    report.holds("no session of ours is idle in a transaction", not idle, idle[:5] if idle else "")
+    over = [(files, children) for files, children in now if files > base[0] + EACH * max(0, children - base[1]) + SPARE]
+    report.holds(
+        "the files that a supervisor has open are as many as at its start", not over, f"{now}, {base} at first, with so many children"
+    )
+
+
+def dump(audit: Audit, jobs: set[int], path: Path) -> None:
+    """Write what the audit and the history know of these jobs, a line each."""
+    with path.open("w") as file:
+        for statement in (STEPS, TRIES):
+            file.writelines(json.dumps(row, default=str) + "\n" for (row,) in audit.run(statement, sorted(jobs)))
 
 
 def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:

@@ -46,7 +46,7 @@ def _note(what: str, job: Job) -> None:
 
 
 @handler("chaos:quick", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
-def quick() -> None:
+def quick(secret: str = "") -> None:
     """Do nothing."""
 
 
@@ -97,7 +97,7 @@ def exclusive(job: Job) -> None:
 
 
 @handler("chaos:flaky", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
-def flaky(job: Job, times: int = 1) -> None:
+def flaky(job: Job, times: int = 1, secret: str = "") -> None:
     """Fail so often, then succeed; and print something each time."""
     print(f"attempt {job.attempt} of {job.id}")
     if job.attempt <= times:

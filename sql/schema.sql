@@ -1999,7 +1999,7 @@ ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE jobherd.ready
-    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK ((((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864)) NOT VALID;
+    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864))) NOT VALID;
 
 ALTER TABLE ONLY jobherd.rollup_failures
     ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
@@ -2023,7 +2023,7 @@ ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
-    ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK ((((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864)) NOT VALID;
+    ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864))) NOT VALID;
 
 ALTER TABLE ONLY jobherd.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (id);

@@ -3,11 +3,13 @@
 --
 -- What a producer of ours may hand over has a limit (JOBHERD_MAX_PAYLOAD); a row that was put in by hand had none.
 -- pg_column_size looks at a value's head and reads nothing: of what is stored outside of the row it says what it takes there. NOT VALID: what is there
--- already is looked at when it is written anew, and nobody waits for all of it to be read.
+-- already is not looked at, and nobody waits for all of it to be read. Nor is what has run: it comes back with its error's text, and must.
 ALTER TABLE jobherd.ready ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb
-    CHECK (pg_column_size(payload) + coalesce(pg_column_size(extras), 0) + coalesce(pg_column_size(last_error), 0) <= 67108864) NOT VALID;
+    CHECK (attempts > 0 OR crashes > 0
+           OR pg_column_size(payload) + coalesce(pg_column_size(extras), 0) + coalesce(pg_column_size(last_error), 0) <= 67108864) NOT VALID;
 ALTER TABLE jobherd.scheduled ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb
-    CHECK (pg_column_size(payload) + coalesce(pg_column_size(extras), 0) + coalesce(pg_column_size(last_error), 0) <= 67108864) NOT VALID;
+    CHECK (attempts > 0 OR crashes > 0
+           OR pg_column_size(payload) + coalesce(pg_column_size(extras), 0) + coalesce(pg_column_size(last_error), 0) <= 67108864) NOT VALID;
 
 -- As in 0024_parked_first.sql, but that bytes weigh, as in claim_jobs.sql.
 CREATE OR REPLACE FUNCTION jobherd.claim_gated(supervisor bigint, child bigint, served text[], avoided text[], wanted integer, kinds text[],

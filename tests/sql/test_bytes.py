@@ -106,11 +106,12 @@ def test_a_row_that_is_too_large_is_refused_in_words_that_name_the_columns(queue
 
 
 def test_what_is_just_small_enough_is_claimed_and_can_come_back(queue):
-    queue.run(f"INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', to_json(repeat('x', {MOST - 100})))")
+    queue.run("ALTER TABLE jobherd.ready ALTER payload SET STORAGE EXTERNAL")
+    queue.run("INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s)", large(MOST - 20))
     child = queue.child()
     [row] = child.claim_raw(100)
-    assert len(row["payload"]) == MOST - 98
-    assert child.settle(row["token"], [row["id"]], "retry", delay=0.0)
+    assert len(row["payload"]) == MOST - 18
+    assert child.settle(row["token"], [row["id"]], "retry", delay=0.0, error="why it failed, which is longer than what is left")
     assert queue.state(row["id"]) == "retrying"
 
 

@@ -226,9 +226,9 @@ def definition(names: Names, kind: str) -> str:
         f"WHERE {name['state']} IN ('queued', 'errored');\n"
         f"{ordered}"
         f"CREATE INDEX IF NOT EXISTS {named('processing')} ON {table} ({name['started_at']}) WHERE {name['state']} = 'processing';\n"
-        "-- Without this a new record waits for the store's next look: interval.\n"
+        "-- Without this a new record waits for the store's next look: interval. Where the server has no room for it an insert would be refused.\n"
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$\n"
-        f"BEGIN\n    PERFORM pg_notify('{CHANNEL}', '@table:{kind}');\n    RETURN NULL;\nEND $$;\n"
+        f"BEGIN\n    PERFORM pg_notify('{CHANNEL}', '@table:{kind}') WHERE pg_notification_queue_usage() < 0.9;\n    RETURN NULL;\nEND $$;\n"
         f"CREATE OR REPLACE TRIGGER {named('notify')} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();\n"
     )
 

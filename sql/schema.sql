@@ -57,7 +57,7 @@ BEGIN
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
             did := true;
-            PERFORM pg_notify('jobherd_done', job_id || '=' || answer);
+            PERFORM jobherd.notify('jobherd_done', job_id || '=' || answer);
         ELSE
             -- The whole batch is found through its jobs: running is as small as the fleet.
             UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
@@ -65,7 +65,7 @@ BEGIN
             IF FOUND THEN
                 did := true;
                 answer := 'cancelling';
-                PERFORM pg_notify('jobherd_jobs', '@cancel');
+                PERFORM jobherd.notify('jobherd_jobs', '@cancel');
             END IF;
         END IF;
         IF answer IS NULL THEN
@@ -930,6 +930,12 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION jobherd.notify(channel text, word text) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+    SELECT CASE WHEN pg_notification_queue_usage() < 0.9 THEN pg_notify(channel, word) IS NOT NULL ELSE false END
+$$;
+
 CREATE FUNCTION jobherd."order"(supervisor bigint, name text, arguments jsonb DEFAULT '{}'::jsonb, asked_by text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
@@ -968,7 +974,7 @@ BEGIN
     IF what <> 'report' THEN
         PERFORM jobherd.note_unless_noted(who, what, given || jsonb_build_object('supervisor', whom, 'process', place, 'order', number), why);
     END IF;
-    PERFORM pg_notify('jobherd_jobs', '@order:' || whom);
+    PERFORM jobherd.notify('jobherd_jobs', '@order:' || whom);
     RETURN number;
 END $_$;
 
@@ -1259,7 +1265,7 @@ BEGIN
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN
-        PERFORM pg_notify('jobherd_jobs', queue);
+        PERFORM jobherd.notify('jobherd_jobs', queue);
     END IF;
 END $$;
 
@@ -1268,7 +1274,7 @@ CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
     SELECT count(*) >= 0
-      FROM (SELECT pg_notify('jobherd_done', string_agg(word, ' '))
+      FROM (SELECT jobherd.notify('jobherd_done', string_agg(word, ' '))
               FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
                       FROM unnest(ended) AS word
                      WHERE split_part(word, '=', 1)::bigint & 63 IN (
@@ -1293,7 +1299,7 @@ CREATE FUNCTION jobherd.wake_paused() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    PERFORM pg_notify('jobherd_jobs', '@pause');
+    PERFORM jobherd.notify('jobherd_jobs', '@pause');
     RETURN NULL;
 END $$;
 
@@ -1301,7 +1307,7 @@ CREATE FUNCTION jobherd.wake_scheduled() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    PERFORM pg_notify('jobherd_jobs', '@due')
+    PERFORM jobherd.notify('jobherd_jobs', '@due')
     WHERE (SELECT min(run_at) FROM arrived) <= (SELECT run_at FROM jobherd.scheduled ORDER BY run_at LIMIT 1);
     RETURN NULL;
 END $$;
@@ -1314,7 +1320,7 @@ BEGIN
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN
-        PERFORM pg_notify('jobherd_jobs', NEW.queue);
+        PERFORM jobherd.notify('jobherd_jobs', NEW.queue);
     END IF;
     RETURN NULL;
 END $$;

@@ -31,8 +31,8 @@ WRAPAROUND: Final = 1_000_000_000
 """Transaction ids of age; the server stops taking writes near 2,000,000,000."""
 CLOCKS: Final = 2.0
 """Seconds between this host's clock and the database's."""
-NOTIFICATIONS: Final = 0.5
-"""Part of the server's queue of notifications that may be full. A full one makes every commit that notifies fail."""
+NOTIFICATIONS: Final = 0.1
+"""Part of the server's queue of notifications that may be full: some hundred megabytes that nobody has read. A full one makes every commit that notifies fail."""
 SPARE: Final = 10
 """Connections that should be left when all are counted."""
 
@@ -111,8 +111,9 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
     if row["notifications"] > NOTIFICATIONS:
         yield Finding(
             "wrong", "listen",
-            f"the server's queue of notifications is {row['notifications']:.0%} full: when it is full, commits that notify fail",
-            "end the session that has listened and not read for longest: a client in a transaction, or stopped",
+            f"the server's queue of notifications is {row['notifications']:.0%} full: from 90% on jobs wait for the poll, and when it is full, "
+            "commits of others that notify fail",
+            "end the session that has listened and not read for longest: a client in a transaction, or stopped; the server's log names it",
         )  # fmt: skip
     if row["sessions"] + SPARE > limit:
         yield Finding(

@@ -25,7 +25,7 @@ import sql
 from sql.parameters import as_text
 from workers import points
 from workers.answers import Answers
-from workers.refusals import NO_TRANSACTION, is_out_of_ids
+from workers.refusals import NO_TRANSACTION, is_used_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -427,7 +427,7 @@ class Courier:
             elif result.status != pq.ExecStatus.COMMAND_OK:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
-                self._refused_for_good = state[:2] in _FOR_GOOD and not is_out_of_ids(by)
+                self._refused_for_good = state[:2] in _FOR_GOOD and not is_used_up(by)
                 self._misplaced = state == _READ_ONLY
                 self._is_last = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"ERROR"
                 self._refused = result.error_message.decode(errors="replace").strip().splitlines()[0]

@@ -70,6 +70,8 @@ class Registration:
         """What the server's clock was ahead of ours at the latest beat: at least, at most."""
         self._steady_at = 0.0
         self._renewed_at = float("-inf")
+        self._mute = False
+        """There is no room for notifications."""
         self.heard_back = False
         """Our latest beat was heard by ourselves."""
         self.beats = 0
@@ -205,6 +207,7 @@ class Registration:
         self._renewed_at = sent
         if answer:
             self._notice.lease_deadline = sent + self._lease
+            self._note_room(told=answer[0][1] == "t")
             self._beaten(answer[0][2] == "t")
             self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
             self._reclaim(sent, answer[0][3])
@@ -219,6 +222,18 @@ class Registration:
             self._courier.barred = ""
             self._sessions += 1
             self._connected_at = now
+
+    def _note_room(self, *, told: bool) -> None:
+        """Without room the server is told nothing, and what should come back cannot: it says nothing of our hearing."""
+        if not told:
+            self._echo_by, self.heard_back = float("inf"), False
+        if told is not self._mute:
+            return
+        self._mute = not told
+        if self._mute:
+            log.warning("the server's queue of notifications is full: nobody is notified, and jobs wait for the poll; see jobherd doctor")
+        else:
+            log.info("the server's queue of notifications has room again")
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
         """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat; and what was scheduled may be due."""

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from workers.logs import redact_dsn
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 from workers.wire import Silence, Wire
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def is_away(problem: psycopg.Error) -> bool:
     """Return whether the session or the server is the matter, and not the statement: then another try later may be answered."""
     code = problem.sqlstate or ""
     if code:
-        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or wants_ids(problem)
+        return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or takes_no_writes(problem)
     return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
 
 

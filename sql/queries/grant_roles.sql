@@ -28,7 +28,7 @@ BEGIN
     FOR one IN
         SELECT p.oid::regprocedure AS called FROM pg_proc p
          WHERE p.pronamespace = ours::regnamespace
-           AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
+           AND p.proname IN ('enqueue', 'enqueue_bytes', 'enqueue_with', 'notify', 'demand', 'extras_of', 'default_tenant', 'own_tenants', 'is_confined',
                              'check_tenant', 'check_traceparent', 'check_webhook', 'hostile_path', 'cancel', 'cancel_as', 'cancel_own', 'retry',
                              'retry_as', 'retry_own')
     LOOP

@@ -24,7 +24,7 @@ from supervisor.cli.command import CONNECTION, given_flags
 from supervisor.cli.console import JsonText, complain
 from supervisor.settings import Settings
 from supervisor.settings_sources import SettingsError
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -154,7 +154,7 @@ def explained() -> Iterator[None]:
     except errors.InsufficientPrivilege as problem:
         raise CommandError(f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION) from None
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
-        if wants_ids(problem):
+        if takes_no_writes(problem):
             raise CommandError(f"the database takes no writes: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(_said(problem), ExitCode.USAGE) from None
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:

@@ -22,7 +22,7 @@ from supervisor.cli.codes import ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.console import paint, plain, plain_lines
 from supervisor.cli.database import Session, chosen, connect, explained, load_settings
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -131,9 +131,11 @@ def _listen(at: Session) -> Iterator[Finding]:
 
 def _untried(about: str, problem: psycopg.Error) -> Finding:
     """Say that the look itself was refused: what it is refused for is found all the same, and is what to mend first."""
-    if not wants_ids(problem):
+    if not takes_no_writes(problem):
         raise problem
-    return Finding("note", about, "not looked at, since the server takes no writes", "mend what is said of transaction ids first")
+    return Finding(
+        "note", about, f"not looked at, since the server refuses it: {problem.diag.message_primary}", "mend what is said of that first"
+    )
 
 
 def _print(findings: list[Finding], wrong: int) -> None:

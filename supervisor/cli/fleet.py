@@ -19,7 +19,7 @@ from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command
 from supervisor.cli.console import Column, paint, plain, show_span
 from supervisor.cli.database import session
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -70,7 +70,7 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
     try:
         number = at.row("give_order", wanted)["id"]
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
-        if wants_ids(problem):
+        if takes_no_writes(problem):
             raise
         return {"answer": None, "error": problem.diag.message_primary or str(problem)}
     row = _wait(partial(at.row, "show_order", {"order": number}), PATIENCE)
@@ -127,7 +127,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
             try:
                 asked.append(at.row("give_order", wanted)["id"])
             except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
-                if wants_ids(problem):
+                if takes_no_writes(problem):
                     return False
                 continue  # it has left meanwhile, or has a hundred orders open
             except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):

@@ -23,7 +23,7 @@ from supervisor.signals import SignalPipe, told_to_stop
 from supervisor.voice import Voice
 from workers import logs
 from workers.hosts import is_local
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -95,7 +95,7 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 raise CommandError(
                     f"the database does not answer, tried {tries} times: {why_away(problem)}", ExitCode.NO_DATABASE
                 ) from None
-            if not away and wants_ids(problem):
+            if not away and takes_no_writes(problem):
                 log.warning("the database takes no writes: %s; trying until it does", why_away(problem))
             elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))

@@ -373,6 +373,13 @@ MUTANTS = (
         "",
         ("tests/system/test_clocks.py",),
     ),
+    Mutant(
+        "it is notified whether or not the server has room",
+        "sql/migrations/0031_notify_while_there_is_room.sql",
+        "pg_notification_queue_usage() < 0.9",
+        "pg_notification_queue_usage() < 9",
+        ("tests/system/test_full_notifications.py",),
+    ),
 )
 
 

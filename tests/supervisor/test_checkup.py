@@ -56,7 +56,7 @@ def test_each_setting_that_harms_is_named_with_its_remedy(name, value, weight):
 @pytest.mark.parametrize(
     ("changed", "about"),
     [
-        ({"standby": True}, "server"), ({"xid_age": 1_500_000_000}, "server"), ({"notifications": 0.7}, "listen"), ({"sessions": 95}, "connections"),
+        ({"standby": True}, "server"), ({"xid_age": 1_500_000_000}, "server"), ({"notifications": 0.11}, "listen"), ({"sessions": 95}, "connections"),
         ({"sees_all": False}, "privileges"),
     ],
 )  # fmt: skip

@@ -131,6 +131,24 @@ def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_
         parent.courier.close()
 
 
+def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_same_session(parent, database, caplog):
+    """As when its queue of them is full, which takes PostgreSQL 17 to bring about: see tests/system/test_full_notifications.py."""
+    caplog.set_level("INFO", "jobherd.supervisor")
+    parent.until(lambda: parent.courier.is_quiet)  # the time jumps: what is on its way would be given up
+    epoch, beats = parent.courier.epoch, parent.registration.beats
+    with psycopg.connect(database, autocommit=True) as connection:
+        found = connection.execute("SELECT pg_get_functiondef('jobherd.notify(text, text)'::regprocedure)").fetchone()
+        connection.execute(found[0].replace("< 0.9", "< 0"))
+        parent.until(lambda: parent.registration.beats > beats + 1, ahead=LEASE)
+        assert not parent.registration.heard_back
+        assert parent.registration._echo_by == float("inf"), "nothing will come back, and that is not the session's fault"
+        connection.execute(found[0])
+        parent.until(lambda: parent.courier.is_quiet, ahead=LEASE)
+        parent.until(lambda: parent.registration.heard_back, ahead=2 * LEASE)
+    assert parent.courier.epoch == epoch
+    assert [record.levelname for record in caplog.records if "queue of notifications" in record.message] == ["WARNING", "INFO"]
+
+
 def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
     parent.courier.pooled = True  # as the session before was
     sound = sql.numbered

@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 import sql
-from workers.refusals import wants_ids
+from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -213,7 +213,7 @@ def is_away(problem: Exception) -> bool:
     if not isinstance(problem, psycopg.Error):
         return True
     code = problem.sqlstate
-    return code is None or code[:2] in {"08", "53"} or code[:3] == "57P" or wants_ids(problem)
+    return code is None or code[:2] in {"08", "53"} or code[:3] == "57P" or takes_no_writes(problem)
 
 
 def name_of(error: BaseException) -> str:

@@ -1,0 +1,157 @@
+"""The server's queue of notifications is full: a stranger listens, and never ends its transaction. Whoever notifies then cannot commit.
+
+What waits for a word is found by looking; no job, no outcome and no lease depends on a word that can be said.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+import pytest
+
+from handlers import Client
+from tests.cli.shell import jobherd
+from tests.support.fleet import Stage
+from tests.support.ground import fresh
+from tests.support.patience import LIMIT
+from tests.support.postgres import Cluster, programs, quick_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.gate import Gate
+
+pytestmark = pytest.mark.skipif(
+    programs().major < 17, reason="before PostgreSQL 17 nobody can make the queue smaller than 8 GB, and filling those takes minutes"
+)
+PAGES = 64
+"""The least that it can have; of 8 kB each."""
+BEATEN = "SELECT beat_at FROM jobherd.supervisors"
+WAITED_FOR = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585 AND objid >= 64"
+
+
+class Stranger:
+    """Listens, and sits in a transaction until it leaves: the server keeps for it whatever anybody says. `with Stranger(dsn) as stranger:`"""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._sits = psycopg.connect(dsn)
+        self._sits.execute("LISTEN chatter")
+        self._sits.commit()
+        self._sits.execute("SELECT 1")
+
+    def fill(self, part: float = 1.0) -> None:
+        """Say things until the queue is so full."""
+        with psycopg.connect(self._dsn, autocommit=True) as talker:
+            for number in range(2 * PAGES):
+                used = talker.execute("SELECT pg_notification_queue_usage()").fetchone()
+                assert used is not None
+                if used[0] >= part:
+                    break
+                try:
+                    talker.execute("SELECT pg_notify('chatter', %s)", [f"{number:07}" * 1000])
+                except psycopg.errors.ProgramLimitExceeded:
+                    assert part == 1.0
+                    break
+
+    def leave(self) -> None:
+        self._sits.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+@contextmanager
+def small() -> Iterator[str]:
+    with Cluster({"max_notify_queue_pages": str(PAGES)}, place=quick_place()) as cluster, fresh(cluster) as dsn:
+        yield dsn
+
+
+def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Gate):
+    with (
+        small() as dsn,
+        Stage(dsn, tmp_path, audit=False) as stage,
+        Client(dsn) as client,
+        Stranger(dsn) as stranger,
+        ThreadPoolExecutor(1) as aside,
+    ):
+        try:
+            fleet = stage.run_fleet(workers=5, poll="1s", lease="3s", respawn_initial="10ms")
+            kinds = {"ends": "t:gate", "again": "d:snooze-short", "dies": "t:gate", "cancelled": "t:gate"}
+            jobs = {label: stage.enqueue(kind, f'{{"label": "{label}"}}') for label, kind in kinds.items()}
+            arrivals = {label: gate.wait_arrival(label) for label in jobs}
+            waiter = aside.submit(client.wait, jobs["ends"], LIMIT)
+            stage.wait(lambda: stage.call(WAITED_FOR), "somebody to wait for it")
+            stranger.fill()
+            with psycopg.connect(dsn, autocommit=True) as refused, pytest.raises(psycopg.errors.ProgramLimitExceeded, match="too many"):
+                refused.execute("NOTIFY chatter")
+            mark = len(fleet.log)
+
+            arrivals["ends"].open("kept")
+            row = stage.wait_state(jobs["ends"], "completed", "failed")
+            assert (row["state"], row["result"]) == ("completed", "kept")
+            assert waiter.result()["state"] == "completed"
+            arrivals["again"].open("snooze")
+            gate.wait_arrival("again").open("no more")
+            stage.wait_state(jobs["again"], "completed")
+            os.kill(arrivals["dies"].pid, signal.SIGKILL)
+            gate.wait_arrival("dies").open("second")
+            row = stage.wait_state(jobs["dies"], "completed")
+            assert (row["result"], row["attempts"], row["crashes"]) == ("second", 2, 1)
+            assert client.cancel(jobs["cancelled"]) == "cancelling"
+            stage.wait_state(jobs["cancelled"], "cancelled")
+            later = client.enqueue("t:noop", delay="1h")
+            assert client.cancel(later) == "cancelled"
+            stage.wait_all([client.enqueue("t:noop"), client.enqueue("t:noop", delay=0.1)], "completed")
+            stage.run("SELECT jobherd.pause('other')")
+            stage.run("SELECT jobherd.resume('other')")
+            before = stage.run(BEATEN)
+            stage.wait(lambda: stage.run(BEATEN) > before, "another beat")
+            answer = jobherd("doctor", "--json", dsn=dsn)
+            assert (answer.code, answer.err) == (1, "")
+            assert any("queue of notifications is 100% full" in found["text"] for found in answer.json["findings"])
+            assert len(fleet.said("queue of notifications is full", after=mark)) == 1
+            assert fleet.said("refused", after=mark) == []
+            assert fleet.said("does not hear", after=mark) == []
+
+            stranger.leave()
+            fleet.wait_log("queue of notifications has room again", after=mark)
+            assert fleet.stop() == 0
+        finally:
+            stage.show()
+
+
+def test_what_others_notify_when_a_job_is_settled_holds_its_outcome_up_until_there_is_room(tmp_path: Path, gate: Gate):
+    """The triggers that tell tests are an application's here: they notify with each row, whether or not there is room."""
+    with small() as dsn, Stage(dsn, tmp_path) as stage, Stranger(dsn) as stranger:
+        try:
+            fleet = stage.run_fleet(
+                workers=2, poll="1s", lease="1m", respawn_initial="10ms", db_retry_initial="100ms", db_retry_max="500ms"
+            )
+            jobs = {label: stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("ends", "dies")}
+            arrivals = {label: gate.wait_arrival(label) for label in jobs}
+            stranger.fill()
+            mark = len(fleet.log)
+            arrivals["ends"].open("kept")
+            os.kill(arrivals["dies"].pid, signal.SIGKILL)
+            fleet.wait_log("the database is away, waiting for it: too many notifications", after=mark)
+            fleet.wait_log("the database refused a statement of the supervisor: settle_jobs", after=mark)
+            stranger.leave()
+            gate.wait_arrival("dies").open("second")
+            rows = [stage.wait_state(job, "completed", "failed") for job in jobs.values()]
+            assert [(row["state"], row["result"], row["attempts"], row["crashes"]) for row in rows] == [
+                ("completed", "kept", 1, 0),
+                ("completed", "second", 2, 1),
+            ]
+            assert fleet.stop() == 0
+        finally:
+            stage.show()

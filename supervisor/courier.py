@@ -13,6 +13,7 @@ import os
 import random
 import select
 import selectors
+import socket
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -440,7 +441,7 @@ class Courier:
         text = self._conn.error_message.decode(errors="replace") if self._conn is not None else ""
         # What is indented are guesses at the reason; a detail or an advice says nothing alone.
         lines = [line for line in text.splitlines() if line and not line[0].isspace() and not line.startswith(("DETAIL:", "HINT:"))]
-        return lines[-1] if lines else "the connection failed"
+        return lines[-1] if lines else _unsaid()
 
     def _lose(self, why: str, now: float) -> None:
         self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
@@ -460,6 +461,15 @@ class Courier:
         self._sent, self._queue = None, deque()
         for letter in lost:
             letter.answered(None)
+
+
+def _unsaid() -> str:
+    """Say why there is no connection where libpq does not: it was given no socket."""
+    try:
+        socket.socket(socket.AF_UNIX).close()
+    except OSError as problem:
+        return f"the connection failed: {problem.strerror}"
+    return "the connection failed"
 
 
 def _is_ready(fd: int, wanted: pq.PollingStatus) -> bool:

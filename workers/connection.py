@@ -10,6 +10,7 @@ Two statements that are sent together are two transactions.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -126,7 +127,10 @@ class Session:
             try:
                 return self._wire.hurry(statement, parameters)
             except psycopg.Error as problem:
-                first.append(problem)
+                if self._broken():
+                    self._note_lost(problem)  # a new session, which comes first now, would be given up for what this one had
+                else:
+                    first.append(problem)
 
         def again() -> list[Row]:
             if first:
@@ -283,18 +287,18 @@ class Session:
 
     def _open(self) -> None:
         seat = self._seat
-        connection = psycopg.connect(
-            "", **session_parameters(seat.settings.dsn, f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}"), autocommit=True
-        )
+        connection = open_session(seat.settings.dsn, f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}")
         try:
             self._connection = connection
             self._wire = Wire(connection, seat.settings.schema, prepared=self._prepare, patience=self._patience * self._silences)
             self._file = _file(connection)
             self.database = connection.pgconn.db
             self._register()
-        except BaseException:
+        except BaseException as problem:
             connection.close()
             self._connection = None
+            if _wants_a_file(problem):  # to read since when this process runs
+                raise psycopg.OperationalError(str(problem)) from problem
             raise
         seat.board.set_database(connected=True)
         if self._lost_at is not None:
@@ -385,6 +389,21 @@ def is_away(problem: psycopg.Error) -> bool:
     if code:
         return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or takes_no_writes(problem)
     return isinstance(problem, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def open_session(dsn: str, name: str, **more: Any) -> psycopg.Connection[Row]:
+    """Connect. Raises psycopg.Error, also where the system has a file for the socket and none to wait for it with."""
+    try:
+        return psycopg.connect("", **session_parameters(dsn, name), autocommit=True, **more)
+    except OSError as problem:
+        if _wants_a_file(problem):
+            raise psycopg.OperationalError(str(problem)) from problem
+        raise
+
+
+def _wants_a_file(problem: BaseException) -> bool:
+    """Return whether the system has none to give, to this process or to any: another try later may be answered."""
+    return isinstance(problem, OSError) and problem.errno in {errno.EMFILE, errno.ENFILE}
 
 
 def session_parameters(dsn: str, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import psycopg
 import sql
 from handlers._sanitize import sanitize
 from sql.composed import compose, find_columns, misfits
-from workers.connection import session_parameters
+from workers.connection import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ def session_name(child: int) -> str:
 
 def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error."""
-    connection = psycopg.connect("", **session_parameters(settings.dsn, name), autocommit=True)
+    connection = open_session(settings.dsn, name)
     steer(connection, settings, lock_timeout=lock_timeout)
     return connection
 

@@ -29,7 +29,7 @@ from handlers._outcome import TRANSACTION_ENDED, Outcome
 from handlers._payload import encode_result
 from handlers._transaction import TransactionEndedError
 from workers.alarm import JobLost
-from workers.connection import session_parameters
+from workers.connection import open_session
 from workers.points import reach
 from workers.settle import settlement
 
@@ -230,7 +230,7 @@ class Transactions:
         self.close()
         seat = self._seat
         name = f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}:transaction"
-        holder = psycopg.connect("", **session_parameters(seat.settings.dsn, name), autocommit=True, prepare_threshold=None)
+        holder = open_session(seat.settings.dsn, name, prepare_threshold=None)
         self._holder = holder
         if not self._session.pooled:  # else the backend is somebody else's by the time this child is dead
             self._ask("register_transactions", {"child": self._session.child})

@@ -44,13 +44,20 @@ def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_
     assert child.dismiss() == EXIT_LEFT
 
 
-def test_an_idle_child_whose_session_ends_works_on(bench: Bench):
+def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(bench: Bench):
     child = bench.start()
     child.wait_idle()
-    end_backend(bench)
-    job = bench.enqueue("act:nothing")
-    child.nudge()
-    bench.wait(job, "completed")
+    with psycopg.connect(bench.dsn, autocommit=True) as owner:
+        owner.execute("CREATE TABLE opened (backend int)")
+        owner.execute(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO opened VALUES (NEW.backend_pid); RETURN NULL; END $$"
+        )
+        owner.execute("CREATE TRIGGER note AFTER INSERT OR UPDATE OF backend_pid ON jobherd.children FOR EACH ROW EXECUTE FUNCTION note()")
+        end_backend(bench)
+        job = bench.enqueue("act:nothing")
+        child.nudge()
+        bench.wait(job, "completed")
+        assert owner.execute("SELECT count(*) FROM opened").fetchone() == (1,)
 
 
 @pytest.mark.promise("E13")

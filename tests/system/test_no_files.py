@@ -1,0 +1,136 @@
+"""The system gives a process no file more, at the moment it needs one: it waits or is replaced, says why, and is well again when there are files.
+
+The limit is set from outside, and leaves so many numbers as a round wants: the first of what it opens may still be had, and the next not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import socket
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.support.patience import LIMIT
+from tests.support.processes import children_of
+from tests.system.test_flood import web_of
+from tests.system.test_metrics import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fleet import Stage
+
+QUICK = {
+    "db_retry_initial": "100ms",
+    "db_retry_max": "500ms",
+    "respawn_initial": "10ms",
+    "respawn_max": "100ms",
+    "poll": "1s",
+    "lease": "5m",
+}
+SPARE = (0, 1)
+"""Files that may be opened: one would do for the socket of a session, and what waits for its server to answer is another."""
+RESTS = 4
+END = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
+
+
+@contextmanager
+def confined(pid: int, spare: int) -> Iterator[None]:
+    """No file for a process within the block, but for so many."""
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = (number for number in itertools.count() if number not in taken)
+    most = next(itertools.islice(free, spare, None))
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def shut(stage: Stage, who: str) -> Iterator[None]:
+    """Nobody can connect within the block, and who has a session and is called so loses it."""
+    allow = "ALTER DATABASE {} ALLOW_CONNECTIONS {}"
+    name = stage.call("SELECT current_database()::text")
+    with psycopg.connect(make_conninfo(stage.dsn, dbname="postgres"), autocommit=True) as elsewhere:
+        elsewhere.execute(allow.format(name, "false"))
+        try:
+            stage.call(END, who)
+            yield
+        finally:
+            elsewhere.execute(allow.format(name, "true"))
+
+
+def rests(pid: int) -> int:
+    """How often a process has waited for something so far; -1: it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
+    except FileNotFoundError:
+        return -1
+
+
+def let_try(stage: Stage, *pids: int) -> None:
+    """Wait until each of them, which does nothing but connect anew, has rested several times after it did so in vain, or has ended."""
+    before = {pid: rests(pid) for pid in pids}
+    stage.wait(lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()), "them to try again")
+
+
+@pytest.mark.parametrize("spare", SPARE)
+def test_a_worker_and_a_keeper_that_must_connect_anew_do_so_when_there_are_files(stage: Stage, spare: int):
+    fleet = stage.run_fleet(workers=1, **QUICK)
+    before = (fleet.workers()[0], fleet.keeper())
+    mark = len(fleet.log)
+    with ExitStack() as confinement:
+        with shut(stage, "jobherd:%er:_:%"):
+            jobs = [stage.enqueue("t:noop"), stage.enqueue("t:noop", delay=0.01)]
+            for who in ("worker 0", "keeper"):
+                fleet.wait_log(lambda event, who=who: event["who"] == who and "the database is away" in event["message"], after=mark)
+            for pid in before:
+                confinement.enter_context(confined(pid, spare))
+        let_try(stage, *before)
+    stage.wait_all(jobs, "completed")
+    assert (fleet.workers()[0], fleet.keeper()) == before
+    assert not fleet.said(lambda event: event.get("level") == "critical")
+    assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]
+    assert fleet.stop() == 0
+
+
+def test_a_parent_that_must_connect_anew_says_what_it_lacks_and_does_so_when_there_are_files(stage: Stage):
+    fleet = stage.run_fleet(workers=1, **QUICK)
+    before = children_of(fleet.pid)
+    mark = len(fleet.log)
+    with ExitStack() as confinement:
+        with shut(stage, "jobherd:supervisor:%"):
+            fleet.wait_log(lambda event: event["who"] == "supervisor" and "the database is away" in event["message"], after=mark)
+            confinement.enter_context(confined(fleet.pid, 0))
+        let_try(stage, fleet.pid)
+        fleet.signal(signal.SIGUSR1)
+        fleet.wait_log("no database: the connection failed: Too many open files", after=mark)
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    fleet.wait_log("the database is there", after=mark)
+    assert children_of(fleet.pid) == before
+    assert fleet.stop() == 0
+
+
+def test_the_metrics_are_answered_again_when_there_are_files(stage: Stage):
+    fleet = stage.run_fleet(workers=1, http="127.0.0.1:0", **QUICK)
+    address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
+    web = web_of(fleet)
+    host, port = address.removeprefix("http://").split(":")
+    assert fetch(address, "/livez")[0] == 200
+    with confined(web, 0), socket.create_connection((host, int(port)), LIMIT):
+        fleet.wait_log("http: cannot take a connection: OSError")
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert fetch(address, "/livez")[0] == 200
+    assert web_of(fleet) == web
+    assert fleet.stop() == 0

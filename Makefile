@@ -105,6 +105,7 @@ faults: $(VENV)/.ready  ## the long campaigns: kills, TERMs, outages, caps (abou
 	$(BIN)/python -m tests.faults.timers
 	$(BIN)/python -m tests.faults.hostile
 	$(BIN)/python -m tests.faults.sizes
+	$(BIN)/python -m tests.faults.flood
 	$(BIN)/python -m tests.faults.points --times 3 --parents 1
 	$(BIN)/python -m tests.faults.stress
 

@@ -1,6 +1,9 @@
 """A server that lets nobody in: no connection left, the role's limit, a changed password, a renamed database, one that takes no connections.
 
-Each for a while, under load: nobody spins (counted by the server's log), each process says so once, and goes on within seconds of the end.
+Each for a while, under load: nobody spins (counted by the server's log), each process says so once, and jobs go on within two seconds of the end.
+
+Every process has its session again as soon, but where the limit leaves some in: no first answer after an outage ends the back-off of the others
+then, and each comes by itself, within `db_retry_max`.
 """
 
 from __future__ import annotations
@@ -16,29 +19,29 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.faults.campaign import Campaign
 from tests.support.figures import Report
 from tests.support.ground import SETTINGS, arguments, fresh
-from tests.support.postgres import Cluster
+from tests.support.postgres import USER, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MOST = 60
+FEW = 3
+"""Sessions that the role may have within its limit: some processes have one, and others of the same supervisor have none."""
+AIM_MS = 2000.0
+LIMITED = "the role has all the sessions that it may"
 END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'"
-ROLE = """
-CREATE ROLE worker LOGIN PASSWORD 'first';
-GRANT ALL ON SCHEMA jobherd, audit TO worker;
-GRANT ALL ON ALL TABLES IN SCHEMA jobherd, audit TO worker;
-GRANT ALL ON ALL SEQUENCES IN SCHEMA jobherd, audit TO worker;
-"""
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'worker' AND application_name LIKE 'jobherd:%%:%%'"
 
 
 def main() -> int:
     given = arguments(__doc__, away=10.0, rate=40.0)
-    report = Report(f"refused: five ways to be let in no more, each for {given.away:g} s", given.seed)
+    report = Report(f"refused: six ways to be let in no more, each for {given.away:g} s", given.seed)
     with Cluster({**SETTINGS, "max_connections": str(MOST), "log_connections": "off"}) as cluster, fresh(cluster) as dsn:
         report.on(dsn)
         name = str(conninfo_to_dict(dsn)["dbname"])
         owner = psycopg.connect(cluster.dsn(), autocommit=True)
-        owner.execute("CREATE ROLE worker LOGIN SUPERUSER PASSWORD 'first'")  # it keeps partitions: who owns tables is not the matter here
+        # It owns all that its group owns, and is no superuser: for those no limit holds.
+        owner.execute(f"CREATE ROLE worker LOGIN PASSWORD 'first' IN ROLE {USER}")
         hba = cluster.data / "pg_hba.conf"
         trust = hba.read_text()
         hba.write_text("local all worker scram-sha-256\n" + trust)
@@ -46,6 +49,7 @@ def main() -> int:
         ours = make_conninfo(dsn, user="worker", password="first")
         faults: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
             "no connection left": lambda: crowd(cluster, owner),
+            LIMITED: lambda: between(owner, f"ALTER ROLE worker CONNECTION LIMIT {FEW}", "ALTER ROLE worker CONNECTION LIMIT -1"),
             "the role may not log in": lambda: between(owner, "ALTER ROLE worker NOLOGIN", "ALTER ROLE worker LOGIN"),
             "the password was changed": lambda: between(owner, "ALTER ROLE worker PASSWORD 'second'", "ALTER ROLE worker PASSWORD 'first'"),
             "the database takes no connections": lambda: between(
@@ -55,7 +59,9 @@ def main() -> int:
                 owner, f"ALTER DATABASE {name} RENAME TO elsewhere", f"ALTER DATABASE elsewhere RENAME TO {name}", first=end_all(name)
             ),
         }
+        jobs, sessions = [], []
         with Campaign(report, dsn, through=ours, seed=given.seed, rate=given.rate) as field:
+            everybody = field.audit.run(SESSIONS)
             for what, fault in faults.items():
                 field.work_on(20)
                 lines, size = [herd.mark() for herd in field.herds], cluster.log.stat().st_size
@@ -64,15 +70,26 @@ def main() -> int:
                         owner.execute(END)
                     time.sleep(given.away)
                     tries = cluster.log.read_bytes()[size:].count(b"FATAL")
+                relieved = time.monotonic()
                 field.audit.reconnect()
-                back = field.work_on(5)
+                field.work_on(5)
+                jobs.append(1000 * (time.monotonic() - relieved))
+                field.wait(lambda: field.audit.run(SESSIONS) >= everybody, "a session for everybody")
+                everybody_in = 1000 * (time.monotonic() - relieved)
+                if what != LIMITED:
+                    sessions.append(everybody_in)
                 said = [herd.mark() - mark for herd, mark in zip(field.herds, lines, strict=True)]
-                report.fact(what, f"refused {tries} times in {given.away:g} s; {back:.1f} s to 5 more jobs; lines a supervisor: {said}")
+                report.fact(
+                    what,
+                    f"refused {tries} times in {given.away:g} s; {jobs[-1]:.0f} ms to 5 more jobs, {everybody_in:.0f} ms to all sessions; lines a supervisor: {said}",
+                )
                 # Two supervisors each second, a producer five times, six children with a back-off that doubles, and those who were ended.
                 report.holds(f"{what}: nobody spins", tries <= 30 + 12 * given.away, tries)
                 report.holds(f"{what}: few words", max(said) <= 30, said)
                 words = [event.line for herd, mark in zip(field.herds, lines, strict=True) for event in herd.events[mark:]]
                 report.holds(f"{what}: no secret in them", not any("first" in line and "password=" in line for line in words))
+            report.spread("relief to 5 more jobs", jobs, aims={"max": AIM_MS})
+            report.spread("relief to a session for every process", sessions, aims={"max": AIM_MS})
             field.finish()
             bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")

@@ -1,6 +1,7 @@
 """Sessions that are ended at random, under time limits on the role and with refusals now and then: nothing lost, nothing twice.
 
-Five times a second some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks, idle sessions and
+First a hundred completions in a row are refused, as by a limit on statements or on locks: each is written all the same, none is run again, and nothing
+waits for a lease. Then five times a second some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks, idle sessions and
 transactions that would break everything that takes its time. Every so often a statement of ours that changes `running` or the history is
 refused as a deadlock or a serialization failure.
 """
@@ -13,7 +14,7 @@ import time
 
 import psycopg
 
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import QUICK, Campaign
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 
@@ -35,11 +36,24 @@ CREATE TRIGGER refuse AFTER INSERT OR DELETE ON jobherd.running FOR EACH STATEME
 CREATE TRIGGER refuse AFTER INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
 CREATE TRIGGER refuse AFTER UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
 """
+ROW = """
+CREATE SEQUENCE audit.rows;
+CREATE FUNCTION audit.refuse_row() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    turn bigint := nextval('audit.rows');
+BEGIN
+    IF turn <= {times} THEN RAISE EXCEPTION 'refused by the campaign' USING ERRCODE = (ARRAY['57014', '55P03'])[1 + turn % 2]; END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER refuse_row BEFORE INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse_row();
+"""
+LEASE = 600.0
+"""Seconds: whoever waited for one to lapse would be seen to."""
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 
 
 def main() -> int:
-    given = arguments(__doc__, ends=100, rate=60.0, gap=0.2, every=9, limit=300)
+    given = arguments(__doc__, row=100, ends=100, rate=60.0, gap=0.2, every=9, limit=300)
     dice = random.Random(given.seed)
     report = Report(
         f"sessions: {given.ends} sessions ended, one statement in {given.every} refused, limits of {given.limit} ms", given.seed
@@ -53,7 +67,15 @@ def main() -> int:
             if owner.info.server_version >= 170000:
                 owner.execute(f"ALTER DATABASE {name} SET transaction_timeout = '{given.limit}ms'")
         with_own = psycopg.conninfo.make_conninfo(dsn, options=" ".join(f"-c {limit}=0" for limit in (*LIMITS, "transaction_timeout")))
-        with Campaign(report, with_own, through=dsn, seed=given.seed, rate=given.rate) as field:
+        with Campaign(
+            report,
+            with_own,
+            through=dsn,
+            seed=given.seed,
+            rate=given.rate,
+            words=(*QUICK, "--db-retry-max", "2s", "--lease", f"{LEASE:g}s"),
+        ) as field:
+            in_a_row(report, field, given.row)
             field.audit.run(REFUSE.format(every=given.every).replace("%%", "%"))
             ended = 0
             while ended < given.ends:
@@ -72,6 +94,25 @@ def main() -> int:
             bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
     return report.end()
+
+
+def in_a_row(report: Report, field: Campaign, times: int) -> None:
+    """Refuse so many completions, whoever writes them."""
+    field.work_on()
+    field.audit.run(ROW.format(times=times).replace("%%", "%"))
+    begun = time.monotonic()
+    field.wait(lambda: field.audit.run("SELECT last_value FROM audit.rows")[0][0] >= times, f"{times} refusals", LEASE / 2)
+    refused = time.monotonic()
+    running = [row[0] for row in field.audit.run("SELECT j.id FROM jobherd.running r, unnest(r.jobs) AS j")]
+    over = "SELECT count(DISTINCT job) FROM audit.steps WHERE step = 'completed' AND job = ANY (%s)"
+    field.wait(lambda: field.audit.run(over, running)[0][0] == len(set(running)), "the jobs whose completion was refused", LEASE / 2)
+    report.fact(
+        f"{times} completions refused in a row",
+        f"in {refused - begun:.1f} s; {len(running)} jobs ran at the last, {time.monotonic() - refused:.1f} s to the last of these",
+    )
+    again = field.audit.run("SELECT id FROM jobherd.history WHERE attempts > 1 OR state <> 'completed'")
+    report.holds("no job whose completion was refused has run again", not again, again[:5] or "")
+    field.audit.run("DROP FUNCTION audit.refuse_row() CASCADE")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python -m tests.faults.stress forks --times 100000      children that run one job each, which wears them out, and are replaced
     python -m tests.faults.stress kills --times 10000       children that are killed, idle and at work
-    python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order
+    python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order at the parent, and deaths among them
+    python -m tests.faults.stress storm --times 100000      CHLD, WINCH, URG, a thousand a second, at parent, workers and keeper: every wait is broken off
     python -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
     python -m tests.faults.stress refusals --times 50       EMFILE and EAGAIN, from without, by the limits of the process
 
@@ -136,15 +137,36 @@ def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
 
 
 def signals(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
-    """In storms of a thousand; the number of workers goes up and down, the code is read anew."""
+    """In storms of a thousand; the number of workers goes up and down, the code is read anew, and now and then somebody dies."""
     for done in range(0, given.times, 1000):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 50)")
-        for _ in range(1000):
+        for number in range(1000):
             herd.signal(dice.choice((signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGCHLD)))
+            if number % 200 == 0 and (children := herd.children()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(dice.choice(children), signal.SIGKILL)
         herd.signal(signal.SIGHUP)
         herd.signal(signal.SIGTTIN)  # there may be nobody left
         _wait_empty(ask)
         watch.look(done + 1000)
+
+
+def storm(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """Signals that mean nothing to anybody, as many as a timer of a millisecond would send, at everybody, while jobs run and wait."""
+    family = [herd.pid, *herd.children()]
+    for done in range(0, given.times, 10_000):
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 2000)")
+        ask("""SELECT jobherd.enqueue('fault:sleep', '{"seconds": 0.05}') FROM generate_series(1, 50)""")
+        for _ in range(10_000):
+            os.kill(dice.choice(family), dice.choice(MEANINGLESS))
+            time.sleep(0.001 / len(family))
+        _wait_empty(ask)
+        watch.look(done + 10_000)
+    if [herd.pid, *herd.children()] != family:
+        raise AssertionError(f"the processes are {herd.children()}, and were {family}")
+    twice = ask("SELECT id FROM jobherd.history WHERE attempts <> 1 OR crashes <> 0")
+    if twice:
+        raise AssertionError(f"jobs that have run twice: {twice[:5]}")
 
 
 def pipes(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
@@ -180,10 +202,12 @@ def refusals(
         watch.look(done + 1)
 
 
+MEANINGLESS = (signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)
 CAMPAIGNS = {
     "forks": (forks, 5000),
     "kills": (kills, 1000),
     "signals": (signals, 50_000),
+    "storm": (storm, 50_000),
     "pipes": (pipes, 5000),
     "refusals": (refusals, 50),
 }

@@ -14,6 +14,9 @@ if "FAULT_CLOCK" in os.environ:  # only workers come by here: their clock goes w
     os.environ["FAKETIME_TIMESTAMP_FILE"] = os.environ["FAULT_CLOCK"]
 
 
+signal.signal(signal.SIGURG, lambda *_: None)  # what nobody handles breaks off no wait: see `stress storm`
+
+
 @handler("fault:quick", max_attempts=1000, max_crashes=1000, backoff="1s")
 def quick() -> None:
     """Do nothing."""

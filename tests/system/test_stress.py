@@ -18,6 +18,17 @@ from tests.system.test_hygiene import files
 if TYPE_CHECKING:
     from tests.support.fleet import Fleet, Stage
 
+INTERRUPTED = """
+import signal, time
+from handlers import handler
+
+signal.signal(signal.SIGURG, lambda *_: None)  # what nobody handles breaks nothing off
+signal.siginterrupt(signal.SIGURG, True)
+
+@handler("t:brief")
+def brief() -> None:
+    time.sleep(0.005)
+"""
 QUICK = {"respawn_initial": "10ms", "respawn_max": "100ms"}
 
 
@@ -85,4 +96,22 @@ def test_a_storm_of_every_signal_leaves_the_supervisor_as_it_was(stage: Stage):
         fleet.signal(signal.SIGTTIN)
         fleet.wait_log(f"{wanted} workers wanted", after=mark, limit=60)
     at_rest(stage, fleet, descriptors, 3)
+    assert fleet.stop() == 0
+
+
+def test_signals_that_break_off_every_wait_are_noticed_by_nobody(stage: Stage):
+    """As many as a timer of a millisecond would send, at parent, workers and keeper, while jobs run, wait, and are due later."""
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("interrupted.py", INTERRUPTED), **QUICK)
+    family = [fleet.pid, *children_of(fleet.pid)]
+    mark, dice, sent = len(fleet.log), random.Random(3), 0
+    jobs = [stage.enqueue("t:brief", delay=delay) for delay in (None, 0.5) for _ in range(100)]
+    for _ in range(3000):
+        os.kill(dice.choice(family), dice.choice((signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)))
+        sent += 1
+        if sent % 10 == 0:
+            stage.run("SELECT")  # a round trip: about a millisecond's rest
+    stage.wait_all(jobs, "completed", limit=60)
+    assert [fleet.pid, *children_of(fleet.pid)] == family
+    assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]
+    assert fleet.said("", after=mark) == []
     assert fleet.stop() == 0

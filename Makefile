@@ -117,6 +117,7 @@ faults-server: $(VENV)/.ready faketime  ## the long campaigns against the server
 	$(BIN)/python -m tests.faults.disk
 	$(BIN)/python -m tests.faults.failover
 	$(BIN)/python -m tests.faults.failover --behind 1
+	$(BIN)/python -m tests.faults.failover --split 1
 	$(BIN)/python -m tests.faults.upgrade
 	$(BIN)/python -m tests.faults.clocks
 

@@ -3,6 +3,10 @@
 With a synchronous standby nothing that was acknowledged is lost. With an asynchronous one that has fallen behind (--behind 1), what was committed
 after the last that it received is lost with the primary: jobs that were acknowledged are missing, and jobs that were done run again. Each row
 notes the place in the log at which it was written, so both can be held against what the standby had received.
+
+With --split 1 the standby is promoted while the primary lives and takes writes: a mistake that no client can see. Who has a session stays where it
+is; who loses it goes to the first of the DSN's hosts that takes writes. So one supervisor works on either side, until the old one is made read-only:
+then whoever writes there goes over by itself. What came to either side since is counted, for the other has never heard of it.
 """
 
 from __future__ import annotations
@@ -21,14 +25,25 @@ from tests.support.standby import NAME, Standby
 
 ARRIVED = "SELECT job, min(lsn - '0/0') FROM audit.steps WHERE step = 'ready' AND token IS NULL AND attempts = 0 GROUP BY job"
 DONE = "SELECT job, max(lsn - '0/0') FROM audit.steps WHERE step = 'completed' GROUP BY job"
+KNOWN = "SELECT DISTINCT job FROM audit.steps"
+OVER = "SELECT DISTINCT job FROM audit.steps WHERE step = 'completed'"
+LEFT = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:%:%'"
+MOVE = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a, jobherd.supervisors s
+ WHERE s.pid = %s AND (a.application_name = 'jobherd:supervisor:' || %s::text OR a.application_name LIKE 'jobherd:%%:' || s.id || ':%%')"""
+"""End the sessions of one supervisor and its children."""
 PLACED = "ALTER TABLE audit.steps ADD COLUMN lsn pg_lsn DEFAULT pg_current_wal_insert_lsn()"
 
 
 def main() -> int:
-    given = arguments(__doc__, rounds=2, rate=60.0, seconds=5.0, behind=0)
+    given = arguments(__doc__, rounds=2, rate=60.0, seconds=5.0, behind=0, split=0)
     what = "an asynchronous standby that has fallen behind" if given.behind else "a synchronous standby"
+    what = "a standby, beside a primary that goes on" if given.split else what
     report = Report(f"failover: {given.rounds} times to {what}", given.seed)
     for number in range(given.rounds):
+        if given.split:
+            split(report, given.seed + number, rate=given.rate, seconds=given.seconds)
+            continue
         once(report, given.seed + number, rate=given.rate, seconds=given.seconds, behind=bool(given.behind))
     return report.end()
 
@@ -59,6 +74,58 @@ def once(report: Report, seed: int, *, rate: float, seconds: float, behind: bool
                 if behind:
                     compare(report, arrived, done, field, known=known, received=received)
                 field.finish(lost=behind)
+
+
+def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
+    with Cluster(SETTINGS) as primary, fresh(primary) as first, Standby(primary, SETTINGS) as standby:
+        report.on(first)
+        both = make_conninfo(first, host=f"{standby.data},{primary.data}", port=f"{standby.port},{primary.port}")
+        with Campaign(report, make_conninfo(both, target_session_attrs="read-write"), seed=seed, rate=rate) as field:
+            field.work_on(30)
+            name = field.audit.connection.info.dbname
+            standby.promote()
+            with (
+                psycopg.connect(primary.dsn(name), autocommit=True) as old,
+                psycopg.connect(standby.dsn(name), autocommit=True) as new,
+            ):
+                sides = {"the old one": old, "the new one": new}
+                before, over = jobs(new, KNOWN), jobs(new, OVER)
+                since = count(sides)
+                time.sleep(seconds)
+                stayed = count(sides, since)
+                report.fact("while nobody has lost a session, completed on", stayed)
+                report.holds("who has a session stays", not stayed["the new one"] and stayed["the old one"])
+                old.execute(MOVE, [field.herds[0].pid, field.herds[0].pid])
+                field.wait(lambda: count(sides, since)["the new one"] > 0, "the supervisor that went over to work there")
+                since = count(sides)
+                time.sleep(seconds)
+                report.fact("while one supervisor is on either side, completed on", count(sides, since))
+                order(primary, "ALTER SYSTEM SET default_transaction_read_only = on")
+                fenced = time.monotonic()
+                field.audit.reconnect()
+                field.work_on(5)
+                report.fact("the old one was made read-only: 5 more jobs on the new one after", f"{time.monotonic() - fenced:.1f} s")
+                field.wait(lambda: not jobs(old, LEFT), "everybody to go over")
+                report.fact("and everybody had gone over after", f"{time.monotonic() - fenced:.1f} s")
+                came, ended = jobs(old, KNOWN) - before, jobs(old, OVER)
+                report.fact(
+                    "jobs that came to the old one since, and the new one has never heard of",
+                    f"{len(came)}, {len(came & ended)} of them done",
+                )
+                field.finish(lost=True)
+                report.fact(
+                    "jobs that both had at the promotion, and have seen through since", len((before - over) & ended & jobs(new, OVER))
+                )
+            primary.kill()  # it takes no writes, and so does not drop the database
+
+
+def jobs(side: psycopg.Connection[tuple[int]], look: str) -> set[int]:
+    return {number for (number,) in side.execute(look).fetchall()}
+
+
+def count(sides: dict[str, psycopg.Connection[tuple[int]]], since: dict[str, int] | None = None) -> dict[str, int]:
+    """How many jobs are completed on each side, or how many since."""
+    return {who: len(jobs(side, OVER)) - (since[who] if since else 0) for who, side in sides.items()}
 
 
 def compare(report: Report, arrived: dict[int, int], done: dict[int, int], field: Campaign, *, known: set[int], received: int) -> None:

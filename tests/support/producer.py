@@ -89,7 +89,7 @@ def main() -> None:
             assert row is not None
             os.write(file, b"%d\n" % row[0])  # only now: the commit has returned
             count += 1
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
             if connection is not None:
                 connection.close()
             connection = None

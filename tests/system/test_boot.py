@@ -124,7 +124,7 @@ def test_a_crash_loop_at_start_costs_few_forks_which_the_metrics_count(stage: St
     )
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     dead = "Somebody killed process"
-    fleet.wait_log(dead, count=14)
+    fleet.wait_log(dead, count=10)
     before = len(fleet.said(dead))
     respawns = scrape(address)["jobherd_child_respawns_total"][()]
     assert before - 2 <= respawns <= len(fleet.said(dead)), "each but the last of each place has a successor"

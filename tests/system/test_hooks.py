@@ -30,8 +30,11 @@ STUBBORN = """
 import ctypes
 import os
 import signal
+import workers.hooks
 from handlers import Child, before_claim, handler, on_child_exit
 from tests.support.gate import at_gate
+
+workers.hooks.LIMIT = 0.5  # a tenth of what it is: who waits for it has nothing to learn meanwhile
 
 def sit() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

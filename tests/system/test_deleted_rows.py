@@ -25,6 +25,9 @@ def test_a_job_whose_process_is_not_registered_any_more_runs_once_more_and_compl
     for _ in range(3):  # sweeps, each of which would take it away from a process that is not registered
         beats = stage.call("SELECT max(beat_at) FROM jobherd.supervisors")
         stage.wait(lambda beats=beats: stage.call("SELECT max(beat_at) FROM jobherd.supervisors") != beats, "a beat")
+    if len(stage.attempts(job)) > 1:  # it was claimed, and begun, in the very exchange that told the old process
+        second.open("late too")
+        second = gate.wait_arrival("a")
     assert stage.state(job) == "running"
     second.open("in time")
     row = stage.wait_state(job, "completed")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,7 @@ class SignalPipe:
         self._noted.add(signum)
         if self.raises and signum in _STOP:
             self.raises = False  # what is on its way out is not torn out of that
+            warnings.simplefilter("ignore", ResourceWarning)  # a connection that is torn while it is made has nobody yet to close it
             raise ToldToStop
 
     def check(self) -> None:

@@ -120,9 +120,13 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
         extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")  # the first that answers may be a standby
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
-    for kind in ("json", "jsonb"):
-        connection.adapters.register_loader(kind, _JsonLoader)
-    connection.execute(sql.load("forgo_compiling").encode())
+    try:
+        for kind in ("json", "jsonb"):
+            connection.adapters.register_loader(kind, _JsonLoader)
+        connection.execute(sql.load("forgo_compiling").encode())
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

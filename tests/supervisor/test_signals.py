@@ -44,12 +44,33 @@ def connect(*_, **__):
 run.connect = connect
 """
 
+UNCLOSED = """
+import warnings
+
+class Connection:
+    def __del__(self):
+        warnings.warn("deleted while still open", ResourceWarning)
+
+def connect(*_, **__):
+    made = Connection()
+    tell()
+
+run.connect = connect
+"""
+
 
 @pytest.mark.parametrize("torn", [CLASS, FINALIZER], ids=["class", "finalizer"])
 def test_told_to_stop_where_no_exception_passes_is_an_orderly_stop(torn: str):
     done = subprocess.run([sys.executable, "-c", TOLD.format(torn=torn)], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     assert "RuntimeError" not in done.stderr
+
+
+def test_what_is_torn_while_it_is_made_is_no_cause_for_a_warning():
+    command = [sys.executable, "-W", "error", "-c", TOLD.format(torn=UNCLOSED)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0
+    assert "ResourceWarning" not in done.stderr
 
 
 def test_an_error_of_the_start_is_not_taken_for_a_stop():

@@ -40,7 +40,8 @@ PATIENCE = 60.0
 CHUNK = 8192
 """Small buffers: whoever sends into a slow line must be held up, as by a slow network."""
 TLS, GSS, CANCEL = 80877103, 80877104, 80877102
-READY_IDLE = b"Z\0\0\0\5I"
+READY = b"Z\0\0\0\5"
+"""That the server waits for a query, but for the last letter, which says whether a transaction is open."""
 REFUSAL = b"SERROR\0VERROR\0C0A000\0Mrefused by the network\0\0"
 
 
@@ -305,7 +306,7 @@ class Relay:
         while data := await _some(line.client[0]):
             await self.passable(line)
             if any(word in data and fnmatch.fnmatchcase(line.name, pattern) for pattern, word in self.refusals):
-                await self.deliver(line, line.client[1], b"E" + struct.pack("!i", 4 + len(REFUSAL)) + REFUSAL + READY_IDLE)
+                await self.deliver(line, line.client[1], b"E" + struct.pack("!i", 4 + len(REFUSAL)) + REFUSAL + READY + b"I")
                 self.tell(event=["refused", line.name])
                 continue
             trap = next((trap for trap in self.traps if trap.word in data and fnmatch.fnmatchcase(line.name, trap.pattern)), None)
@@ -326,8 +327,8 @@ class Relay:
         """From the server to the client."""
         while data := await _some(line.server[0]):
             if line.losing is not None:
-                line.tail = (line.tail + data)[-len(READY_IDLE) :]  # by then the server has committed
-                if line.tail == READY_IDLE:
+                line.tail = (line.tail + data)[-len(READY) - 1 :]  # what is committed by then is all that will be
+                if line.tail[:-1] == READY:
                     await self.spring(line, line.losing)
                 continue
             await self.passable(line)

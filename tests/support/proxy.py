@@ -156,9 +156,9 @@ def _relay(door: socket.socket, control: socket.socket, target: str) -> None:
                     swallow = False
                     losing[partner[end]] = b""
                 if end in losing:
-                    # Up to "ready for query, idle": by then the server has committed.
+                    # Up to "ready for query", idle or in a transaction: what is committed by then is all that will be, for the client hears nothing.
                     losing[end] = (losing[end] + data)[-6:]
-                    if losing[end] == b"Z\0\0\0\5I":
+                    if losing[end][:-1] == b"Z\0\0\0\5":
                         del losing[end]
                         drop(end)
                         with suppress(BlockingIOError):  # who does not read these must not hold up the line

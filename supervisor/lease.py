@@ -12,6 +12,8 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
+from workers.processes import alive, started
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -40,21 +42,6 @@ def identity() -> Identity:
         boot = file.read().strip()
     pid = os.getpid()
     return Identity(socket.gethostname(), f"{boot}/{os.readlink('/proc/self/ns/pid')}", pid, started(pid) or 0)
-
-
-def started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None if there is none (a zombie counts as none)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def alive(pid: int, pid_started: int) -> bool:
-    """Return whether that very process still lives."""
-    return started(pid) == pid_started
 
 
 def dead(neighbours: list[Neighbour]) -> list[int]:

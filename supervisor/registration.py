@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from supervisor import lease as machine
 from supervisor.courier import Answer, Courier, Link
 from supervisor.version import VERSION
+from workers.processes import alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,7 +283,7 @@ class Registration:
         self._dead = machine.dead(neighbours)
         if self._dead:
             self._beat_at = now
-        if {neighbour.supervisor for neighbour in neighbours if not machine.alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):
+        if {neighbour.supervisor for neighbour in neighbours if not alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):
             self._neighbours_at = now + 0.05  # what their children run must have ended first
 
     def _cancelled(self, answer: Answer) -> None:

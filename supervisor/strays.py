@@ -13,7 +13,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from workers.connection import process_started
+from workers.processes import started
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -90,6 +90,5 @@ def _read(pid: int, name: str) -> bytes:
 
 def _is_as_old(child: int, pid: int) -> bool:
     """Whether a process may have been started by that child, by their times."""
-    with suppress(OSError):
-        return process_started(child) <= process_started(pid)
-    return False
+    before, after = started(child), started(pid)
+    return before is not None and after is not None and before <= after

@@ -11,9 +11,10 @@ Every child begins in `main.py`, with what its `seat.py` holds. How to read it:
   what it prints and logs (`tails.py`: its end, for who looks on), `tidiness.py` with `belongings.py` what it may leave behind. `stacks.py` reads what
   the interpreter writes of where it stands, `flame.py` draws many of these.
 * `tables.py` with `table_session.py` is a worker's way to a table that the application owns; `resetter.py`, another kind of child, looks after these.
-* `keeper.py` with `clearing.py` and `rollup.py` does what must be done in time, `web/` answers HTTP, and serves `page/`, what people look at
-  (`hosts.py`: by which name; `reasons.py`: the words for why a job is where it is). `logs.py` is how every process of ours speaks; `points.py`
-  is where a test may take hold of one.
+* `keeper.py` with `clearing.py`, `rollup.py` and `orphans.py` (processes that no supervisor has any more) does what must be done in time, `web/`
+  answers HTTP, and serves `page/`, what people look at (`hosts.py`: by which name; `reasons.py`: the words for why a job is where it is).
+  `logs.py` is how every process of ours speaks; `processes.py` says which process a number stands for; `points.py` is where a test may take hold
+  of one.
 
 What passes between parent and child is on a few screens: `link.py` (the pipes), `board.py` (what a slot's child says, with `ledger.py`, what
 became of its jobs, and `tally.py`, what it has counted), `notice.py` (what the parent says to all), made of `cell.py`. A job's payload and its

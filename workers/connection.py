@@ -22,6 +22,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from workers.logs import redact_dsn
+from workers.processes import started
 from workers.refusals import takes_no_writes
 from workers.wire import Silence, Wire
 
@@ -315,7 +316,7 @@ class Session:
                     break
                 self._wake.wait(0.05)
         pid = os.getpid()
-        rows = self._send("register_child", {**me, "slot": seat.slot, "kind": seat.kind, "pid": pid, "pid_started": process_started(pid)})
+        rows = self._send("register_child", {**me, "slot": seat.slot, "kind": seat.kind, "pid": pid, "pid_started": started(pid)})
         if not rows:
             message = f"supervisor {seat.supervisor} is not registered any more: somebody has reclaimed it"
             raise Left(message)
@@ -411,12 +412,6 @@ def session_parameters(dsn: str, name: str) -> dict[str, Any]:
     given = conninfo_to_dict(dsn)
     servers = str(given.get("hostaddr") or given.get("host") or "").count(",") + 1
     return {"connect_timeout": str(max(CONNECT_PATIENCE // servers, LEAST_PATIENCE)), **_BEFORE_HAND, **given, "application_name": name}
-
-
-def process_started(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot: together with the pid it names the process for as long as the host is up."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _file(connection: psycopg.Connection[Row]) -> tuple[int, int] | None:

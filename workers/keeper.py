@@ -7,7 +7,8 @@ nothing that may take long is begun shortly before it.
 Several keepers on one database do no harm: each statement skips what another has locked.
 
 When the parent is dead it has a last duty. The workers have been told by the kernel and hand back what they hold; what is left of their
-process groups after 1.5 s is killed: a handler stuck in C code, and what it has started.
+process groups after 1.5 s is killed: a handler stuck in C code, and what it has started. Who dies together with the parent cannot do it; so it
+has a first duty too: what other supervisors have left behind on this machine (`orphans.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import random
 import signal
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,8 +27,9 @@ from workers.board import Now, Phase
 from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.connection import Left, Session, is_away
 from workers.link import EXIT_LEFT, Ready, send
+from workers.orphans import PATIENCE as ORPHANED
+from workers.orphans import end, end_groups, find
 from workers.rollup import COARSEN, KEEP_DAYS, LAG, STEPS, Looks
-from workers.seat import MARKER
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -62,7 +63,6 @@ _PATIENCE: Final = 30.0
 _SLOW: Final = 600.0
 _SLOWEST: Final = 3600.0
 """Seconds for what reads a long past, and for a vacuum: given up too early it would be begun again and again."""
-_LAST: Final = 1.5
 _FOR_EVER: Final = float("inf")
 
 
@@ -78,7 +78,7 @@ def run(body: Body) -> int:
         keeper.close()
     body.seat.board.say(Now(Phase.LEAVING))
     if body.wake.orphaned or (body.wake.ended and not body.seat.board.dismissed):
-        end_groups(_children_of(body), marks=os.environ[MARKER].rpartition(":")[0] + ":")
+        end_groups(_children_of(body), marks=body.seat.notice.owner + ":")
     return EXIT_LEFT
 
 
@@ -104,6 +104,9 @@ class Keeper:
         self._clearing = Clearing()
         self._looks = Looks()
         self._told: dict[int, tuple[int, int, bytes]] = {}
+        self._orphans: dict[int, int] = {}
+        """What a dead supervisor may have left behind, when we began."""
+        self._orphans_at = _FOR_EVER
 
     def live(self) -> None:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
@@ -114,9 +117,21 @@ class Keeper:
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))
+        self._orphans = find()
+        if self._orphans:
+            self._orphans_at = time.monotonic() + ORPHANED
         while not self._wake.dismissed:
             self._do_what_is_due()
-            at = min(self._due_at, self._gates_at, self._sweep_at, self._copy_at, self._forget_at, self._glance_at, self._count_at)
+            at = min(
+                self._due_at,
+                self._gates_at,
+                self._sweep_at,
+                self._copy_at,
+                self._forget_at,
+                self._glance_at,
+                self._count_at,
+                self._orphans_at,
+            )
             if self._wake.wait(at - time.monotonic()):
                 self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
 
@@ -144,6 +159,10 @@ class Keeper:
                 continue
             self._warn_of_transactions()
             self._forget_at = now + _FORGET
+        if now >= self._orphans_at:
+            self._orphans_at = _FOR_EVER
+            for pid in end(self._orphans):
+                _log.warning("ended process %d, which a supervisor that is dead had left behind", pid)
         if now >= self._glance_at:
             self._clear_away()
         if now >= self._count_at:
@@ -296,45 +315,3 @@ def _children_of(body: Body) -> set[int]:
     children = body.seat.notice.facts().get("children")
     found = [child.get("pid") for child in children if isinstance(child, dict)] if isinstance(children, list) else []
     return {pid for pid in found if isinstance(pid, int) and pid > 1} - {os.getpid()}
-
-
-def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[int]:
-    """SIGKILL what is left of these process groups after so many seconds, or return as soon as nothing is. Returns whom it killed.
-
-    marks: how our mark in the environment of what escaped from its group begins.
-    A number may have passed to a stranger since: only processes of our own session, or with our mark, are ours to kill.
-    """
-    until = time.monotonic() + seconds
-    while _members(groups, marks) and time.monotonic() < until:
-        time.sleep(0.02)  # nobody is left who could wake us
-    killed: set[int] = set()
-    while left := _members(groups, marks) - killed:  # again, until none has been forked between the look and the kill
-        for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= left
-    return sorted(killed)
-
-
-def _members(groups: set[int], marks: str) -> set[int]:
-    session, me = os.getsid(0), os.getpid()
-    mark = f"{MARKER}={marks}".encode()
-    found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == me:
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in {b"Z", b"X"}:
-                continue
-            if int(fields[2]) in groups and int(fields[3]) == session:
-                found.add(int(name))
-                continue
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:
-            continue
-        if environment.startswith(mark) or b"\0" + mark in environment:
-            found.add(int(name))
-    return found

@@ -21,7 +21,6 @@ from setproctitle import setproctitle
 
 from workers import logs
 from workers.alarm import Alarm
-from workers.connection import process_started
 from workers.link import EXIT_LEFT
 from workers.points import reach
 from workers.seat import MARKER
@@ -69,12 +68,9 @@ def main(seat: Seat) -> NoReturn:
 
 
 def _live(seat: Seat) -> int:
-    try:
-        body = start_clean(seat)
-    except OSError:
-        if os.getppid() != seat.parent:  # it died while we were forked: nobody is left to say when it was started
-            return EXIT_LEFT
-        raise
+    body = start_clean(seat)
+    if os.getppid() != seat.parent:
+        return EXIT_LEFT  # before it connects: nobody would ever know of it
     reach("child.clean")
     try:
         return KINDS[seat.kind](body)
@@ -129,7 +125,7 @@ def start_clean(seat: Seat) -> Body:
     who = f"{seat.kind} {seat.slot}" if seat.kind == "worker" else seat.kind  # a number only where there can be several
     logs.set_up(who=who, log_format=settings.log_format, level=settings.log_level, board=seat.board)
     # Of one parent process, not of one registration: two databases on this machine both have a supervisor 1.
-    os.environ[MARKER] = f"{seat.parent}/{process_started(seat.parent)}:{seat.incarnation}"
+    os.environ[MARKER] = f"{seat.notice.owner}:{seat.incarnation}"
     title = _titles(seat)
     title("boots")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -9,7 +9,10 @@ import os
 from typing import Final
 
 from workers.cell import Cell, barrier
+from workers.processes import started
 
+NAME: Final = "jobherd-notice:"
+"""What the system calls that memory, with its owner behind: it shows in the maps of every process that came from that parent."""
 _F_SEAL_FUTURE_WRITE: Final = 0x0010
 """Of Linux 5.1; the module of Python 3.11 does not know it."""
 
@@ -20,13 +23,16 @@ class Notice:
     `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
     since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
     is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
+
+    owner: pid and start of the process that made it.
     """
 
     _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("jobherd-notice", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.owner = f"{os.getpid()}/{started(os.getpid())}"
+        self.fd = os.memfd_create(NAME + self.owner, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._size = 4096 + Cell.size(self._FACTS)
         os.ftruncate(self.fd, self._size)
         self._view = memoryview(mmap.mmap(self.fd, self._size))

@@ -101,6 +101,20 @@ MUTANTS = (
         ("tests/workers/test_keeper.py",),
     ),
     Mutant(
+        "a keeper leaves alone what other supervisors have left behind",
+        "workers/keeper.py",
+        "            self._orphans_at = time.monotonic() + ORPHANED\n",
+        "            pass\n",
+        ("tests/system/test_parent.py",),
+    ),
+    Mutant(
+        "a process is ended though its supervisor lives",
+        "workers/orphans.py",
+        " and not alive(*owner)",
+        "",
+        ("tests/workers/test_orphans.py",),
+    ),
+    Mutant(
         "orphans of living children are swept",
         "sql/queries/release_orphans.sql",
         "     WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)\n",

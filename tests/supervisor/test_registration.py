@@ -22,6 +22,7 @@ from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.notice import Notice
+from workers.processes import started
 
 LEASE = 15.0
 
@@ -304,7 +305,7 @@ def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_heari
 
 def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
     dead = subprocess.Popen(["true"])
-    started = lease.started(dead.pid) or 1
+    born = started(dead.pid) or 1
     dead.wait()
     with Queue(database) as queue:
         number = queue.enqueue("a:b")
@@ -315,7 +316,7 @@ def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(databa
             "UPDATE jobherd.supervisors SET machine = %s, pid = %s, pid_started = %s WHERE id = %s",
             me.machine,
             dead.pid,
-            started,
+            born,
             child.supervisor,
         )
         parent = Parent(database)
@@ -329,7 +330,7 @@ def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(dat
         [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"], stdout=subprocess.PIPE, process_group=0
     )
     orphan.stdout.readline()
-    row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, lease.started(orphan.pid))
+    row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
     assert lease.dead([row]) == []  # its child still ran; it is being ended now
     orphan.wait(LIMIT)
     orphan.stdout.close()
@@ -338,8 +339,8 @@ def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(dat
 
 def test_a_living_neighbour_is_never_taken_for_dead():
     me = os.getpid()
-    assert lease.dead([lease.Neighbour(7, me, lease.started(me), None, None)]) == []
-    assert lease.dead([lease.Neighbour(7, me, (lease.started(me) or 0) + 1, None, None)]) == [7]  # its number was given again
+    assert lease.dead([lease.Neighbour(7, me, started(me), None, None)]) == []
+    assert lease.dead([lease.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [7]  # its number was given again
 
 
 def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):

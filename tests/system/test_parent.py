@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from tests.support.fleet import Stage
-from tests.support.processes import is_running
+from tests.support.processes import is_running, wait_for_exit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,25 @@ def test_nothing_outlives_a_killed_parent_and_a_successor_takes_its_jobs_over_at
     row = stage.wait_state(stuck, "failed")
     assert row["error_code"] == "WORKER_LOST"
     assert third.stop() == 0
+
+
+def test_what_a_supervisor_leaves_behind_whose_keeper_died_with_it_is_ended_by_the_next_one(stage: Stage, gate: Gate):
+    """No row says any more that it was there."""
+    fleet = stage.run_fleet(workers=1)
+    stage.enqueue("x:stuck-long", '{"label": "left"}')
+    left = [gate.wait_arrival(f"left{name}").pid for name in ("", "-grandchild", "-daemon")]
+    fleet.signal(signal.SIGSTOP)
+    os.kill(fleet.keeper(), signal.SIGKILL)
+    wait_for_exit(fleet.keeper())
+    stage.run("DELETE FROM jobherd.supervisors")
+    fleet.signal(signal.SIGKILL)
+    fleet.wait_exit()
+    assert all(is_running(pid) for pid in left)
+    successor = stage.start(workers=1)
+    successor.wait_log("which a supervisor that is dead had left behind", count=len(left))
+    fleet.wait_gone()
+    successor.signal(signal.SIGQUIT)  # its worker is stuck in the same job by now
+    successor.wait_exit()
 
 
 def test_two_supervisors_of_one_machine_do_not_take_each_other_for_dead(stage: Stage, gate: Gate):

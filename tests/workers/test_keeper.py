@@ -13,10 +13,9 @@ import pytest
 import sql
 from tests.support.gate import Gate
 from tests.support.patience import LIMIT
-from tests.support.processes import is_running, wait_for_exit
+from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, wait_for_line
 from workers.clearing import DEAD, VACUUMS, Clearing
-from workers.keeper import end_groups
 from workers.link import EXIT_LEFT
 from workers.rollup import LAG, Looks
 
@@ -186,30 +185,6 @@ def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Be
     assert stubborn.wait(LIMIT) == -signal.SIGKILL
     assert time.monotonic() - before > 1.4, "they had time to leave by themselves"
     wait_for_exit(pid)
-
-
-def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(monkeypatch):
-    sleep = [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(3600)"]
-    escaped = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "4711:3"}, stdout=subprocess.PIPE)
-    escaped.stdout.readline()  # before that it may have no environment yet
-    other = subprocess.Popen(sleep, start_new_session=True, env={"JOBHERD_CHILD": "47110:3"})
-    stranger = subprocess.Popen(sleep, start_new_session=True)
-    try:
-        assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
-        escaped.wait(LIMIT)
-        assert is_running(other.pid)
-        assert is_running(stranger.pid)
-    finally:
-        for process in (escaped, other, stranger):
-            process.kill()
-            process.wait(LIMIT)
-        escaped.stdout.close()
-
-
-def test_nothing_left_is_not_waited_for():
-    before = time.monotonic()
-    assert end_groups(set(), marks="no such:", seconds=600.0) == []
-    assert time.monotonic() - before < 300
 
 
 def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):

@@ -19,9 +19,10 @@ from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
 from workers import claimer
 from workers.board import Phase, Reason
-from workers.connection import Left, process_started
+from workers.connection import Left
 from workers.keeper import Keeper
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
+from workers.processes import started
 from workers.tidiness import Tidiness
 from workers.wire import Wire
 
@@ -353,7 +354,7 @@ def test_a_child_starts_clean(bench: Bench):
     child.nudge()
     found = bench.wait(job, "completed")["result"]
     assert found["pid"] == child.pid
-    assert found["mark"] == f"{os.getpid()}/{process_started(os.getpid())}:{child.seat.incarnation}"
+    assert found["mark"] == f"{os.getpid()}/{started(os.getpid())}:{child.seat.incarnation}"
     assert found["title"] == f"jobherd: worker 0 act:where #{job}"
     assert found["blocked"] == 0
     assert found["ignored"] == 0

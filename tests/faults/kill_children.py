@@ -4,7 +4,8 @@ Measured from the kill: until its job is known to be claimable again (a listener
 claimed it, whichever is first) and until the place has a child that is READY. A victim has been READY for a second: the back-off of a child
 that dies again and again at once is another promise.
 
-Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death explained by the job's history.
+Checked: nothing lost by what producers were acknowledged, nothing ended twice, every death explained by the job's history, and that the metrics
+say the same as the database: a death counts once, a run that ended once, and no more runs ended unwritten than there were kills.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import psycopg
@@ -67,6 +69,17 @@ class Listener:
         return self.heard
 
 
+def scrape(address: str) -> list[str]:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+        return str(answer.read().decode()).splitlines()
+
+
+def total(metrics: list[str], name: str, label: str = "") -> int:
+    """The sum of a metric over its labels; of those alone that have this one."""
+    lines = (line.partition("{") for line in metrics if line.startswith(name))
+    return sum(int(float(rest.rpartition(" ")[2])) for _, _, rest in lines if label in rest)
+
+
 def main() -> int:
     given = arguments(__doc__, kills=200, workers=3, batch=1, rate=60.0, gap=0.4)
     dice = random.Random(given.seed)
@@ -76,9 +89,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         audit = Audit(dsn)
-        herd = Herd(dsn, WORK, "--batch", str(given.batch), workers=given.workers, wait=False)
+        herd = Herd(dsn, WORK, "--batch", str(given.batch), "--http", "127.0.0.1:0", workers=given.workers, wait=False)
         with herd:
             herd.wait_ready()
+            address = herd.wait_event(lambda event: "metrics and health on" in event.message).message.split(" on ")[1].split()[0]
             parent = herd.pid
             listener = Listener(dsn, "audit_back")
             kills: list[tuple[float, int]] = []
@@ -110,6 +124,7 @@ def main() -> int:
             ):
                 steps.setdefault(job, []).append((number, step, token, when - offset))
             heard = {int(text): when for when, text in listener.stop()}
+            metrics = scrape(address)
             same_parent = herd.process.poll() is None and herd.pid == parent
             code = herd.stop()
             events = list(herd.events)
@@ -179,6 +194,14 @@ def main() -> int:
         report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
         report.holds("everything came to an end", over)
         audit.check(report, acknowledged)
+        died, ended = total(metrics, "jobherd_child_deaths_total"), total(metrics, "jobherd_worker_jobs_processed_total", 'outcome="ok"')
+        completed = audit.run("SELECT count(*) FROM jobherd.history WHERE state = 'completed'")[0][0]
+        report.holds("the metrics count every death once", died == len(kills), f"{died:,}")
+        report.holds(
+            "the metrics count every run that ended well, written or not",
+            0 <= ended - completed <= len(kills),
+            f"{ended:,} for {completed:,} that completed",
+        )
         bad = audit.run("SELECT id, state, error FROM jobherd.history WHERE state <> 'completed'")
         report.holds("every job completed", not bad, bad[:5] if bad else "")
         audit.close()

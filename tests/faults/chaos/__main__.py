@@ -25,7 +25,7 @@ import psycopg
 
 from tests.faults.chaos.farm import CANARY, WORK, files_of
 from tests.faults.chaos.storm import Storm
-from tests.faults.chaos.verdict import INSTALL, dump, judge, judge_rest, recoveries
+from tests.faults.chaos.verdict import INSTALL, dump, judge, judge_pages, judge_rest, recoveries
 from tests.faults.ledger import folder as folder_of
 from tests.faults.ledger import note
 from tests.support.audit import Audit
@@ -58,6 +58,7 @@ KINDS = [
 ]
 SHOWN = 200
 TOLD = 20
+PACED = 1000
 
 
 def main() -> int:
@@ -82,6 +83,8 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
         audit.run("SELECT jobherd.set_cap(kind => 'chaos:capped', max_running => 2)")
         storm = Storm(cluster, dsn, folder, seed=given.seed, rate=given.rate, workers=given.workers, journal=journal)
         try:
+            storm.begin()
+            before = pace(storm, audit)
             with contextlib.ExitStack() as stack:
                 producers = [
                     stack.enter_context(
@@ -93,10 +96,13 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
                 storm.blow(given.minutes * 60, given.faults, lambda: bool(stopped))
                 elapsed = time.monotonic() - begun
                 storm.calm()
-                acknowledged = [job for producer in producers for job in producer.stop()] + storm.extra
+                acknowledged = [job for producer in producers for job in producer.stop()]
             audit.reconnect()
             over = settle(storm, audit)
             judge_rest(report, audit, base=base, now=[farm.descriptors() for farm in storm.farms])
+            after = pace(storm, audit)
+            acknowledged += storm.extra
+            report.aim("what they do a second when all is over, against before the first fault", after / before, 0.9, at_least=True)
             left = [farm.leave() for farm in storm.farms]
             report.fact("faults", f"{storm.faults.total():,} in {elapsed:.0f} s, {storm.faults.total() / elapsed * 60:.0f} a minute")
             for name, count in storm.faults.most_common():
@@ -114,6 +120,7 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
                 f"no more than {TOLD} lines of log for each fault or deed", lines <= TOLD * happened, f"{lines:,} for {happened:,}"
             )
             concerned = judge(report, audit, acknowledged, folder / "notes", over=over)
+            judge_pages(report, audit)
             if report.is_broken:
                 dump(audit, concerned, journal.with_suffix(".steps.jsonl"))
             alive = marked(str(folder))
@@ -142,6 +149,15 @@ def settle(storm: Storm, audit: Audit) -> bool:
             if not audit.waiting() and all(farm.is_up() and not farm.leaving for farm in storm.farms):
                 return True
     return False
+
+
+def pace(storm: Storm, audit: Audit) -> float:
+    """Return how many jobs a second both do while nothing is done to them, from the first that is put in to the end of the last."""
+    begun = time.monotonic()
+    storm.extra += [job for (job,) in audit.run("SELECT jobherd.enqueue('chaos:quick') FROM generate_series(1, %s)", PACED)]
+    while audit.waiting() and time.monotonic() < begun + LIMIT:
+        time.sleep(0.01)
+    return PACED / (time.monotonic() - begun)
 
 
 def marked(mark: str) -> Counter[str]:

@@ -216,10 +216,14 @@ class Storm:
 
     # -- itself ---------------------------------------------------------------------------------------------------------
 
-    def blow(self, seconds: float, most: int, stopped: Callable[[], bool]) -> None:
-        """Do faults for so long, or so many."""
+    def begin(self) -> None:
+        """Have both supervisors run."""
         for farm in self.farms:
             farm.begin()
+        self._wait_up()
+
+    def blow(self, seconds: float, most: int, stopped: Callable[[], bool]) -> None:
+        """Do faults for so long, or so many."""
         until, due = time.monotonic() + seconds, time.monotonic()
         while time.monotonic() < until and sum(self.faults.values()) < most and not stopped() and not self.wrongs:
             self._tend()
@@ -238,6 +242,9 @@ class Storm:
             do()
             if not self.server_runs:
                 self._start_server()
+        self._wait_up()
+
+    def _wait_up(self) -> None:
         until = time.monotonic() + LIMIT
         while not all(farm.is_up() for farm in self.farms) and time.monotonic() < until:
             self._tend()

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -61,6 +63,12 @@ PREPARED = "SELECT gid, owner FROM pg_prepared_xacts"
 IDLE = """
 SELECT application_name, left(query, 60) FROM pg_stat_activity
  WHERE application_name LIKE 'jobherd%' AND state LIKE 'idle in transaction%' AND xact_start < clock_timestamp() - interval '2 s'"""
+OURS = "c.relnamespace = 'jobherd'::regnamespace AND c.relpersistence = 'p'"
+INDEXES = f"""
+SELECT c.oid FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN pg_am a ON a.oid = c.relam
+ WHERE {OURS} AND c.relkind = 'i' AND a.amname = 'btree' AND i.indisvalid"""
+CORRUPT = f"""
+SELECT c.relname, v.msg FROM pg_class c CROSS JOIN LATERAL verify_heapam(c.oid) AS v WHERE {OURS} AND c.relkind = 'r'"""
 STEPS = "SELECT to_jsonb(s) FROM audit.steps s WHERE job = ANY (%s) ORDER BY job, number"
 TRIES = "SELECT to_jsonb(a) FROM jobherd.attempts a WHERE job = ANY (%s) ORDER BY job, finished_at"
 SESSIONS = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'jobherd%'"
@@ -134,6 +142,21 @@ def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequ
     report.holds(
         "the files that a supervisor has open are as many as at its start", not over, f"{now}, {base} at first, with so many children"
     )
+
+
+def judge_pages(report: Report, audit: Audit) -> None:
+    """Whether every index and every table is what it should be, where the server can tell."""
+    if not audit.run("SELECT name FROM pg_available_extensions WHERE name = 'amcheck'"):
+        report.fact("amcheck", "this server has none")
+        return
+    audit.run("CREATE EXTENSION IF NOT EXISTS amcheck")
+    wrong = audit.run(CORRUPT)
+    for (index,) in audit.run(INDEXES):
+        try:
+            audit.run("SELECT bt_index_check(%s::oid, true)", index)
+        except psycopg.errors.IndexCorrupted as problem:
+            wrong.append((index, str(problem)))
+    report.holds("no page of a table or an index is damaged", not wrong, wrong[:5] if wrong else "")
 
 
 def dump(audit: Audit, jobs: set[int], path: Path) -> None:

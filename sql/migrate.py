@@ -102,6 +102,8 @@ def check_server(connection: psycopg.Connection[object]) -> None:
     if version < OLDEST_SERVER:
         msg = f"PostgreSQL {version // 10000} is too old: Jobherd needs 15 or newer"
         raise SchemaError(msg)
+    if isinstance(encoding, bytes):  # of a database that knows of no encoding, a text is what it holds
+        encoding = encoding.decode("ascii")
     if encoding != "UTF8":
         msg = f"the database's encoding is {encoding}: Jobherd needs one that was created with ENCODING 'UTF8'"
         raise SchemaError(msg)

@@ -62,6 +62,8 @@ _BEFORE_HAND: Final = {
 }
 """A host that is gone says nothing: without these a statement would wait for its answer for two hours. And of several hosts the first that
 answers may be a standby, which takes no claim, and would be asked again and again."""
+_OURS: Final = {"client_encoding": "utf-8"}
+"""Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written."""
 _ENDING: Final = 40
 
 
@@ -411,7 +413,13 @@ def session_parameters(dsn: str, name: str) -> dict[str, Any]:
     """Return what to connect with: the DSN, our name for the session, and time limits where the DSN gives none."""
     given = conninfo_to_dict(dsn)
     servers = str(given.get("hostaddr") or given.get("host") or "").count(",") + 1
-    return {"connect_timeout": str(max(CONNECT_PATIENCE // servers, LEAST_PATIENCE)), **_BEFORE_HAND, **given, "application_name": name}
+    return {
+        "connect_timeout": str(max(CONNECT_PATIENCE // servers, LEAST_PATIENCE)),
+        **_BEFORE_HAND,
+        **given,
+        **_OURS,
+        "application_name": name,
+    }
 
 
 def _file(connection: psycopg.Connection[Row]) -> tuple[int, int] | None:

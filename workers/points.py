@@ -41,7 +41,7 @@ def _armed(name: str, /) -> None:
         _noted.add((os.getpid(), name))
         with (folder / f"seen.{os.getpid()}").open("a") as file:
             file.write(name + "\n")
-    for token in sorted(folder.glob(f"{name}@*")):
+    for token in _tokens(folder, name):
         if ":" in token.name.rpartition("@")[2]:
             continue  # somebody else's already
         taken = token.with_name(f"{token.name}:{os.getpid()}")
@@ -52,6 +52,14 @@ def _armed(name: str, /) -> None:
             continue  # somebody was faster
         _act(name, order, taken)
         return
+
+
+def _tokens(folder: Path, name: str) -> list[Path]:
+    try:
+        entries = os.listdir(folder)  # whole: a job may be interrupted right here, and an iterator over the folder would be left open
+    except FileNotFoundError:
+        return []  # the test is over
+    return [folder / entry for entry in sorted(entries) if entry.startswith(f"{name}@")]
 
 
 def _act(name: str, order: str, taken: Path) -> None:

@@ -14,7 +14,7 @@ import psycopg
 
 import sql
 from sql.drift import drift
-from sql.migrate import SchemaError, pending
+from sql.migrate import SchemaError, check_server, pending
 from supervisor import checkup
 from supervisor.checkup import Finding
 from supervisor.cli import console
@@ -78,6 +78,11 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
             yield from checkup.pooler(told=promised, real=real, listens=True)
             if promised == real:
                 yield from _listen(there)
+    try:
+        check_server(at.connection)
+    except SchemaError as problem:
+        yield Finding("wrong", "server", str(problem), "name another database, with --dsn or JOBHERD_DSN")
+        return
     try:
         missing = pending(at.connection, schema=at.schema)
     except SchemaError as problem:

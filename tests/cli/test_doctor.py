@@ -45,6 +45,16 @@ def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(d
     assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
 
 
+def test_a_database_of_another_encoding_is_found(cluster):
+    send(cluster.dsn(), "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
+    try:
+        ((text, found),) = findings(cluster.dsn("bytes"), 1).items()
+    finally:
+        send(cluster.dsn(), "DROP DATABASE bytes")
+    assert "encoding is SQL_ASCII" in text
+    assert "another database" in found["remedy"]
+
+
 def test_a_server_that_refuses_listen_is_found_and_the_rest_is_looked_at(database):
     with Network(database) as network:
         network.refuse("*", "LISTEN")

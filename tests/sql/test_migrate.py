@@ -61,11 +61,12 @@ def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
         assert connection.execute("SELECT to_regclass('jobherd.ready'), to_regclass('jobherd.half')").fetchone() == (None, None)
 
 
-def test_a_database_that_does_not_hold_utf8_is_refused(cluster):
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_does_not_hold_utf8_is_refused(cluster, encoding):
     with connect(cluster.dsn()) as connection:
-        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        connection.execute(f"CREATE DATABASE latin ENCODING '{encoding}' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
         try:
-            with connect(cluster.dsn("latin")) as other, pytest.raises(SchemaError, match="UTF8"):
+            with connect(cluster.dsn("latin")) as other, pytest.raises(SchemaError, match=f"is {encoding}: .*UTF8"):
                 migrate(other)
         finally:
             connection.execute("DROP DATABASE latin")

@@ -13,10 +13,13 @@ database send for each job that changes its table.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
+import struct
+import termios
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -92,6 +95,13 @@ class Child:
         until = time.monotonic() + timeout
         while not self.board.idle:
             assert time.monotonic() < until, f"it is not idle after {timeout} s"
+            select.select([self.report], [], [], 0.001)
+
+    def wait_heard(self, timeout: float = LIMIT) -> None:
+        """Wait until it has read its nudge. A pipe that is empty has no event; the look is short."""
+        until = time.monotonic() + timeout
+        while struct.unpack("i", fcntl.ioctl(self.wake, termios.FIONREAD, bytes(4)))[0]:
+            assert time.monotonic() < until, f"it has not read its nudge after {timeout} s"
             select.select([self.report], [], [], 0.001)
 
     def interrupt(self, reason: Reason, *, job: int | None = None) -> None:

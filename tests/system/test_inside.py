@@ -81,3 +81,11 @@ def test_a_running_job_says_where_it_is_and_where_its_time_goes(stage: Stage, ga
     assert all(is_running(pid) for pid in pids.values()), "nobody was harmed"
     for pid in pids.values():
         os.kill(pid, 9)
+
+
+def test_an_encoding_that_the_environment_asks_for_changes_nothing(stage: Stage, gate: Gate):
+    fleet = stage.run_fleet(workers=1, environment={"PGCLIENTENCODING": "LATIN1"})
+    job = stage.enqueue("t:gate", '{"label": "a \N{GRINNING FACE}"}')
+    gate.wait_arrival("a \N{GRINNING FACE}").open("b \N{GRINNING FACE}")
+    assert stage.wait_state(job, "completed")["result"] == "b \N{GRINNING FACE}"
+    assert fleet.stop() == 0

@@ -263,8 +263,11 @@ def test_nothing_is_claimed_past_the_lease(bench: Bench):
     child.wait_idle()  # its first claim is over: it looked at the lease before we change it
     bench.notice.lease_deadline = time.monotonic() - 1
     job = bench.enqueue("act:nothing")
+    claims = child.board.claims
     child.nudge()
+    child.wait_heard()  # or it may leave before it would have claimed
     assert child.dismiss() == EXIT_LEFT
+    assert child.board.claims == claims
     assert bench.job(job)["state"] == "ready"
 
 

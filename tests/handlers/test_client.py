@@ -74,6 +74,13 @@ def test_a_job_is_enqueued_by_name_and_can_be_looked_at(client):
     assert client.job(job_id + 1) is None
 
 
+def test_an_encoding_of_the_environment_keeps_no_character_out(database, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with Client(database) as client:
+        number = client.enqueue("any:document", {"text": "\N{GRINNING FACE}"})
+        assert client.job(number)["payload"] == {"text": "\N{GRINNING FACE}"}
+
+
 def test_without_a_payload_it_is_an_empty_object(client):
     assert client.job(client.enqueue("mail:receipt"))["payload"] == {}
 

@@ -1,10 +1,11 @@
 """The supervisor under stress: forks by the thousand, signals in storms, a system that refuses files and processes, a log that nobody reads.
 
-    python -m tests.faults.stress forks --times 100000      children that run one job each, which wears them out, and are replaced
+    python -m tests.faults.stress forks --times 100000      children that run one job each, which wears them out, and are replaced; none may draw what another has drawn
     python -m tests.faults.stress kills --times 10000       children that are killed, idle and at work
     python -m tests.faults.stress signals --times 100000    TTIN, TTOU, HUP, USR1, CHLD in any order at the parent, and deaths among them
     python -m tests.faults.stress storm --times 100000      CHLD, WINCH, URG, a thousand a second, at parent, workers and keeper: every wait is broken off
     python -m tests.faults.stress pipes --times 5000        report pipes filled, the log read by nobody
+    python -m tests.faults.stress outputs --times 3         a job that writes a gigabyte to its streams, without a line
     python -m tests.faults.stress refusals --times 50       EMFILE and EAGAIN, from without, by the limits of the process
 
 Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop was. The rows go to .bench/stress-NAME.csv.
@@ -118,6 +119,26 @@ def forks(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Rand
         ask("SELECT jobherd.enqueue('fault:wear', '{}') FROM generate_series(1, %s)", min(given.times - watch.deaths, 200))
         _wait_empty(ask)
         watch.look(watch.deaths)
+    for place, what in enumerate(("random()", "token_hex()", "uuid4()", "uuid1()"), start=1):
+        twice = ask(
+            "SELECT word, count(*) FROM (SELECT split_part(result #>> '{}', ' ', %s) AS word FROM jobherd.history WHERE kind = 'fault:wear') AS w"
+            " GROUP BY 1 HAVING count(*) > 1 OR word = ''",
+            place,
+        )
+        if twice:
+            raise AssertionError(f"children have drawn the same {what}: {twice[:5]}")
+
+
+def outputs(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
+    """A gigabyte and more each time, none of it a line or a text: what is kept is the end, and nobody waits for anybody."""
+    for done in range(given.times):
+        ask("""SELECT jobherd.enqueue('fault:pours', '{"megabytes": 550}')""")
+        ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 100)")
+        _wait_empty(ask)
+        watch.look(done + 1)
+    kept = ask("SELECT max(octet_length(output)), count(*) FROM jobherd.logs")
+    if kept[0][1] != given.times or not 0 < int(str(kept[0][0])) <= KEPT:
+        raise AssertionError(f"of {given.times} outputs the logs keep {kept}")
 
 
 def kills(herd: Herd, watch: Watch, given: argparse.Namespace, dice: random.Random, ask: Callable[..., list[tuple[object, ...]]]) -> None:
@@ -202,6 +223,8 @@ def refusals(
         watch.look(done + 1)
 
 
+KEPT = 4 * 65536
+"""Bytes of an output's end that a log may take: 65,536 are kept, and what is no text is shown by its numbers."""
 MEANINGLESS = (signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)
 CAMPAIGNS = {
     "forks": (forks, 5000),
@@ -209,6 +232,7 @@ CAMPAIGNS = {
     "signals": (signals, 50_000),
     "storm": (storm, 50_000),
     "pipes": (pipes, 5000),
+    "outputs": (outputs, 3),
     "refusals": (refusals, 50),
 }
 FLAGS = {"forks": ("--batch", "1")}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
+import secrets
 import select
 import signal
 import time
+import uuid
 
 from handlers import Job, handler
 
@@ -23,9 +26,19 @@ def quick() -> None:
 
 
 @handler("fault:wear", max_attempts=1000, max_crashes=1000, backoff="1s")
-def wear() -> None:
-    """Leave the process as no next job may find it: it is replaced."""
+def wear() -> str:
+    """Leave the process as no next job may find it: it is replaced. Return what no other child may draw."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    return f"{random.random()} {secrets.token_hex(8)} {uuid.uuid4()} {uuid.uuid1()}"
+
+
+@handler("fault:pours", max_attempts=1, timeout="10m")
+def pours(megabytes: int) -> None:
+    """Write so much to both streams, without an end of line, and no text."""
+    block = bytes(range(11, 256)) * 4096
+    for _ in range(megabytes):
+        os.write(1, block)
+        os.write(2, block)
 
 
 @handler("fault:sleep", max_attempts=1000, max_crashes=1000, backoff="1s")

@@ -32,6 +32,7 @@ from workers.alarm import JobLost
 from workers.connection import open_session
 from workers.points import reach
 from workers.settle import settlement
+from workers.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("jobherd.transaction")
 
+PATIENCE: Final = 60.0
+"""Seconds without a word from the server in which a transaction must begin, and its session be made as good as new: one that nobody needed for
+hours may be one that something between us swallows, and the job would wait for its timeout. What it rightly waits for, a lock of somebody's,
+takes seconds."""
 _ENDING: Final = 200
 """Looks, a twentieth of a second apart, until a session that was told to end counts as not ending."""
 _OURS: Final = "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
@@ -103,6 +108,8 @@ class Transactions:
         self._be_alone = be_alone
         self.executor: Executor
         self._holder: psycopg.Connection[Row] | None = None
+        self._wire: Wire
+        """The same session, for what stands outside of the handler's part of a transaction: it waits for an answer with patience."""
         self._own: _Own | _AsyncOwn | None = None
         self._xact = ""
         self._began = 0.0
@@ -214,7 +221,8 @@ class Transactions:
         self._xact = ""
         holder.autocommit = False
         self.active = True
-        rows = self._ask("lock_claim", {"child": self._session.child, "token": running.token, "job": running.id})
+        claim = {"child": self._session.child, "token": running.token, "job": running.id}
+        rows = self._wire.exchange(("begin_transaction", {}), ("lock_claim", claim))[-1]
         if not rows:
             self._lose()
         self._xact = rows[0][0]
@@ -231,7 +239,7 @@ class Transactions:
         seat = self._seat
         name = f"jobherd:{seat.kind}:{seat.supervisor}:{seat.incarnation}:transaction"
         holder = open_session(seat.settings.dsn, name, prepare_threshold=None)
-        self._holder = holder
+        self._holder, self._wire = holder, Wire(holder, seat.settings.schema, prepared=False, patience=PATIENCE)
         if not self._session.pooled:  # else the backend is somebody else's by the time this child is dead
             self._ask("register_transactions", {"child": self._session.child})
         return holder
@@ -315,7 +323,7 @@ class Transactions:
             return  # nobody begins on it again
         try:
             holder.autocommit = True
-            self._ask("discard_session")
+            self._wire.exchange(("discard_session", {}))
         except psycopg.Error:
             self.close()
 

@@ -12,6 +12,7 @@ import pytest
 
 import sql
 from tests.support.gate import at_gate
+from tests.support.network import Network
 from tests.support.seats import ACTING, Bench, count_of, wait_for_line
 from tests.workers.test_connection import bench_of_its_own
 from workers.board import Reason
@@ -324,3 +325,17 @@ def test_a_crash_of_the_server_gives_the_transactions_number_to_another_and_that
             row = connection.execute("SELECT state, attempts, error_code FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
             assert row == ("retrying", 1, "UNHANDLED_ERROR")
             assert connection.execute("SELECT count(*) FROM public.ledger WHERE job > 0").fetchone() == (0,)
+
+
+def test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up(bank: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.transactions.PATIENCE", 1.0)
+    with Network(bank.dsn) as network:
+        child = start(bank, dsn=network.dsn)
+        assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed"
+        child.wait_idle()  # with the first one behind it to the last
+        assert network.stall("*:transaction") == 1
+        row, notes, _ = run(bank, child, "bank:declared", how="well")
+        assert (row["state"], notes) == ("retrying", [])
+        assert "no word from the server" in row["error"]
+        assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a session of its own"
+        assert child.dismiss() == EXIT_LEFT

@@ -1,0 +1,2 @@
+-- Begin a job's transaction; sent together with lock_claim, so that it costs no round trip of its own.
+BEGIN

@@ -221,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is parked is overtaken",
-        "sql/migrations/0024_parked_first.sql",
+        "sql/migrations/0030_bounded_by_bytes.sql",
         "            EXIT WHEN cardinality(aside) > 0 AND cardinality(taken) = 0 AND job.kind <> ALL (shut_kinds);\n",
         "",
         ("tests/sql/test_gates.py::test_a_parked_job_is_not_overtaken_when_somebody_else_stands_at_the_head",),
@@ -381,6 +381,20 @@ MUTANTS = (
         ("tests/workers/test_transactions.py",),
     ),
     Mutant(
+        "a transaction waits for ever for a line that carries nothing",
+        "workers/transactions.py",
+        "prepared=False, patience=PATIENCE",
+        "prepared=False",
+        ("tests/workers/test_transactions.py::test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up",),
+    ),
+    Mutant(
+        "a session speaks what the environment asks for",
+        "workers/connection.py",
+        "        **_OURS,\n",
+        "",
+        ("tests/system/test_inside.py::test_an_encoding_that_the_environment_asks_for_changes_nothing",),
+    ),
+    Mutant(
         "a jump of the server's clock is told to nobody",
         "supervisor/registration.py",
         "            self._fleet.keeper_called = True\n",
@@ -412,6 +426,9 @@ def is_noticed(mutant: Mutant, folder: Path) -> str:
     text = file.read_text()
     if text.count(mutant.was) != 1:
         return f"MOVED: its text stands {text.count(mutant.was)} times in {mutant.file}"
+    later = [path.name for path in file.parent.glob("*.sql") if path.name > file.name and mutant.was in path.read_text()]
+    if file.parent.name == "migrations" and later:
+        return f"MOVED: its text stands in {later[-1]} again, which is what holds"
     file.write_text(text.replace(mutant.was, mutant.becomes))
     for test in mutant.tests:
         done = subprocess.run(

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
+.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -88,6 +88,10 @@ bench: $(VENV)/.ready  ## every measurement against its floor in the same run (a
 bench-peers: $(VENV)/.ready  ## other queues beside this one, installed below .bench/ (about 15 minutes)
 	mkdir -p .bench/figures
 	JOBHERD_TEST_FIGURES=$(CURDIR)/.bench/figures $(BIN)/python -m tests.bench.peers
+
+bench-parent: $(VENV)/.ready  ## where the parent's time goes at 64 children at full drain, by py-spy (two minutes)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'py-spy >= 0.4'
+	$(BIN)/python -m tests.bench.parent
 
 bench-page: $(VENV)/.ready  ## write the figures of the last runs into docs/performance.md
 	$(BIN)/python -m tests.bench.publish

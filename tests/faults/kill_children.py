@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 
@@ -40,9 +41,39 @@ KINDS = [
     ("fault:sleep", {"seconds": 0.5}, 5),
 ]
 BUSY = """
-SELECT c.pid, r.jobs[1].id FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
+SELECT c.pid, c.id FROM jobherd.running r JOIN jobherd.children c ON c.id = r.child
  WHERE r.claimed_at < clock_timestamp() - interval '1 millisecond' AND c.started_at < clock_timestamp() - interval '1 second'
+   AND c.id <> ALL (%s)
  ORDER BY r.jobs[1].crashes, random() LIMIT 1"""
+
+DEATHS = """
+SELECT split_part(ran_on, '/', 2)::int, extract(epoch FROM finished_at)::double precision AS at, job, post_mortem ->> 'signal', token
+  FROM jobherd.attempts WHERE post_mortem IS NOT NULL
+ UNION ALL
+SELECT split_part(ran_on, '/', 2)::int, extract(epoch FROM finished_at)::double precision, id, post_mortem ->> 'signal', token
+  FROM jobherd.history WHERE post_mortem IS NOT NULL
+ ORDER BY at"""
+SOON = 60.0
+"""Seconds within which a death is written and told: no number of a process is given again as soon as that."""
+
+
+class Kill(NamedTuple):
+    """When it was sent, when the kernel was through with the process (nobody can know of a death before that), and whose it was."""
+
+    at: float
+    gone: float
+    pid: int
+    child: int
+
+
+class Death(NamedTuple):
+    """What the history says of one, in our time."""
+
+    pid: int
+    at: float
+    job: int
+    signal: str
+    token: int
 
 
 class Listener:
@@ -95,14 +126,14 @@ def main() -> int:
             address = herd.wait_event(lambda event: "metrics and health on" in event.message).message.split(" on ")[1].split()[0]
             parent = herd.pid
             listener = Listener(dsn, "audit_back")
-            kills: list[tuple[float, int]] = []
-            exits: dict[int, float] = {}  # when the kernel was through with it: nobody can know of a death before that
+            kills: list[Kill] = []
             offset = time.time() - time.monotonic()  # the server and we share the host's clocks
             start = time.monotonic()
             with Producer(dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=200) as producer:
                 while len(kills) < given.kills and time.monotonic() - start < given.kills * 3 + 60:
                     time.sleep(dice.uniform(0.3, 1.7) * given.gap)
-                    rows = audit.run(BUSY)
+                    # Whom its parent has not reaped yet could be killed once more, and would be counted twice.
+                    rows = audit.run(BUSY, [kill.child for kill in kills[-100:]])
                     if not rows:
                         continue
                     try:
@@ -112,9 +143,8 @@ def main() -> int:
                     at = time.monotonic()
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     select.select([pidfd], [], [], 10)
-                    exits[rows[0][0]] = time.monotonic()
+                    kills.append(Kill(at, time.monotonic(), *rows[0]))
                     os.close(pidfd)
-                    kills.append((at, rows[0][0]))
                 elapsed = time.monotonic() - start
                 acknowledged = producer.stop()
             over = audit.wait_all_over()
@@ -128,15 +158,10 @@ def main() -> int:
             same_parent = herd.process.poll() is None and herd.pid == parent
             code = herd.stop()
             events = list(herd.events)
-        deaths = {
-            pid: (job, outcome, crash, token)
-            for job, pid, outcome, crash, token in audit.run(
-                """SELECT job, split_part(ran_on, '/', 2)::int, outcome, post_mortem ->> 'signal', token FROM jobherd.attempts WHERE post_mortem IS NOT NULL
-                   UNION ALL
-                   SELECT id, split_part(ran_on, '/', 2)::int, state, post_mortem ->> 'signal', token FROM jobherd.history WHERE post_mortem IS NOT NULL"""
-            )
-        }
-        by_log = {event.pid: event for event in events if re.match(r"Process \d+|Somebody killed process", event.message)}
+        deaths: dict[int, list[Death]] = {}
+        for death in (Death(pid, when - offset, *rest) for pid, when, *rest in audit.run(DEATHS)):
+            deaths.setdefault(death.pid, []).append(death)
+        told = [event for event in events if re.match(r"Process \d+|Somebody killed process", event.message)]
 
         def claimable(job: int, token: int) -> float | None:
             """When a job is known to be claimable after the claim that died; None if it waits for its back-off."""
@@ -153,28 +178,28 @@ def main() -> int:
         ours: list[float] = []
         delayed = explained = idle = 0
         unexplained = []
-        for at, pid in kills:
-            if pid in deaths:
+        ready = [event for event in events if is_ready(event)]
+        returns = []
+        for kill in kills:
+            # A number is given again within an hour of this: what is next after the kill is what it led to.
+            death = next((death for death in deaths.get(kill.pid, ()) if kill.at < death.at < kill.at + SOON), None)
+            slot = next((event.message.split()[1] for event in reversed(ready) if event.pid == kill.pid and event.at < kill.at), None)
+            event = next((each for each in ready if each.at > kill.at and each.message.split()[1] == slot), None)
+            if event is not None:
+                returns.append((event.at - kill.at) * 1000)
+            if death is not None:
                 explained += 1
-                back = claimable(deaths[pid][0], deaths[pid][3])
+                back = claimable(death.job, death.token)
                 if back is None:
                     delayed += 1  # not its first crash: it waits out its back-off by design
                 else:
-                    back_times.append((back - at) * 1000)
-                    ours.append((back - exits[pid]) * 1000)
+                    back_times.append((back - kill.at) * 1000)
+                    ours.append((back - kill.gone) * 1000)
                 continue
             # Nothing was running by its board: between two jobs, or claimed and not started. The log must say it.
             idle += 1
-            if pid not in by_log:
-                unexplained.append(pid)
-        ready = [event for event in events if is_ready(event)]
-        slots = {event.pid: event.message.split()[1] for event in ready}
-        returns = []
-        for at, pid in kills:
-            slot = slots.get(pid)
-            event = next((each for each in ready if each.at > at and each.message.split()[1] == slot), None)
-            if event is not None:
-                returns.append((event.at - at) * 1000)
+            if not any(event.pid == kill.pid and kill.at < event.at < kill.at + SOON for event in told):
+                unexplained.append(kill.pid)
 
         report.fact(
             "kills",
@@ -182,14 +207,14 @@ def main() -> int:
             f"{delayed} jobs had crashed before and waited out their back-off",
         )
         report.spread("kill to claimable again", back_times, aims={"p50": 10, "p99": 250})
-        report.spread("  the kernel's part: kill to the process's end", [(exits[pid] - at) * 1000 for at, pid in kills])
+        report.spread("  the kernel's part: kill to the process's end", [(kill.gone - kill.at) * 1000 for kill in kills])
         report.spread("  ours: the process's end to claimable", ours)
         report.spread("kill to the child's successor READY", returns, aims={"max": 1000})
         report.holds("so many kills were done", len(kills) == given.kills, len(kills))
         report.holds("the parent lived through it and left with 0", same_parent and code == 0, code)
         report.holds("every place was filled again", len(returns) == len(kills), f"{len(returns)} of {len(kills)}")
         report.holds("the history or the log explains every death", not unexplained, unexplained[:5] if unexplained else "")
-        wrong = [row for row in deaths.values() if row[2] != "SIGKILL"]
+        wrong = [death for each in deaths.values() for death in each if death.signal != "SIGKILL"]
         report.holds("every recorded death names SIGKILL", not wrong, wrong[:5] if wrong else "")
         report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
         report.holds("everything came to an end", over)

@@ -347,7 +347,7 @@ def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inli
     ...     receipt.enqueue(order_id=7)
     ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
-    with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="utf-8") as connection:
+    with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as connection:
         watching = Inline(connection, schema)
         configure(client=watching.client)
         try:

@@ -288,7 +288,7 @@ class Courier:
         given.setdefault("target_session_attrs", "read-write")  # a standby takes no LISTEN and no beat
         given.setdefault("gssencmode", "disable")  # its library asks a server of its own, and waits
         given["application_name"] = self._application_name
-        given["client_encoding"] = "utf-8"
+        given["client_encoding"] = "UTF8"
         given.pop("connect_timeout", None)
         self._conn = pq.PGconn.connect_start(conninfo.make_conninfo("", **given).encode())
         self.link = Link.CONNECTING

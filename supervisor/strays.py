@@ -90,5 +90,7 @@ def _read(pid: int, name: str) -> bytes:
 
 def _is_as_old(child: int, pid: int) -> bool:
     """Whether a process may have been started by that child, by their times."""
-    before, after = started(child), started(pid)
-    return before is not None and after is not None and before <= after
+    with suppress(OSError):
+        before, after = started(child), started(pid)
+        return before is not None and after is not None and before <= after
+    return False

@@ -62,8 +62,9 @@ _BEFORE_HAND: Final = {
 }
 """A host that is gone says nothing: without these a statement would wait for its answer for two hours. And of several hosts the first that
 answers may be a standby, which takes no claim, and would be asked again and again."""
-_OURS: Final = {"client_encoding": "utf-8"}
-"""Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written."""
+_OURS: Final = {"client_encoding": "UTF8"}
+"""Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written. As the server spells it: by any
+other name pgbouncer takes it for another one, and sets it anew before each transaction."""
 _ENDING: Final = 40
 
 

@@ -18,6 +18,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -104,8 +105,8 @@ class Keeper:
         self._clearing = Clearing()
         self._looks = Looks()
         self._told: dict[int, tuple[int, int, bytes]] = {}
-        self._orphans: dict[int, int] = {}
-        """What a dead supervisor may have left behind, when we began."""
+        self._orphaned: set[str] = set()
+        """Dead supervisors that had left something behind when we began."""
         self._orphans_at = _FOR_EVER
 
     def live(self) -> None:
@@ -117,8 +118,9 @@ class Keeper:
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))
-        self._orphans = find()
-        if self._orphans:
+        with suppress(OSError):  # there is no file to be had: the next keeper may find it
+            self._orphaned = set(find().values())
+        if self._orphaned:
             self._orphans_at = time.monotonic() + ORPHANED
         while not self._wake.dismissed:
             self._do_what_is_due()
@@ -161,8 +163,9 @@ class Keeper:
             self._forget_at = now + _FORGET
         if now >= self._orphans_at:
             self._orphans_at = _FOR_EVER
-            for pid in end(self._orphans):
-                _log.warning("ended process %d, which a supervisor that is dead had left behind", pid)
+            with suppress(OSError):
+                for pid in end(self._orphaned):
+                    _log.warning("ended process %d, which a supervisor that is dead had left behind", pid)
         if now >= self._glance_at:
             self._clear_away()
         if now >= self._count_at:

@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from workers.cell import Cell, barrier
-from workers.processes import started
+from workers.processes import space, started
 
 NAME: Final = "jobherd-notice:"
 """What the system calls that memory, with its owner behind: it shows in the maps of every process that came from that parent."""
@@ -24,14 +24,14 @@ class Notice:
     since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
     is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
 
-    owner: pid and start of the process that made it.
+    owner: pid, start and pid namespace of the process that made it.
     """
 
     _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
     _FACTS = 64 * 1024
 
     def __init__(self) -> None:
-        self.owner = f"{os.getpid()}/{started(os.getpid())}"
+        self.owner = f"{os.getpid()}/{started(os.getpid())}/{space()}"
         self.fd = os.memfd_create(NAME + self.owner, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._size = 4096 + Cell.size(self._FACTS)
         os.ftruncate(self.fd, self._size)

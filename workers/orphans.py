@@ -3,7 +3,7 @@
 Its keeper ends them. Should that die with it, the keeper of the next supervisor on this machine does, for nobody knows of them else: such a process
 holds its claim no longer, may do its work for the second time, and would live for ever. Whose a process is, is told by the mark in the
 environment of every program that a child has started, and, of what began no program of its own, by the name of the notice that is mapped
-into it: both name one parent process by its pid and start. Nothing without either is touched, whatever it is called.
+into it: both name one parent process by its pid, start and pid namespace. Nothing without either is touched, whatever it is called.
 """
 
 from __future__ import annotations
@@ -16,38 +16,44 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from workers.notice import NAME
-from workers.processes import alive, started
+from workers.processes import alive, space
 from workers.seat import MARKER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
 PATIENCE: Final = 3.0
 """Seconds that who has lost its supervisor is left alone by others: it hands its job back within 1 s, and its keeper ends it after 1.5 s."""
 _LAST: Final = 1.5
-_OWNER: Final = re.compile(rb"(?:^|\0)" + MARKER.encode() + rb"=(\d+)/(\d+):|/memfd:" + NAME.encode() + rb"(\d+)/(\d+)")
+_ROUNDS: Final = 100
+_NUMBERS: Final = rb"(\d{1,7}/\d{1,20}/\d{1,20})"
+_MARKED: Final = re.compile(rb"(?:^|\0)" + MARKER.encode() + b"=" + _NUMBERS + b":")
+_MAPPED: Final = re.compile(rb"/memfd:" + NAME.encode() + _NUMBERS)
 
 
-def find() -> dict[int, int]:
-    """Return the processes of this machine whose supervisor is dead, by pid: when each has started."""
-    found: dict[int, int] = {}
-    space = _space("self")
+def find() -> dict[int, str]:
+    """Return the processes of this machine whose supervisor is dead, by pid, and who that was: the `owner` of its notice."""
+    here, found = space(), {}
     for pid in _others():
         with suppress(OSError):
-            if _space(str(pid)) == space and (owner := _owner(pid)) and not alive(*owner) and (born := started(pid)) is not None:
-                found[pid] = born
+            owner = _owner(pid)
+            if owner and _is_dead(owner, here):
+                found[pid] = owner
     return found
 
 
-def end(orphans: Mapping[int, int]) -> list[int]:
-    """SIGKILL those of them that still live, and return their pids. orphans: what `find` has returned."""
-    ended = []
-    for pid, born in orphans.items():
-        with suppress(ProcessLookupError, PermissionError):
-            if alive(pid, born):
+def end(owners: Collection[str]) -> list[int]:
+    """SIGKILL whatever these have left, and what that starts meanwhile, and return whom. owners: of them only those that are dead still."""
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):  # until none has been forked between the look and the kill
+        left = {pid for pid, owner in find().items() if owner in owners} - ended
+        if not left:
+            break
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-                ended.append(pid)
-    return ended
+        ended |= left
+    return sorted(ended)
 
 
 def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[int]:
@@ -88,25 +94,21 @@ def _members(groups: set[int], marks: str) -> set[int]:
     return found
 
 
-def _owner(pid: int) -> tuple[int, int] | None:
-    """Return the parent process, by pid and start, that a process was forked by or came from; None if it is none of ours."""
-    text = _read(pid, "environ")
-    if _read(pid, "cmdline").startswith(b"jobherd: "):  # its title lies where its environment was
-        text = _read(pid, "maps")
-    match = _OWNER.search(text)
-    if match is None:
-        return None
-    parent, born = (int(word) for word in match.groups() if word is not None)
-    return parent, born
+def _owner(pid: int) -> str | None:
+    """Return the parent process that a process was forked by or came from, as that calls itself; None if it is none of ours."""
+    found = _MARKED.search(_read(pid, "environ"))
+    if found is None and os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+        found = _MAPPED.search(_read(pid, "maps"))  # forked: its environment is its parent's, or its title lies in that place
+    return None if found is None else found[1].decode()
+
+
+def _is_dead(owner: str, here: int) -> bool:
+    pid, born, space_ = (int(number) for number in owner.split("/"))
+    return space_ == here and not alive(pid, born)  # in another namespace, as that of a container, the numbers mean others
 
 
 def _others() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-
-
-def _space(pid: str) -> str:
-    """Return the pid namespace: in another one the numbers mean others."""
-    return os.readlink(f"/proc/{pid}/ns/pid")
 
 
 def _stat(pid: int) -> list[bytes]:

@@ -109,7 +109,7 @@ class Transactions:
         self.executor: Executor
         self._holder: psycopg.Connection[Row] | None = None
         self._wire: Wire
-        """The same session, for what stands outside of the handler's part of a transaction: it waits for an answer with patience."""
+        """The same session, for what comes before the handler's part of a transaction and after its end: it waits for an answer with patience."""
         self._own: _Own | _AsyncOwn | None = None
         self._xact = ""
         self._began = 0.0
@@ -324,6 +324,8 @@ class Transactions:
         try:
             holder.autocommit = True
             self._wire.exchange(("discard_session", {}))
+            while holder.pgconn.notifies():
+                pass  # what the handler of this job listened to is not the next one's
         except psycopg.Error:
             self.close()
 

@@ -114,7 +114,7 @@ def _guarded(settings: Settings) -> AbstractContextManager[None]:
 def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     """Return a connection that commits each statement. Raises psycopg.OperationalError."""
     given = conninfo_to_dict(dsn)
-    extra: dict[str, Any] = {"fallback_application_name": f"jobherd {name}", "client_encoding": "utf-8"}
+    extra: dict[str, Any] = {"fallback_application_name": f"jobherd {name}", "client_encoding": "UTF8"}
     if "connect_timeout" not in given:
         extra["connect_timeout"] = CONNECT_TIMEOUT
     if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":

@@ -115,7 +115,7 @@ class Watch:
             connection = self._connection
             if connection is None or connection.closed:
                 connection = await psycopg.AsyncConnection.connect(
-                    self._dsn, autocommit=True, row_factory=dict_row, fallback_application_name="jobherd top", client_encoding="utf-8"
+                    self._dsn, autocommit=True, row_factory=dict_row, fallback_application_name="jobherd top", client_encoding="UTF8"
                 )
                 self._connection = connection
                 self._ended.clear()  # the counters begin anew with a server that was restored or crashed

@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "a process is ended though its supervisor lives",
         "workers/orphans.py",
-        " and not alive(*owner)",
+        " and not alive(pid, born)",
         "",
         ("tests/workers/test_orphans.py",),
     ),

@@ -163,3 +163,18 @@ async def apart(job: Job, how: str) -> None:
 def short(label: str = "") -> None:
     if label:
         at_gate(label)
+
+
+@handler("bank:listens", transactional=True)
+def listens(job: Job) -> None:
+    """Hear what is notified; for its own transaction alone."""
+    job.connection.execute("LISTEN bank")
+
+
+@handler("bank:hears", transactional=True)
+def hears(job: Job) -> list[str]:
+    """What is there to be heard."""
+    heard: list[str] = []
+    job.connection.add_notify_handler(lambda note: heard.append(note.payload))
+    job.connection.execute("SELECT 1")
+    return heard

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,12 +14,14 @@ import pytest
 
 from sql.migrate import migrate
 from tests.support.gate import Gate
+from tests.support.herd import ROOT
 from tests.support.network import Network
 from tests.support.postgres import Cluster, quick_place
 from tests.support.proxy import Proxy
 from tests.support.seats import Bench, wait_for_line
 from workers.connection import Session, is_away, session_parameters
 from workers.link import EXIT_LEFT, Ready
+from workers.processes import started
 
 
 def backend(bench: Bench) -> int:
@@ -279,3 +284,30 @@ def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
         assert 0.75 * plain <= Session._backoff(session) <= min(30, 1.25 * plain)
     session._pause = 0.0
     assert Session._backoff(session) <= 0.625
+
+
+def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def born(pid: int) -> int | None:
+        asked.append(pid)
+        if len(asked) == 1:
+            raise OSError(errno.ENFILE, "the system has none left")
+        return started(pid)
+
+    monkeypatch.setattr("workers.connection.started", born)
+    child = bench.start()
+    assert "the system has none left" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_nobody_calls_the_encoding_by_another_name_than_the_server():
+    """By any other pgbouncer takes it for another encoding, and sets it anew before each transaction: a round trip each."""
+    names = Counter(
+        name
+        for package in ("supervisor", "workers", "handlers", "sql")
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(r'client_encoding"?\]?\s*[:=]\s*"([^"]*)"', path.read_text())
+    )
+    assert set(names) == {"UTF8"}
+    assert names.total() >= 9

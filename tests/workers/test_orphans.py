@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -15,10 +16,10 @@ from tests.support.patience import LIMIT
 from tests.support.processes import is_running
 from workers.notice import Notice
 from workers.orphans import end, end_groups, find
-from workers.processes import started
+from workers.processes import alive, space, started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SLEEP = "import time; print('on', flush=True); time.sleep(3600)"
 TITLED = "import setproctitle, time; setproctitle.setproctitle('jobherd: worker 1 runs'); print('on', flush=True); time.sleep(3600)"
@@ -52,57 +53,94 @@ def zoo() -> Iterator[Zoo]:
 def dead() -> str:
     """The name of a process that is no more."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    name = f"{process.pid}/{started(process.pid)}"
+    name = f"{process.pid}/{started(process.pid)}/{space()}"
     process.communicate(b"\n")
     return name
 
 
 def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_living_one_is_not(zoo: Zoo):
-    ours = started(os.getpid())
-    orphan = zoo.start(mark=f"{dead()}:3")
-    again = zoo.start(mark=f"{os.getpid()}/{ours - 1}:3")  # its supervisor's number was given to us
-    others = [zoo.start(mark=f"{os.getpid()}/{ours}:3"), zoo.start(), zoo.start(mark="7"), zoo.start(TITLED)]
+    ours, gone = started(os.getpid()), dead()
+    again = f"{os.getpid()}/{ours - 1}/{space()}"  # its number was given to us
+    orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]
+    elsewhere = f"{gone.rpartition('/')[0]}/{space() + 1}"  # in a container the numbers mean others
+    long = "1" * 5000
+    marks = [f"{os.getpid()}/{ours}/{space()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
+    others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
     found = find()
-    assert {orphan.pid, again.pid} <= set(found)
+    assert [found.get(process.pid) for process in orphans] == [gone, again]
     assert not set(found) & {process.pid for process in others}
-    assert sorted(end({pid: found[pid] for pid in (orphan.pid, again.pid)})) == sorted((orphan.pid, again.pid))
-    assert orphan.wait(LIMIT) == again.wait(LIMIT) == -signal.SIGKILL
+    assert end({gone}) == [orphans[0].pid]
+    assert end({again}) == [orphans[1].pid]
+    assert [process.wait(LIMIT) for process in orphans] == [-signal.SIGKILL] * 2
     assert all(is_running(process.pid) for process in others)
 
 
+def test_a_supervisor_of_which_nothing_can_be_told_lives(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+    """As where each user sees only his own processes, or the system has no file left."""
+    gone = dead()
+    orphan = zoo.start(mark=f"{gone}:3")
+    assert orphan.pid in find()
+    monkeypatch.setattr("workers.processes._stat", refuse(OSError(errno.ENFILE, "none left")))
+    assert orphan.pid not in find()
+    monkeypatch.setattr("workers.processes._stat", refuse(FileNotFoundError()))
+    monkeypatch.setattr("workers.processes.os.kill", refuse(PermissionError()))
+    assert orphan.pid not in find()
+    assert alive(orphan.pid + 2**22, 1)
+    monkeypatch.setattr("workers.processes.os.kill", refuse(ProcessLookupError()))
+    assert not alive(orphan.pid + 2**22, 1)
+
+
+def refuse(problem: OSError) -> Callable[..., NoReturn]:
+    def refused(*_: object) -> NoReturn:
+        raise problem
+
+    return refused
+
+
+def test_what_an_orphan_starts_while_it_is_ended_is_ended_too(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+    gone = dead()
+    first = zoo.start(mark=f"{gone}:3")
+    late: list[subprocess.Popen[bytes]] = []
+    kill = os.kill
+
+    def kill_late(pid: int, what: int) -> None:
+        if what and not late:
+            late.append(zoo.start(mark=f"{gone}:3"))
+        kill(pid, what)
+
+    monkeypatch.setattr("workers.orphans.os.kill", kill_late)
+    assert end({gone}) == sorted((first.pid, late[0].pid))
+
+
 FORKS = """
-import os, setproctitle, time
+import os, setproctitle, sys, time
 from workers.notice import Notice
 
 notice = Notice()
 if os.fork() == 0:
-    setproctitle.setproctitle("jobherd: worker 1 runs")
+    setproctitle.setproctitle(sys.argv[1])
     print(os.getpid(), flush=True)
 time.sleep(3600)
 """
 
 
-def test_what_was_forked_and_began_no_program_is_found_by_its_notice():
-    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE) as parent:
+@pytest.mark.parametrize("title", ["jobherd: worker 1 runs", "what a library calls it"])
+def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str):
+    with subprocess.Popen([sys.executable, "-c", FORKS, title], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
+        owner = f"{parent.pid}/{started(parent.pid)}/{space()}"
         before = find()
         parent.kill()
         parent.wait(LIMIT)
         after = find()
-        assert end({worker: after.get(worker, started(worker))}) == [worker]
+        assert end({owner}) == [worker]
         assert worker not in before
-        assert worker in after
-
-
-def test_a_number_that_was_given_again_is_not_ended(zoo: Zoo):
-    process = zoo.start()
-    assert end({process.pid: started(process.pid) - 1, 2**22 + 1: 1}) == []
-    assert is_running(process.pid)
+        assert after[worker] == owner
 
 
 def test_the_notice_names_who_made_it():
-    assert Notice().owner == f"{os.getpid()}/{started(os.getpid())}"
+    assert Notice().owner == f"{os.getpid()}/{started(os.getpid())}/{space()}"
 
 
 def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(zoo: Zoo):

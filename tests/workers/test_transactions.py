@@ -13,6 +13,7 @@ import pytest
 import sql
 from tests.support.gate import at_gate
 from tests.support.network import Network
+from tests.support.patience import LIMIT
 from tests.support.seats import ACTING, Bench, count_of, wait_for_line
 from tests.workers.test_connection import bench_of_its_own
 from workers.board import Reason
@@ -339,3 +340,21 @@ def test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up(bank: Be
         assert "no word from the server" in row["error"]
         assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a session of its own"
         assert child.dismiss() == EXIT_LEFT
+
+
+def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Notified after the commit and before the session is made as good as new."""
+
+    def notify(point: str) -> None:
+        if point == "transaction.committed":
+            with psycopg.connect(bank.dsn, autocommit=True) as stranger:
+                stranger.execute("LISTEN bank")
+                stranger.execute("NOTIFY bank, 'for the first'")
+                assert [note.payload for note in stranger.notifies(timeout=LIMIT, stop_after=1)] == ["for the first"]
+
+    monkeypatch.setattr("workers.transactions.reach", notify)
+    child = start(bank)
+    assert run(bank, child, "bank:listens")[0]["state"] == "completed"
+    row, _, _ = run(bank, child, "bank:hears")
+    assert (row["state"], row["result"]) == ("completed", [])
+    assert child.dismiss() == EXIT_LEFT

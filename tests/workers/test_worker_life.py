@@ -22,7 +22,7 @@ from workers.board import Phase, Reason
 from workers.connection import Left
 from workers.keeper import Keeper
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
-from workers.processes import started
+from workers.notice import Notice
 from workers.tidiness import Tidiness
 from workers.wire import Wire
 
@@ -357,7 +357,7 @@ def test_a_child_starts_clean(bench: Bench):
     child.nudge()
     found = bench.wait(job, "completed")["result"]
     assert found["pid"] == child.pid
-    assert found["mark"] == f"{os.getpid()}/{started(os.getpid())}:{child.seat.incarnation}"
+    assert found["mark"] == f"{Notice().owner}:{child.seat.incarnation}"
     assert found["title"] == f"jobherd: worker 0 act:where #{job}"
     assert found["blocked"] == 0
     assert found["ignored"] == 0

@@ -171,7 +171,7 @@ class Database:
                 await connection.close()
 
     async def _connect(self) -> Connection:
-        options = {**_SESSION, **conninfo_to_dict(self._dsn), "client_encoding": "utf-8"}
+        options = {**_SESSION, **conninfo_to_dict(self._dsn), "client_encoding": "UTF8"}
         try:
             async with asyncio.timeout(PATIENCE):  # connect_timeout does not count the time in which the name is looked up
                 connection = await psycopg.AsyncConnection[Row].connect(

@@ -45,7 +45,7 @@ PATIENCE: Final = 1.0
 
 _SESSION: Final[dict[str, Any]] = {
     "application_name": "jobherd web",
-    "client_encoding": "utf-8",
+    "client_encoding": "UTF8",
     "connect_timeout": 3,
     # A network that swallows packets must not hold the session for the kernel's quarter of an hour.
     "keepalives_idle": 5,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from workers.stacks import Stacks, read
@@ -145,7 +146,9 @@ def _sentence(death: Death, now: Now, job: str, stacks: Stacks, memory: Mapping[
     ended = f"its process was ended by {name or 'the parent'}."
     match death.cause:
         case "timeout":
-            return f"It ran past its timeout of {now.deadline - now.started:.4g} s and did not stop when it was told: {ended}{stood}"
+            # Without one if the job was out by then: it stopped, and its process did not.
+            timeout = f" of {now.deadline - now.started:.4g} s" if isfinite(now.deadline) else ""
+            return f"It ran past its timeout{timeout} and did not stop when it was told: {ended}{stood}"
         case "cancel":
             return f"It was cancelled and did not stop when it was told: {ended}{stood}"
         case "drain":

@@ -36,6 +36,8 @@ def look(board, *, cause, exit_, now=RAN, **more):
     [
         ("timeout", Exit(None, signal.SIGKILL), RAN, ASKED,
          "It ran past its timeout of 60 s and did not stop when it was told: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),
+        ("timeout", Exit(0, None), RAN._replace(deadline=float("inf")), b"",
+         "It ran past its timeout and did not stop when it was told: its process was ended by the parent."),
         ("cancel", Exit(None, signal.SIGTERM), RAN, b"", "It was cancelled and did not stop when it was told: its process was ended by SIGTERM."),
         ("drain", Exit(None, signal.SIGKILL), RAN, ASKED,
          "The supervisor was leaving and it did not stop in time: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),

@@ -83,9 +83,11 @@ def test_the_deadline_counts_from_before_the_beat(parent):
 
 def test_a_session_that_does_not_hear_is_made_anew(parent):
     """What a half-open connection looks like: statements may still be answered, notifications do not come."""
+    parent.until(lambda: parent.courier.is_quiet)  # what was sent now would have no answer for too long, a lease ahead
     parent.courier._queue.append(Letter("unlisten", b"UNLISTEN *", [], lambda answer: None))
     epoch, later = parent.courier.epoch, LEASE
-    parent.until(lambda: parent.registration._echo_by < float("inf"), ahead=later)  # a beat whose echo cannot come
+    # A beat whose echo cannot come, and which is answered: until then it could not.
+    parent.until(lambda: parent.registration._echo_by < float("inf") and not parent.registration._in_flight, ahead=later)
     assert parent.courier.link is Link.UP
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
     assert parent.courier.link is not Link.UP

@@ -221,10 +221,16 @@ class Wire:
         return self._rows(result) if result.status in GOOD else error_from_result(result)
 
     def _receive(self, *, syncs: int = 0, eager: bool = False) -> list[PGresult]:
-        """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken."""
+        """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken.
+
+        A statement that has answered may still be refused when its transaction is committed, by a deferred trigger or a full queue of
+        notifications: then that refusal is the answer, in the place of all that the transaction has said. And until the commit's own
+        answer is there nothing in it is done.
+        """
         together = syncs > 0
         pgconn = self._pgconn
         results: list[PGresult] = []
+        uncommitted: list[PGresult] = []
         while pgconn.flush():
             self._wait(self._either)
             pgconn.consume_input()
@@ -238,16 +244,20 @@ class Wire:
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
-                if not together or pgconn.status == pq.ConnStatus.BAD:
-                    return results
+                if not together:
+                    return _ended(uncommitted)
+                if pgconn.status == pq.ConnStatus.BAD:
+                    return results + [one for one in _ended(uncommitted) if one.status not in GOOD]
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                results += _ended(uncommitted)
+                uncommitted = []
                 syncs -= 1
                 if not syncs:
                     return results
             else:
-                results.append(result)
+                uncommitted.append(result)
                 if not together and result.status not in GOOD and pgconn.status == pq.ConnStatus.BAD:
-                    return results
+                    return _ended(uncommitted)
 
     def _wait(self, ready: select.poll) -> None:
         if self.patience is None:
@@ -293,6 +303,14 @@ def _unsent(fd: int) -> int:
     """Return how many bytes the other side has not confirmed yet."""
     count: int = struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
     return count
+
+
+def _ended(results: list[PGresult]) -> list[PGresult]:
+    """Return what a transaction has said: its refusal alone, if anything of it was refused."""
+    for result in results:
+        if result.status not in GOOD:
+            return [result]
+    return results
 
 
 def _check(results: list[PGresult]) -> None:

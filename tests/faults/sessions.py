@@ -3,18 +3,21 @@
 First a hundred completions in a row are refused, as by a limit on statements or on locks: each is written all the same, none is run again, and nothing
 waits for a lease. Then five times a second some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks, idle sessions and
 transactions that would break everything that takes its time. Every so often a statement of ours that changes `running` or the history is
-refused as a deadlock or a serialization failure.
+refused as a deadlock or a serialization failure, at once or when it has answered and is to be committed.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psycopg
 
 from tests.faults.campaign import QUICK, Campaign
+from tests.faults.runs import begun_twice, read_runs
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 
@@ -35,6 +38,7 @@ END $$;
 CREATE TRIGGER refuse AFTER INSERT OR DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
 CREATE TRIGGER refuse AFTER INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
 CREATE TRIGGER refuse AFTER UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse();
+CREATE CONSTRAINT TRIGGER refuse_late AFTER INSERT OR UPDATE OR DELETE ON jobherd.running INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION audit.refuse();
 """
 ROW = """
 CREATE SEQUENCE audit.rows;
@@ -58,8 +62,13 @@ def main() -> int:
     report = Report(
         f"sessions: {given.ends} sessions ended, one statement in {given.every} refused, limits of {given.limit} ms", given.seed
     )
-    with ground() as (_, dsn):
+    with ground() as (_, dsn), tempfile.TemporaryDirectory(prefix="jobherd-sessions-") as folder:
         report.on(dsn)
+        runs = Path(folder, "runs")
+        runs.touch()
+        kinds = [
+            ("fault:noted", {"path": str(runs), "seconds": seconds}, weight) for seconds, weight in ((0.0, 50.0), (0.02, 40.0), (0.5, 10.0))
+        ]
         name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
         with psycopg.connect(dsn, autocommit=True) as owner:
             for limit in LIMITS:
@@ -73,6 +82,7 @@ def main() -> int:
             through=dsn,
             seed=given.seed,
             rate=given.rate,
+            kinds=kinds,
             words=(*QUICK, "--db-retry-max", "2s", "--lease", f"{LEASE:g}s"),
         ) as field:
             in_a_row(report, field, given.row)
@@ -86,13 +96,15 @@ def main() -> int:
                     ended += 1
             refused = field.audit.run("SELECT last_value FROM audit.refused")[0][0]
             field.audit.run("DROP FUNCTION audit.refuse() CASCADE")
-            again = field.work_on()
+            took = field.work_on()
             report.fact("sessions ended", ended)
             report.fact("statements refused as deadlock, serialization failure or lock timeout", refused)
-            report.fact("seconds to 20 more jobs afterwards", f"{again:.1f}")
+            report.fact("seconds to 20 more jobs afterwards", f"{took:.1f}")
             field.finish()
             bad = field.audit.run("SELECT id, state, attempts FROM jobherd.history WHERE state <> 'completed' OR attempts > 1")
             report.holds("every job completed in its first attempt", not bad, bad[:5] if bad else "")
+            again = begun_twice(read_runs(runs))
+            report.holds("no job began twice", not again, again[:5] if again else "")
     return report.end()
 
 

@@ -388,6 +388,13 @@ MUTANTS = (
         ("tests/workers/test_transactions.py::test_a_session_that_is_swallowed_while_nobody_needed_it_is_given_up",),
     ),
     Mutant(
+        "what has answered counts as done, whatever becomes of its transaction",
+        "workers/wire.py",
+        "            return [result]\n    return results\n",
+        "            break\n    return results\n",
+        ("tests/workers/test_wire.py", "tests/workers/test_ahead.py"),
+    ),
+    Mutant(
         "a session speaks what the environment asks for",
         "workers/connection.py",
         "        **_OURS,\n",

@@ -33,13 +33,18 @@ CREATE TABLE public.held ();
 CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
 CREATE TRIGGER hold BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.hold();
 """
-REFUSE = """
+REFUSER = """
 CREATE SEQUENCE public.tries;
 CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN IF nextval('public.tries') = 1 THEN RAISE check_violation; END IF; RETURN NULL; END $$;
-CREATE TRIGGER refuse BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse();
+$$ BEGIN IF nextval('public.tries') = TG_ARGV[0]::bigint THEN RAISE check_violation; END IF; RETURN NULL; END $$;
 """
+REFUSE = f"{REFUSER} CREATE TRIGGER refuse BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse(1)"
 """The first settlement is refused, and no other."""
+_LATE = "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.refuse"
+REFUSE_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON jobherd.running {_LATE}(1)"
+"""The same, but at its commit, when it has answered."""
+REFUSE_CLAIM_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON jobherd.running {_LATE}(2)"
+"""The second claim is refused at its commit."""
 WAITS = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'public.held'::regclass"
 
 
@@ -180,14 +185,35 @@ def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and
 
 
 @pytest.mark.usefixtures("short")
-def test_a_settlement_that_is_refused_behind_the_claim_is_written_job_by_job(bench: Bench, gate: Gate):
-    bench.ask(REFUSE)
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("refusal", [REFUSE, REFUSE_LATE], ids=["at once", "at its commit"])
+def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, refusal: str, ahead: bool
+):
+    monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
+    bench.ask(refusal)
     done, last = load(bench)
     child = bench.start(batch=2, hold=60.0)
     gate.wait_arrival("c").open()
     once(bench, [*done, last])
     assert "a settlement was refused, writing it job by job" in child.log()
     assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("ahead", [True, False])
+def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, ahead: bool):
+    monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
+    bench.ask(REFUSE_CLAIM_LATE)
+    done, last = load(bench)
+    child = bench.start(batch=2, hold=60.0)
+    arrival = gate.wait_arrival("c")
+    assert bench.ask("SELECT last_value FROM public.tries") == [{"last_value": 3}], "a third claim was made"
+    assert bench.job(last)["state"] == "running"
+    arrival.open()
+    once(bench, [*done, last])
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()
 
 
 @pytest.mark.usefixtures("short")

@@ -53,6 +53,73 @@ def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared)
         assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
 
 
+def refuse_late(connection, how: str) -> None:
+    """From now on the server answers whoever pauses the queue "late", and refuses to commit it afterwards."""
+    connection.execute(f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$")
+    connection.execute(
+        "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON jobherd.gates DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW WHEN (NEW.name = 'late') EXECUTE FUNCTION public.refuse()"
+    )
+
+
+LATE, FINE, FREE = (
+    ("pause_queue", {"queue": "late", "reason": None}),
+    ("pause_queue", {"queue": "a", "reason": None}),
+    ("resume_queue", {"queue": "a"}),
+)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connection, prepared):
+    """Read by their order, the answers stood one place too late: a settlement that was rolled back was taken for done, its jobs stayed claimed."""
+    refuse_late(connection, "RAISE EXCEPTION 'too late'")
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    for first, second in ((LATE, FINE), (FINE, LATE)):
+        said = wire.exchange_each(first, second)
+        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert wire.exchange(FREE) == [[(True,)]]
+        said = [wire.exchange_ahead(first, second), wire.hear()]
+        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert wire.exchange(FREE) == [[(True,)]]
+    for ask in (
+        lambda: wire.exchange(LATE),
+        lambda: wire.exchange(LATE, FINE),
+        lambda: wire.exchange(FINE, LATE),
+        lambda: wire.hurry(*LATE),
+    ):
+        with pytest.raises(psycopg.errors.RaiseException, match="too late"):
+            ask()
+    assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
+    assert wire.exchange(FINE) == [[(True,)]]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda wire: wire.exchange(LATE),
+        lambda wire: wire.exchange(FINE, LATE),
+        lambda wire: wire.hurry(*LATE),
+        lambda wire: wire.exchange_each(LATE, FINE),
+        lambda wire: wire.exchange_each(FINE, LATE),
+    ],
+)
+def test_a_session_that_ends_between_an_answer_and_its_commit_has_not_answered(connection, prepared, ask):
+    refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(psycopg.OperationalError):
+        ask(Wire(connection, "jobherd", prepared=prepared))
+    assert connection.broken
+
+
+def test_what_is_left_on_the_line_is_lost_if_the_session_ends_at_its_commit(connection):
+    refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
+    wire = Wire(connection, "jobherd", prepared=True)
+    assert wire.exchange_ahead(FINE, LATE) == [(True,)]
+    with pytest.raises(psycopg.OperationalError):
+        wire.hear()
+    assert connection.broken
+
+
 def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
     wire = Wire(connection, "jobherd", prepared=False)
     connection.execute("CREATE TABLE public.held ()")

@@ -155,6 +155,13 @@ def lock_table(storm: Storm) -> Hit | None:
     return Hit(table, lasts=lasts) if storm.hold_lock(f"LOCK TABLE jobherd.{table} IN ACCESS EXCLUSIVE MODE", lasts) else None
 
 
+def refuse_commits(storm: Storm) -> Hit | None:
+    """Half of what moves a claim answers, and is refused when it is to be committed."""
+    lasts = storm.span(0.05, 1.0)
+    rows = storm.run("UPDATE audit.refusals SET until = clock_timestamp() + make_interval(secs => %s) RETURNING until", lasts)
+    return Hit("of claims", lasts=lasts) if rows else None
+
+
 def forget_supervisor(storm: Storm) -> Hit | None:
     rows = storm.run(
         "DELETE FROM jobherd.supervisors WHERE id = (SELECT id FROM jobherd.supervisors ORDER BY random() LIMIT 1) RETURNING id"
@@ -276,6 +283,7 @@ TABLE: Final = (
     Fault("kill -9 of a server process", 0.25, kill_session),
     Fault("the server killed or stopped, and started again", 0.35, kill_server),
     Fault("a table locked by a stranger", 1.5, lock_table),
+    Fault("transactions refused at their commit for a while", 2, refuse_commits),
     Fault("the row of a supervisor deleted", 0.3, forget_supervisor),
     Fault("a connection cut", 8, cut_one),
     Fault("all connections of a supervisor cut", 1.5, cut_all),

@@ -28,6 +28,16 @@ BEGIN
 END $$;
 CREATE TRIGGER audit_children AFTER INSERT ON jobherd.children FOR EACH ROW EXECUTE FUNCTION audit.born();
 CREATE TABLE audit.faults (number int, name text, pid int, at timestamptz);
+CREATE TABLE audit.refusals (until timestamptz NOT NULL);
+INSERT INTO audit.refusals VALUES ('-infinity');
+CREATE FUNCTION audit.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT until > clock_timestamp() FROM audit.refusals) AND random() < 0.5 THEN RAISE serialization_failure; END IF;
+    RETURN NULL;
+END $$;
+-- At the commit, when the statement has answered; as a serializable transaction is refused.
+CREATE CONSTRAINT TRIGGER audit_refuse AFTER INSERT OR UPDATE OR DELETE ON jobherd.running INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.refuse();
 """
 OVER = "('completed', 'failed', 'cancelled', 'expired')"
 TWICE = "SELECT job, count(*) FROM audit.steps WHERE step = 'completed' GROUP BY 1 HAVING count(*) > 1"

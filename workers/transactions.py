@@ -131,11 +131,13 @@ class Transactions:
     def begin(self) -> psycopg.Connection[Any]:
         """Begin the transaction, which holds the claim from now on. Raises JobLost if it is lost already, RuntimeError, psycopg.Error."""
         own = self._own = _Own(self._begin())
+        self._leave_unprepared(own)
         return own
 
     def abegin(self) -> psycopg.AsyncConnection[Any]:
         """`begin`, for coroutines. Beginning and ending block the loop for a round trip: no other job waits for it."""
         own = self._own = _AsyncOwn(self._begin())
+        self._leave_unprepared(own)
         return own
 
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
@@ -214,6 +216,11 @@ class Transactions:
             if not known or (self._holder is not None and not self._holder.broken):
                 raise
         return self._lock()  # the session had ended while nobody needed it
+
+    def _leave_unprepared(self, own: _Own | _AsyncOwn) -> None:
+        """Behind a pooler prepare nothing: the backend keeps it, DISCARD ALL may reach another one, and the next job's first name is the same."""
+        if self._session.pooled:
+            own.prepare_threshold = None
 
     def _lock(self) -> PGconn:
         holder, running = self._ready(), self.executor.running

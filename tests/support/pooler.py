@@ -69,6 +69,12 @@ class Pooler:
             else:
                 return
 
+    def turn(self) -> None:
+        """Give whoever speaks next another backend than the last one, where two are enough for all: the one that was let go of last is taken first."""
+        with psycopg.connect(self.dsn, autocommit=True) as one, psycopg.connect(self.dsn, autocommit=True) as two:
+            for each, word in ((one, b"BEGIN"), (two, b"BEGIN"), (one, b"COMMIT"), (two, b"COMMIT")):
+                each.execute(word)
+
     def kill(self) -> None:
         """SIGKILL it: its clients see their connections break, the server sees those of the pool break."""
         assert self._process is not None

@@ -101,6 +101,19 @@ def locks(job: Job, how: str) -> None:
             raise ValueError("no")
 
 
+@handler("bank:repeats", transactional=True, max_attempts=2)
+def repeats(job: Job) -> None:
+    for _ in range(8):
+        job.connection.execute("SELECT 1")
+
+
+@handler("bank:arepeats", transactional=True, max_attempts=2)
+async def arepeats(job: Job) -> None:
+    connection: Any = job.connection
+    for _ in range(8):
+        await connection.execute("SELECT 1")
+
+
 @handler("bank:sleeps", transactional=True, timeout="200ms", max_attempts=1)
 def sleeps(job: Job) -> None:
     _note(job.connection, job, "slept")

@@ -14,6 +14,7 @@ import sql
 from tests.support.gate import at_gate
 from tests.support.network import Network
 from tests.support.patience import LIMIT
+from tests.support.pooler import PROGRAM, Pooler
 from tests.support.seats import ACTING, Bench, count_of, wait_for_line
 from tests.workers.test_connection import bench_of_its_own
 from workers.board import Reason
@@ -358,3 +359,18 @@ def test_what_one_job_listened_to_is_not_heard_by_the_next(bank: Bench, monkeypa
     row, _, _ = run(bank, child, "bank:hears")
     assert (row["state"], row["result"]) == ("completed", [])
     assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
+@pytest.mark.parametrize("kind", ["bank:repeats", "bank:arepeats"])
+def test_behind_a_pooler_nothing_is_prepared_in_a_jobs_transaction(bank: Bench, monkeypatch: pytest.MonkeyPatch, kind: str):
+    """The backend kept it, for DISCARD ALL reached another one; what the next job there prepared first had that name already."""
+    with Pooler(bank.dsn, "transaction") as pooler:
+        monkeypatch.setattr("workers.transactions.reach", lambda point: pooler.turn() if point == "transaction.committed" else None)
+        child = start(bank, dsn=pooler.dsn)
+        for _ in range(4):
+            row, _, _ = run(bank, child, kind)
+            assert (row["state"], row["attempts"], row["error"]) == ("completed", 1, None)
+            child.wait_idle()
+            pooler.turn()
+        assert child.dismiss() == EXIT_LEFT

@@ -29,7 +29,7 @@ def session_name(child: int) -> str:
 
 def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error."""
-    connection = open_session(settings.dsn, name)
+    connection = open_session(settings.dsn, name, prepare_threshold=None)  # a pooler in transaction mode would lose what is prepared
     steer(connection, settings, lock_timeout=lock_timeout)
     return connection
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,9 @@ import pytest
 from handlers import TableStore
 from handlers._outcome import Outcome
 from sql.composed import definition
+from tests.support.pooler import PROGRAM, Pooler
+from tests.support.seats import ACTING, Bench
+from workers.link import EXIT_LEFT
 from workers.resetter import given_up
 from workers.seat import ChildSettings
 from workers.settle import Finished
@@ -138,3 +143,48 @@ def test_tables_that_cannot_be_looked_at_for_now_are_looked_at_after_a_rest(monk
     session = Answering()
     assert tables(session).fit()
     assert session.rests == [(0.5, False), (1.0, False)]
+
+
+STORE = """
+from dataclasses import dataclass
+from handlers import TableStore
+
+@dataclass
+class Upload:
+    id: int
+    state: str
+
+uploads = TableStore("uploads", table="uploads", scan=Upload, interval="1s")
+
+@uploads.handler(timeout="1m")
+def work(record: Upload) -> None: ...
+"""
+
+
+@pytest.fixture
+def uploading(bench: Bench, tmp_path: Path) -> tuple[str, ...]:
+    """The table, and the handlers that work it."""
+    bench.ask(definition(TableStore("uploads", table="uploads").names, "uploads"))
+    bench.ask("CREATE TRIGGER seen AFTER UPDATE ON uploads FOR EACH STATEMENT EXECUTE FUNCTION public.seen()")
+    module = tmp_path / "uploading.py"
+    module.write_text(STORE)
+    return ACTING, str(module)
+
+
+def work_one(bench: Bench, child) -> None:
+    (record,) = bench.ask("INSERT INTO uploads DEFAULT VALUES RETURNING id")
+    child.nudge()
+    bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), f"record {record['id']}")
+
+
+@pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
+def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, uploading: tuple[str, ...]):
+    """The next backend does not know it. What was taken before that was seen had to be put back by the resetter."""
+    with Pooler(bench.dsn, "transaction") as pooler:
+        child = bench.start(dsn=pooler.dsn, handlers=uploading)
+        for _ in range(8):
+            work_one(bench, child)
+            child.wait_idle()
+            pooler.turn()
+        assert "_pg3_" not in child.log()
+        assert child.dismiss() == EXIT_LEFT

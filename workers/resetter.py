@@ -26,7 +26,7 @@ from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
 from workers.loading import load_handlers
 from workers.settle import STATE_OF, Finished
-from workers.table_session import connect, session_name
+from workers.table_session import QUIET, connect, look_whether_it_answers, session_name
 from workers.tables import fate, log_entries, tables_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class Resetter:
         self._session = Session(body.seat, body.wake)
         self._duties = [_Duties(table) for table in tables]
         self._connection: psycopg.Connection[Any] | None = None
+        self._asked = 0.0
         self._told: set[tuple[int, int, int]] = set()
         self._bury_at = 0.0
 
@@ -262,6 +263,9 @@ class Resetter:
         if self._connection is None or self._connection.closed:
             self._session.run("tell_time")  # waits for as long as the database is away
             self._connection = connect(self._seat.settings, "jobherd:resetter", lock_timeout=_LOCKS)
+        elif time.monotonic() >= self._asked + QUIET:
+            look_whether_it_answers(self._connection, self._seat.settings)
+        self._asked = time.monotonic()
         return self._connection
 
     def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -6,20 +6,24 @@ a database that is away: whoever asks says what is to be done then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 import sql
 from handlers._sanitize import sanitize
 from sql.composed import compose, find_columns, misfits
-from workers.connection import open_session
+from workers.connection import PATIENCE, open_session
+from workers.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from handlers._tables import TableHandler
     from workers.seat import ChildSettings
+
+QUIET: Final = 0.5
+"""Seconds that nobody has needed such a session, after which it is looked whether it answers at all."""
 
 
 def session_name(child: int) -> str:
@@ -32,6 +36,14 @@ def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> p
     connection = open_session(settings.dsn, name, prepare_threshold=None)  # a pooler in transaction mode would lose what is prepared
     steer(connection, settings, lock_timeout=lock_timeout)
     return connection
+
+
+def look_whether_it_answers(connection: psycopg.Connection[Any], settings: ChildSettings) -> None:
+    """Raise psycopg.OperationalError if the server says nothing for so long: nobody needed the session for a while, and something between may swallow it.
+
+    The driver waits for an answer for ever.
+    """
+    Wire(connection, settings.schema, prepared=False, patience=PATIENCE).exchange(("tell_time", {}))
 
 
 def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:

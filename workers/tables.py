@@ -30,7 +30,7 @@ from workers.board import Now, Phase
 from workers.claimed import Claimed
 from workers.connection import is_away
 from workers.link import Problem, send
-from workers.table_session import connect, look_at_tables, session_name, steer
+from workers.table_session import QUIET, connect, look_at_tables, look_whether_it_answers, session_name, steer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +127,8 @@ class Tables:
         self._connection: psycopg.Connection[Any] | None = None
         self._at = 0.0
         self._pause = 0.0
+        self._answered = 0.0
+        """When the session was last of use, in monotonic seconds."""
 
     def fit(self) -> bool:
         """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
@@ -165,7 +167,7 @@ class Tables:
             self._lose(problem)
             board.count_claim(empty=True)
             return False
-        now = time.monotonic()
+        now = self._answered = time.monotonic()
         self._pause = 0.0
         self._at = now if found is not None else now + min(table.store.interval for table in self._tables)
         return found is not None
@@ -183,6 +185,8 @@ class Tables:
         connection = self._connection
         if connection is None or connection.closed:
             connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
+        elif time.monotonic() >= self._answered + QUIET:
+            look_whether_it_answers(connection, self._seat.settings)
         for place, table in enumerate(self._tables):
             if not admits(table.kind) or (only := self._asks(table)) is None:
                 continue

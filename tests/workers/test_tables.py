@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,14 @@ import pytest
 from handlers import TableStore
 from handlers._outcome import Outcome
 from sql.composed import definition
+from tests.support.network import Network
 from tests.support.pooler import PROGRAM, Pooler
-from tests.support.seats import ACTING, Bench
+from tests.support.seats import ACTING, Bench, wait_for_line
 from workers.link import EXIT_LEFT
 from workers.resetter import given_up
 from workers.seat import ChildSettings
 from workers.settle import Finished
-from workers.table_session import look_at_tables
+from workers.table_session import QUIET, look_at_tables
 from workers.tables import Tables, Taken, fate, log_entries
 
 
@@ -175,6 +177,25 @@ def work_one(bench: Bench, child) -> None:
     (record,) = bench.ask("INSERT INTO uploads DEFAULT VALUES RETURNING id")
     child.nudge()
     bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), f"record {record['id']}")
+
+
+def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_works_on(
+    bench: Bench, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """It waited for ever, and took no job of the queue either."""
+    monkeypatch.setattr("workers.table_session.PATIENCE", 1.0)
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn, handlers=uploading)
+        work_one(bench, child)
+        child.wait_idle()
+        assert network.stall("jobherd:table:*") == 1
+        time.sleep(QUIET)
+        child.nudge()
+        wait_for_line(child, "no word from the server")
+        job = bench.enqueue("act:nothing")
+        work_one(bench, child)
+        bench.wait(job, "completed")
+        assert child.dismiss() == EXIT_LEFT
 
 
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")

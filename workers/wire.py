@@ -86,7 +86,7 @@ class Wire:
                 self._pgconn.send_prepare(_label(name), sql.numbered(name, self._schema)[0].encode())
                 # Unread, a refusal would show only when the name is used, or never: behind a pooler the name may be a statement of
                 # another schema's.
-                _check(self._receive(), 1)
+                self._check(self._receive(), 1)
                 self._prepared.add(name)
 
     def exchange(self, *letters: tuple[str, Mapping[str, object]], eager: bool = False) -> list[list[tuple[Any, ...]]]:
@@ -96,7 +96,7 @@ class Wire:
         Several are one transaction. Raises psycopg.Error as the server or the connection says, ValueError for what cannot be sent.
         """
         results = self._talk(letters, eager=eager)
-        _check(results, len(letters))
+        self._check(results, len(letters))
         self.changed = results[-1].command_tuples or 0
         return [self._rows(result) for result in results]
 
@@ -126,7 +126,7 @@ class Wire:
         results = self._receive(eager=True)
         if points.armed:
             _reach(((name, parameters),), "done")
-        _check(results, 1)
+        self._check(results, 1)
         if self._answers is not None:
             self._answers.check(name, results[-1])
         self.changed = results[-1].command_tuples or 0
@@ -142,7 +142,7 @@ class Wire:
         """
         results = self._talk(letters, each=True)
         if len(results) < len(letters):
-            _check(results, len(letters))
+            self._check(results, len(letters))
         return [self._said(result) for result in results]
 
     def exchange_ahead(
@@ -154,7 +154,7 @@ class Wire:
         """
         results = self._talk((first, behind), each=True, heard=1)
         if not results:
-            _check(results, 1)
+            self._check(results, 1)
         return self._said(results[0])
 
     def hear(self) -> list[tuple[Any, ...]] | psycopg.Error:
@@ -162,7 +162,7 @@ class Wire:
         letters, self._unheard = self._unheard, ()
         results = self._hear(letters)
         if not results:
-            _check(results, 1)
+            self._check(results, 1)
         return self._said(results[0])
 
     def _talk(
@@ -214,7 +214,23 @@ class Wire:
         return results
 
     def _said(self, result: PGresult) -> list[tuple[Any, ...]] | psycopg.Error:
-        return self._rows(result) if result.status in GOOD else error_from_result(result)
+        return self._rows(result) if result.status in GOOD else self._refusal(result)
+
+    def _check(self, results: list[PGresult], expected: int) -> None:
+        """Raise what was refused, or psycopg.OperationalError if there are fewer answers than that."""
+        for result in results:
+            if result.status not in GOOD:
+                raise self._refusal(result)
+        if len(results) < expected:
+            message = "the connection broke in the middle of an exchange"
+            raise psycopg.OperationalError(message)
+
+    def _refusal(self, result: PGresult) -> psycopg.Error:
+        """Return why it was refused. A server's refusal has a code; what libpq says by itself of a connection that it has given up has none."""
+        problem = error_from_result(result)
+        if problem.sqlstate is None and self._pgconn.status == pq.ConnStatus.BAD:
+            return psycopg.OperationalError(str(problem))
+        return problem
 
     def _receive(self, *, syncs: int = 0, eager: bool = False) -> list[PGresult]:
         """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken.
@@ -307,13 +323,3 @@ def _ended(results: list[PGresult]) -> list[PGresult]:
         if result.status not in GOOD:
             return [result]
     return results
-
-
-def _check(results: list[PGresult], expected: int) -> None:
-    """Raise what was refused, or psycopg.OperationalError if there are fewer answers than that."""
-    for result in results:
-        if result.status not in GOOD:
-            raise error_from_result(result)
-    if len(results) < expected:
-        message = "the connection broke in the middle of an exchange"
-        raise psycopg.OperationalError(message)

@@ -42,6 +42,7 @@ CHUNK = 8192
 TLS, GSS, CANCEL = 80877103, 80877104, 80877102
 READY = b"Z\0\0\0\5"
 """That the server waits for a query, but for the last letter, which says whether a transaction is open."""
+GARBAGE = b"HTTP/1.1 502 Bad Gateway\r\n\r\n"
 REFUSAL = b"SERROR\0VERROR\0C0A000\0Mrefused by the network\0\0"
 
 
@@ -339,6 +340,8 @@ class Relay:
         line.losing, line.stalled = None, True
         if trap.action == "cut":
             asyncio.get_running_loop().call_soon(line.reset)
+        elif trap.action == "garble":
+            line.client[1].write(GARBAGE)
         self.tell(event=["hit", line.name])
         await self.passable(line)
 

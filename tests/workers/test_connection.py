@@ -80,6 +80,24 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
         assert child.dismiss() == EXIT_LEFT
 
 
+@pytest.mark.parametrize("where", ["before", "answered"])
+def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_servers(bench: Bench, gate: Gate, where: str):
+    """What libpq says by itself has no code. Taken for a refusal of the statement, it made "failed" of what was done."""
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        child.board.dismiss()
+        child.close_wake()  # who leaves settles alone
+        network.arm("jobherd:worker:*", "settle_jobs", where=where, action="garble")
+        arrival.open("kept")
+        network.wait_hit()
+        row = bench.wait(job, "completed", "failed")
+        assert (row["state"], row["result"], row["attempts"]) == ("completed", "kept", 1)
+        assert child.wait() == EXIT_LEFT
+
+
 BREAKS = [(where, action) for action in ("cut", "stall") for where in ("before", "torn", "answered")]
 
 

@@ -31,19 +31,28 @@ def session_name(child: int) -> str:
     return f"jobherd:table:{child}"
 
 
-def connect(settings: ChildSettings, name: str, *, lock_timeout: str = "0") -> psycopg.Connection[Any]:
-    """Return a connection for the statements about an application's table. Raises psycopg.Error."""
-    connection = open_session(settings.dsn, name, prepare_threshold=None)  # a pooler in transaction mode would lose what is prepared
+def connect(settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0") -> psycopg.Connection[Any]:
+    """Return a connection for the statements about an application's table. Raises psycopg.Error.
+
+    pooled: a pooler stands between, and the next backend does not know what was prepared on the last one.
+    """
+    connection = open_session(settings.dsn, name)
+    if pooled:
+        connection.prepare_threshold = None
     steer(connection, settings, lock_timeout=lock_timeout)
     return connection
 
 
 def look_whether_it_answers(connection: psycopg.Connection[Any], settings: ChildSettings) -> None:
-    """Raise psycopg.OperationalError if the server says nothing for so long: nobody needed the session for a while, and something between may swallow it.
+    """Raise psycopg.OperationalError, and close the session, if the server says nothing for too long.
 
-    The driver waits for an answer for ever.
+    Something between may swallow a session that nobody needed for a while, and the driver waits for an answer for ever.
     """
-    Wire(connection, settings.schema, prepared=False, patience=PATIENCE).exchange(("tell_time", {}))
+    try:
+        Wire(connection, settings.schema, prepared=False, patience=PATIENCE).knock()
+    except psycopg.Error:
+        connection.close()
+        raise
 
 
 def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:

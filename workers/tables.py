@@ -47,6 +47,8 @@ _log = logging.getLogger("jobherd.tables")
 
 STATES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
 """The state that a record gets for an outcome; every other puts it back to the queue."""
+_ENDING: Final = 40
+"""Times that the server is asked whether a lost session of ours is over."""
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -172,6 +174,11 @@ class Tables:
         self._at = now if found is not None else now + min(table.store.interval for table in self._tables)
         return found is not None
 
+    def _connect(self) -> psycopg.Connection[Any]:
+        name = session_name(self._session.child)
+        self._connection = connect(self._seat.settings, name, pooled=self._session.pooled)
+        return self._connection
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
@@ -184,7 +191,7 @@ class Tables:
         """Step one: the first store that has a record; the next time the one after it comes first."""
         connection = self._connection
         if connection is None or connection.closed:
-            connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
+            connection = self._connect()
         elif time.monotonic() >= self._answered + QUIET:
             look_whether_it_answers(connection, self._seat.settings)
         for place, table in enumerate(self._tables):
@@ -259,6 +266,7 @@ class Tables:
         table.held = Held(row, connection)
         self._alarm.begin(taken.token, {taken.record})
         finished: Finished | None = None
+        begun = time.monotonic()
         before = _default.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
         try:
             with connection.transaction() as attempt:
@@ -266,12 +274,14 @@ class Tables:
                 self._keep_job()
                 if finished is None:  # by order of a parent that has lost its lease; the lock is ours all the same
                     finished = self._executor.unstarted(claimed, cancelled=False)
+                if time.monotonic() >= begun + QUIET:
+                    look_whether_it_answers(connection, self._seat.settings)
                 if finished.outcome.label != "ok":
                     raise psycopg.Rollback(attempt)
         except psycopg.Error as problem:
             if finished is None:
                 raise
-            if finished.outcome.label != "ok" or connection.broken:
+            if finished.outcome.label != "ok" or connection.closed:
                 return finished  # what cannot be undone within the transaction goes with the whole of it
             # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
@@ -306,9 +316,9 @@ class Tables:
         logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
-            self._session.run("tell_time", patient=True)  # however long the database is away
+            self._end_former()
             try:
-                connection = self._connection = connect(self._seat.settings, session_name(self._session.child))
+                connection = self._connect()
                 connection.execute(compose("settle_record", table.store.names), attempts[0])
             except (psycopg.Error, ValueError) as refusal:
                 self.close()
@@ -321,6 +331,13 @@ class Tables:
                 del attempts[0]
             else:
                 return
+
+    def _end_former(self) -> None:
+        """End what the server still has of the lost session, however long the database is away: as long as that stands it holds the record."""
+        for _ in range(_ENDING):
+            if not self._session.run("end_table_session", {"child": self._session.child}, patient=True)[0][0]:
+                break
+            self._session.rest(0.05, patient=True)
 
     def _discard(self) -> None:
         """Put the session back as it was: a search path or a role that a handler has set must not meet the next record."""

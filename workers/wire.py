@@ -165,6 +165,16 @@ class Wire:
             self._check(results, 1)
         return self._said(results[0])
 
+    def knock(self) -> None:
+        """Wait for a word of the server's and ask nothing of it: also within a transaction, and one that has failed. Raises psycopg.OperationalError."""
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        pgconn.pipeline_sync()
+        self._receive(syncs=1)
+        if pgconn.status == pq.ConnStatus.BAD:
+            self._check([], 1)
+        pgconn.exit_pipeline_mode()
+
     def _talk(
         self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False, heard: int | None = None
     ) -> list[PGresult]:

@@ -99,6 +99,23 @@ def test_a_dead_child_is_rid_of_both_its_sessions(queue):
     assert queue.connection.execute(queue.text("find_fate"), asked).fetchone() == ("aborted", False)
 
 
+def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_database(queue, cluster):
+    """Children are counted in each database: a living worker of the other one would lose its record."""
+    one = Working(queue)
+    me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
+    name = f"jobherd:table:{one.child.id}"
+    with (
+        psycopg.connect(queue.dsn, application_name=name, autocommit=True) as ours,
+        psycopg.connect(cluster.dsn(), application_name=name, autocommit=True) as theirs,
+    ):
+        for statement, parameters in (("end_table_session", {"child": one.child.id}), ("end_backend", me)):
+            while queue.connection.execute(queue.text(statement), parameters).fetchone()[0]:
+                pass
+        assert theirs.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            ours.execute("SELECT 1")
+
+
 def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):
     """The host is gone, and the server may not notice for hours."""
     one, other = Working(queue), queue.child()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,15 @@ import pytest
 from handlers import TableStore
 from handlers._outcome import Outcome
 from sql.composed import definition
+from tests.support.gate import Arrival, Gate
 from tests.support.network import Network
 from tests.support.pooler import PROGRAM, Pooler
-from tests.support.seats import ACTING, Bench, wait_for_line
+from tests.support.seats import ACTING, Bench, Child, wait_for_line
 from workers.link import EXIT_LEFT
 from workers.resetter import given_up
 from workers.seat import ChildSettings
 from workers.settle import Finished
-from workers.table_session import QUIET, look_at_tables
+from workers.table_session import look_at_tables
 from workers.tables import Tables, Taken, fate, log_entries
 
 
@@ -97,13 +97,14 @@ class Answering:
     """A session of a child that answers at once, whatever else is refused. It notes for how long it was rested, and how."""
 
     child = 3
+    pooled = False
 
     def __init__(self) -> None:
         self.rests: list[tuple[float, bool]] = []
 
-    def run(self, statement: str, *, patient: bool = False) -> list[tuple[Any, ...]]:
-        assert statement == "tell_time"
-        return []
+    def run(self, statement: str, parameters: object = None, *, patient: bool = False) -> list[tuple[Any, ...]]:
+        assert (statement, parameters) in [("tell_time", None), ("end_table_session", {"child": self.child})]
+        return [(0,)]
 
     def rest(self, seconds: float, *, patient: bool) -> None:
         self.rests.append((seconds, patient))
@@ -119,7 +120,7 @@ def refusing(times: int, then: object):
     """As long as the session answers, this is refused all the same: no connection is to be had, the disk is full."""
     refusals = iter([psycopg.OperationalError("sorry, too many clients already")] * times)
 
-    def ask(*_: object) -> object:
+    def ask(*_: object, **__: object) -> object:
         for refusal in refusals:
             raise refusal
         return then
@@ -150,6 +151,7 @@ def test_tables_that_cannot_be_looked_at_for_now_are_looked_at_after_a_rest(monk
 STORE = """
 from dataclasses import dataclass
 from handlers import TableStore
+from tests.support.gate import at_gate
 
 @dataclass
 class Upload:
@@ -159,7 +161,8 @@ class Upload:
 uploads = TableStore("uploads", table="uploads", scan=Upload, interval="1s")
 
 @uploads.handler(timeout="1m")
-def work(record: Upload) -> None: ...
+def work(record: Upload) -> None:
+    at_gate(record.id)
 """
 
 
@@ -173,38 +176,60 @@ def uploading(bench: Bench, tmp_path: Path) -> tuple[str, ...]:
     return ACTING, str(module)
 
 
-def work_one(bench: Bench, child) -> None:
+def begin_one(bench: Bench, child: Child, gate: Gate) -> tuple[dict[str, int], Arrival]:
     (record,) = bench.ask("INSERT INTO uploads DEFAULT VALUES RETURNING id")
     child.nudge()
+    return record, gate.wait_arrival(record["id"])
+
+
+def work_one(bench: Bench, child: Child, gate: Gate) -> None:
+    record, arrival = begin_one(bench, child, gate)
+    arrival.open()
     bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), f"record {record['id']}")
 
 
 def test_a_worker_whose_session_for_tables_is_swallowed_while_nobody_needed_it_works_on(
-    bench: Bench, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, gate: Gate, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """It waited for ever, and took no job of the queue either."""
     monkeypatch.setattr("workers.table_session.PATIENCE", 1.0)
+    monkeypatch.setattr("workers.tables.QUIET", 0.0)
     with Network(bench.dsn) as network:
         child = bench.start(dsn=network.dsn, handlers=uploading)
-        work_one(bench, child)
+        work_one(bench, child, gate)
         child.wait_idle()
         assert network.stall("jobherd:table:*") == 1
-        time.sleep(QUIET)
         child.nudge()
         wait_for_line(child, "no word from the server")
         job = bench.enqueue("act:nothing")
-        work_one(bench, child)
+        work_one(bench, child, gate)
         bench.wait(job, "completed")
         assert child.dismiss() == EXIT_LEFT
 
 
+def test_an_outcome_is_written_though_the_session_of_its_record_is_swallowed_while_it_runs(
+    bench: Bench, gate: Gate, uploading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """The worker waited for ever, past every timeout; and the server, which knew nothing of it, held the record."""
+    monkeypatch.setattr("workers.table_session.PATIENCE", 1.0)
+    monkeypatch.setattr("workers.tables.QUIET", 0.0)
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn, handlers=uploading)
+        record, arrival = begin_one(bench, child, gate)
+        assert network.stall("jobherd:table:*") == 1
+        arrival.open()
+        bench.wait_until(lambda: bench.ask("SELECT FROM uploads WHERE id = %(id)s AND state = 'completed'", **record), "its outcome")
+        work_one(bench, child, gate)
+        assert child.dismiss() == EXIT_LEFT
+
+
 @pytest.mark.skipif(not os.path.exists(PROGRAM), reason="Debian's pgbouncer is not installed: make pgbouncer")
-def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, uploading: tuple[str, ...]):
+def test_behind_a_pooler_nothing_is_prepared_for_tables(bench: Bench, gate: Gate, uploading: tuple[str, ...]):
     """The next backend does not know it. What was taken before that was seen had to be put back by the resetter."""
     with Pooler(bench.dsn, "transaction") as pooler:
         child = bench.start(dsn=pooler.dsn, handlers=uploading)
         for _ in range(8):
-            work_one(bench, child)
+            work_one(bench, child, gate)
             child.wait_idle()
             pooler.turn()
         assert "_pg3_" not in child.log()

@@ -372,10 +372,11 @@ class Courier:
             if self._flushing:
                 self._flushing = bool(conn.flush())
             while True:
-                # A statement's reading may have swallowed a notification: look after each (the socket does not show it any more).
+                whole = self._sent is None or self._finish(conn, now)
+                # An answer's reading may have swallowed a notification: look after each, the last one too (the socket does not show it any more).
                 while (notified := conn.notifies()) is not None:
                     self.notifications.append(notified.extra.decode(errors="replace"))
-                if self._sent is not None and not self._finish(conn, now):
+                if not whole:
                     break
                 if self._misplaced:
                     self._lose(f"the server takes no writes: {self._refused}", now)

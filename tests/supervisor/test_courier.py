@@ -83,6 +83,31 @@ def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ra
     driver.until(lambda: "default" in driver.courier.notifications)
 
 
+@pytest.mark.promise("A7")
+def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database):
+    """libpq stops at the end of an answer that nobody has taken, and reads on when it is: what lies behind it shows on no socket any more."""
+    driver.up()
+    driver.until(lambda: driver.courier.listening and driver.courier.is_quiet)
+    driver.step()
+    driver.courier.notifications.clear()
+    answers = []
+    driver.courier.ask("next_due", {}, answers.append)
+    driver.step()
+    fd = driver.courier.fileno()
+    assert select.select([fd], [], [], LIMIT)[0]
+    with socket.socket(fileno=os.dup(fd)) as wire, psycopg.connect(database, autocommit=True) as other:
+        limit, answer = time.monotonic() + LIMIT, b""
+        while not answer.endswith(b"Z\0\0\0\5I"):
+            answer = wire.recv(65536, socket.MSG_PEEK)
+            assert time.monotonic() < limit
+        other.execute("SELECT pg_notify('jobherd_jobs', 'behind')")
+        while b"behind" not in wire.recv(65536, socket.MSG_PEEK):
+            assert time.monotonic() < limit
+    driver.step()
+    assert answers == [[]]
+    assert driver.courier.notifications == ["behind"]
+
+
 def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(driver):
     driver.up()
     assert driver.ask("show_job", id="not a number") is None

@@ -401,12 +401,12 @@ class Crew:
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
         # Its pid is its own as long as it is not reaped, and reaping is ours alone.
+        if group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(slot.pid, signum)  # it may have moved to another one, and have left there what it has started
         with suppress(ProcessLookupError, PermissionError):
-            if group:
-                with suppress(ProcessLookupError):
-                    os.killpg(slot.pid, signum)
-                    return
-            os.kill(slot.pid, signum)  # alone, or because it has moved to another group
+            if not group or os.getpgid(slot.pid) != slot.pid:
+                os.kill(slot.pid, signum)
 
 
 def _leave_it_to_the_child() -> None:

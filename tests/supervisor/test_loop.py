@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -13,6 +16,7 @@ from supervisor.fleet import Course
 from supervisor.loop import Supervisor
 from supervisor.orders import Asked, Refused
 from supervisor.settings import Settings
+from tests.support.patience import LIMIT
 
 
 @pytest.fixture
@@ -97,6 +101,29 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
     assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now)["problem"] == "the settings do not load, the old ones stay: bad"
     assert supervisor.fleet.generation == generation + 1
+
+
+_MOVES = """
+import os, signal, sys
+if os.fork():
+    os.setpgid(0, os.getpgid(os.getppid()))
+    print(end="x", flush=True)
+signal.pause()
+"""
+
+
+def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(supervisor):
+    """A signal to a group succeeds if it reaches anybody, and a kill is sent once: such a child would have lived, and run its job, for ever."""
+    slot = next(supervisor.fleet.workers())
+    with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
+        assert child.stdout.read(1) == b"x"
+        supervisor.fleet.forked(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
+        supervisor.crew._signal(slot, signal.SIGKILL, group=True)
+        try:
+            assert child.wait(LIMIT) == -signal.SIGKILL
+            assert child.stdout.read() == b"", "nobody is left who could say anything"
+        finally:
+            child.kill()
 
 
 @pytest.mark.parametrize("supervisor", ["never_read_before"], indirect=True)

@@ -82,6 +82,8 @@ class Registration:
         """When `step` must be called at the latest."""
         if self._courier.link is not Link.UP:
             return float("inf")
+        if not self._fleet.supervisor:
+            return self._beat_at  # the rest is ours to do again once we are registered: `step` leaves it alone as well
         return min(self._beat_at, self._echo_due(), self._neighbours_at, self._cancels_due())
 
     def step(self, now: float) -> None:

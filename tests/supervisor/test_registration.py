@@ -21,6 +21,7 @@ from supervisor.registration import ECHO_PATIENCE, Registration
 from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
+from workers.board import Now, Phase
 from workers.notice import Notice
 from workers.processes import started
 
@@ -93,6 +94,20 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     assert parent.courier.link is not Link.UP
     assert "does not hear" in parent.courier.trouble
     parent.until(lambda: parent.courier.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
+    """What ran under a registration that is lost runs until it is ended: to look whether it was cancelled is for the next one, and the loop would turn
+    without a rest until that stands."""
+    slot, now = next(parent.fleet.workers()), time.monotonic()
+    parent.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot.now = Now(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
+    parent.until(lambda: parent.courier.is_quiet)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.supervisors")
+        parent.until(lambda: parent.registration.underway, ahead=LEASE)
+    assert not parent.fleet.supervisor
+    assert parent.registration.wake_at() == float("inf"), "only its answer"
 
 
 def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):

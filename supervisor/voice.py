@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import stat
 from collections import deque
@@ -98,7 +99,16 @@ class Voice:
         except OSError:  # it belongs to another user, or nobody reads it yet
             return lambda data: _write_if_free(fd, data)
         self.fds.append(own_fd)
-        return lambda data: os.write(own_fd, data)
+        return (lambda data: _write_to_terminal(own_fd, data)) if os.isatty(fd) else (lambda data: os.write(own_fd, data))
+
+
+def _write_to_terminal(fd: int, data: bytes) -> int:
+    """Write to it, in the background too: under `stty tostop` the kernel says SIGTTOU instead, and as often as the write is tried again."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        return os.write(fd, data)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write_if_free(fd: int, data: bytes) -> int:
@@ -107,4 +117,4 @@ def _write_if_free(fd: int, data: bytes) -> int:
     room.register(fd, select.POLLOUT)
     if not room.poll(0):
         raise BlockingIOError
-    return os.write(fd, data[: select.PIPE_BUF])
+    return _write_to_terminal(fd, data[: select.PIPE_BUF])

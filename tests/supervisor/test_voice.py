@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import select
+import signal
 import socket
 import tempfile
+import termios
 
 import pytest
 
 from supervisor.lateness import Lateness
+from supervisor.signals import SignalPipe
 from supervisor.voice import Voice, _write_if_free
+from tests.support.patience import LIMIT
 
 LINES = 2000
 
@@ -76,6 +82,37 @@ def test_a_file_is_written_where_its_other_writers_are():
         os.write(file.fileno(), b"after\n")
         file.seek(0)
         assert file.read() == b"before\nsaid\nafter\n"
+
+
+def test_who_runs_in_the_background_of_a_terminal_that_stops_such_is_not_held_up_by_what_it_says():
+    """Under `stty tostop` the kernel says SIGTTOU at each write: whoever hears it and tries again does so for ever."""
+    leader, terminal = pty.fork()
+    if leader == 0:
+        code = 70
+        try:
+            modes = termios.tcgetattr(1)
+            modes[3] |= termios.TOSTOP
+            termios.tcsetattr(1, termios.TCSANOW, modes)
+            if background := os.fork():
+                code = os.waitstatus_to_exitcode(os.waitpid(background, 0)[1])
+            else:
+                os.setpgid(0, 0)
+                signal.alarm(int(LIMIT / 2))
+                signals = SignalPipe()
+                with signals.heard():
+                    voice = Voice(2)
+                    voice.write("said\n")
+                    voice.flush()
+                    code = len(signals.read())  # nor is it told to have a worker less
+        finally:
+            os._exit(code)
+    said = b""
+    with contextlib.suppress(OSError):  # nobody has it open any more
+        while data := os.read(terminal, 1000):
+            said += data
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1]) == 0
+    assert said == b"said\r\n"
 
 
 def test_lateness_is_counted_by_how_much():

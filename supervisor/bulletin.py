@@ -94,6 +94,7 @@ class Bulletin:
     def publish(self, now: float) -> None:
         """Say what is due."""
         fleet, up = self._fleet, self._fleet.database_since is not None
+        self._manager.flush()
         if fleet.course is Course.SERVING:
             if not self._told_ready and fleet.stands():
                 self._told_ready = True

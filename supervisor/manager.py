@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
 
 
 class ServiceManager:
@@ -19,6 +18,8 @@ class ServiceManager:
         self.interval = int(usec) / 2_000_000 if usec.isdigit() and address else 0.0
         """Seconds between signs of life; 0 if nobody asks for them."""
         self._status = ""
+        self._unsaid: dict[str, bytes] = {}
+        """What there was no room for, by its first word's name, oldest first."""
 
     @property
     def fds(self) -> list[int]:
@@ -26,10 +27,24 @@ class ServiceManager:
         return [self._socket.fileno()] if self._socket is not None else []
 
     def tell(self, *words: str) -> None:
-        """Send assignments such as READY=1."""
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.sendto("\n".join(words).encode(), self._address)
+        """Send assignments such as READY=1, now or when there is room: a manager that is not told that we are ready ends us."""
+        name = words[0].partition("=")[0]
+        self._unsaid.pop(name, None)  # of each the latest counts
+        self._unsaid[name] = "\n".join(words).encode()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is room for."""
+        while self._unsaid:
+            name = next(iter(self._unsaid))
+            if self._socket is not None:
+                try:
+                    self._socket.sendto(self._unsaid[name], self._address)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    pass  # nobody is there
+            del self._unsaid[name]
 
     def status(self, text: str) -> None:
         """Say what we are at, if that has changed."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import signal
 import socket
 import time
 from typing import TYPE_CHECKING
 
+from supervisor.manager import ServiceManager
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
@@ -35,6 +37,28 @@ class Manager:
                 f"no {start} in {limit} s; heard {self.heard}"
             )
             self.heard += self.socket.recv(65536).decode().split("\n")
+
+
+def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
+    """Its socket holds a few words, of whoever speaks, and READY is said once: it would end a supervisor that never says it."""
+    manager = Manager()
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    with manager.socket, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as others:
+        others.connect("\0" + manager.address[1:])
+        with contextlib.suppress(BlockingIOError):
+            while others.send(b"STATUS=busy"):
+                continue
+        ours = ServiceManager()
+        ours.tell("READY=1", "MAINPID=7")
+        ours.status("one")
+        ours.status("two")
+        while select.select([manager.socket], [], [], 0)[0]:
+            assert manager.socket.recv(65536) == b"STATUS=busy"
+        ours.flush()
+        manager.wait("STATUS=two")
+        assert manager.heard == ["READY=1", "MAINPID=7", "STATUS=two"]
+        ours._socket.close()
 
 
 def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):

@@ -181,6 +181,7 @@ class Supervisor:
             # Before the plan and everything else of this turn: until the letter is gone, somebody's job waits.
             self.undertaker.step(now)
             self.courier.step(now)
+            self._rewire()  # should the session be lost in that step: a child that is forked in this turn may get its number
             self.bulletin.hurry()
         if now >= self._plan_at:
             self.crew.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import sql
 from supervisor.fleet import Course
 from supervisor.loop import Supervisor
 from supervisor.orders import Asked, Refused
+from supervisor.plan import Plan
 from supervisor.settings import Settings
 from tests.support.patience import LIMIT
 
@@ -101,6 +103,38 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
     assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now)["problem"] == "the settings do not load, the old ones stay: bad"
     assert supervisor.fleet.generation == generation + 1
+
+
+def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_before_a_child_gets_it(supervisor, monkeypatch):
+    """What is still waited for under that number cannot be waited for anew: the parent died of it."""
+    number, other = os.pipe()
+    lost, planned = [], []
+    monkeypatch.setattr(supervisor.courier, "fileno", lambda: -1 if lost else number)
+    monkeypatch.setattr(supervisor.courier, "step", lambda _now: None)
+    supervisor._rewire()
+
+    def lose(_now):
+        os.close(number)
+        lost.append(number)
+
+    def think(_fleet, _now):
+        os.dup2(other, number)
+        supervisor.selector.register(number, selectors.EVENT_READ, 0)
+        supervisor.selector.unregister(number)
+        planned.append(number)
+        return Plan()
+
+    monkeypatch.setattr(supervisor.crew, "reap", lambda now: monkeypatch.setattr(supervisor.courier, "step", lose))
+    monkeypatch.setattr(supervisor.crew, "look", lambda _now: monkeypatch.setattr(supervisor.courier, "step", lambda _now: None))
+    monkeypatch.setattr("supervisor.loop.plan", think)
+    monkeypatch.setattr(supervisor.signals, "read", lambda: {signal.SIGCHLD})
+    supervisor.selector.register(supervisor.signals, selectors.EVENT_READ, "signals")
+    os.write(supervisor.signals._write, b"x")
+    supervisor.turn()
+    assert planned
+    assert supervisor._courier_fd == -1
+    os.close(number)
+    os.close(other)
 
 
 _MOVES = """

@@ -219,6 +219,9 @@ class Lookup:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
+            for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, write}:
+                with suppress(OSError):  # a child that is dismissed meanwhile would not hear it while we hold the other end of its pipe
+                    os.close(number)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
             looks = [threading.Thread(target=_look_up, args=(host, write), daemon=True) for host in hosts]
             for look in looks:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+import signal
 import weakref
 
 import pytest
 
 from supervisor import spawn
+from tests.support.patience import LIMIT
 
 
 class Link:
@@ -22,6 +25,22 @@ def usual_collector():
     gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*before)
+
+
+def test_who_is_dismissed_while_a_name_is_looked_up_hears_of_it(monkeypatch):
+    """By the end of its pipe: whoever else holds it open keeps that from it, for as long as a name server is silent."""
+    monkeypatch.setattr(spawn, "LOOKUP_PATIENCE", 2 * LIMIT)
+    monkeypatch.setattr(spawn, "_look_up", lambda _host, _write: signal.pause())
+    reading, writing = os.pipe()
+    lookup = spawn.Lookup(["a"])
+    os.close(writing)
+    try:
+        assert select.select([reading], [], [], LIMIT)[0]
+        assert lookup.read() is None, "it is still looked up"
+    finally:
+        lookup.close()
+        os.waitpid(lookup.pid, 0)
+        os.close(reading)
 
 
 @pytest.mark.usefixtures("usual_collector")

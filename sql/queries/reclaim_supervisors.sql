@@ -6,7 +6,8 @@
 -- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
 -- had one whole lease to renew. A last beat in the future was before the server's clock was set back: the living have beaten since, and a
 -- dead host's lease would hold for as long as the clock has jumped. Leases are held against the time that the caller's beat was told
--- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. Like every statement it speaks of history before attempts: the keeper locks them in that order.
+-- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. What was claimed before
+-- the clock was set back began in the future; no row of the past may end before it has begun. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
 -- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there.
 WITH lapsed AS (
@@ -49,7 +50,7 @@ WITH lapsed AS (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, error_code, error, ran_on)
-    SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
+    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
            fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
       FROM job

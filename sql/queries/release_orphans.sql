@@ -1,7 +1,7 @@
 -- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. So it is with
 -- children whose supervisor has no row, which nobody would ever reclaim: somebody has deleted it, and its process is dead. Run by
 -- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
--- transaction of such a job still holds is left for the next time.
+-- transaction of such a job still holds is left for the next time. A claim may be later than now: the clock was set back.
 WITH stray AS (
     DELETE FROM jobherd.children c WHERE NOT EXISTS (SELECT FROM jobherd.supervisors s WHERE s.id = c.supervisor) RETURNING c.id
 ), free AS MATERIALIZED (
@@ -29,7 +29,7 @@ WITH stray AS (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, error_code, error)
-    SELECT id, created_at, run_at, claimed_at, clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
+    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
            fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            'its child was lost'
       FROM job

@@ -124,6 +124,23 @@ def test_a_reclaimed_job_without_attempts_left_fails(queue):
     assert queue.state(number) == "failed"
 
 
+@pytest.mark.parametrize("by", ["reclaim", "orphans"])
+def test_what_was_claimed_before_the_clock_was_set_back_is_given_back(queue, by):
+    """A row of the past must not end before it has begun: one job that was over refused the whole statement, until the clock had caught up."""
+    dead = queue.supervisor()
+    child = dead.child()
+    over, waits, unwanted = queue.enqueue("a:b", max_attempts=1), queue.enqueue("a:b"), queue.enqueue("a:b")
+    child.claim(3)
+    queue.cancel(unwanted)
+    queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 h'")
+    if by == "reclaim":
+        assert queue.supervisor().reclaim(dead=[dead.id]) == (1, 3)
+    else:
+        queue.run("DELETE FROM jobherd.children")
+        assert sorted(queue.orphans()) == [over, waits, unwanted]
+    assert queue.states([over, waits, unwanted]) == ["failed", "retrying", "cancelled"]
+
+
 def test_reclaimed_jobs_run_alone(queue):
     queue.enqueue_many("a:b", 3)
     child = queue.child()

@@ -1105,6 +1105,7 @@ DECLARE
     did  boolean;
 BEGIN
     SELECT * INTO gate FROM jobherd.gate_of('resume', queue, kind);
+    PERFORM FROM jobherd.gates g WHERE g.scope = gate.scope AND g.name = gate.name FOR UPDATE;  -- by here it has a cap, or it has none
     UPDATE jobherd.gates g SET paused_at = NULL, paused_by = NULL, reason = NULL, resume_at = NULL
      WHERE g.scope = gate.scope AND g.name = gate.name AND g.paused_at IS NOT NULL AND g.max_running IS NOT NULL;
     did := FOUND;

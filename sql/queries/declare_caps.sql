@@ -1,14 +1,21 @@
 -- Set the caps that the loaded handlers declare, and take away those that they do not declare any more. Run by each child once it has loaded
 -- them. A cap that somebody has set by hand stays as it is.
+-- withdrawn locks before it looks: who pauses meanwhile would else be neither the one case nor the other, and the cap would stay.
+-- paused_at is written as it was found: constraints are looked at before the row that was written meanwhile.
 WITH declared AS MATERIALIZED (
     SELECT name, most FROM unnest(%(names)s::text[], %(max_running)s::integer[]) AS d (name, most)
+), withdrawn AS MATERIALIZED (
+    SELECT g.name, g.paused_at
+      FROM jobherd.gates g JOIN declared d ON d.name = g.name
+     WHERE g.scope = 'kind' AND d.most IS NULL AND g.capped_by = '@handler'
+     ORDER BY g.name
+       FOR UPDATE OF g
 ), dropped AS (
-    DELETE FROM jobherd.gates g USING declared d
-     WHERE g.scope = 'kind' AND g.name = d.name AND d.most IS NULL AND g.capped_by = '@handler' AND g.paused_at IS NULL
+    DELETE FROM jobherd.gates g USING withdrawn w WHERE g.scope = 'kind' AND g.name = w.name AND w.paused_at IS NULL
 ), paused AS (
-    UPDATE jobherd.gates g SET max_running = NULL, capped_at = NULL, capped_by = NULL
-      FROM declared d
-     WHERE g.scope = 'kind' AND g.name = d.name AND d.most IS NULL AND g.capped_by = '@handler' AND g.paused_at IS NOT NULL
+    UPDATE jobherd.gates g SET paused_at = w.paused_at, max_running = NULL, capped_at = NULL, capped_by = NULL
+      FROM withdrawn w
+     WHERE g.scope = 'kind' AND g.name = w.name AND w.paused_at IS NOT NULL
 )
 INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
 SELECT 'kind', name, most, clock_timestamp(), '@handler' FROM declared WHERE most IS NOT NULL ORDER BY name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -227,6 +228,44 @@ def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
     assert declare(a=5, c=1) == [("a", 5, True), ("c", 1, True)]
     queue.run("SELECT jobherd.pause(kind => 'a')")
     assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
+
+
+def behind(queue, first, call):
+    """Do both, the second while the first is not committed yet, and return what it answered, if anything."""
+    answers = []
+    with psycopg.connect(queue.dsn) as one, psycopg.connect(queue.dsn, autocommit=True) as other:
+        one.execute(first)
+
+        def go():
+            cursor = other.execute(*call)
+            answers.extend(cursor.fetchall() if cursor.description else [])
+
+        thread = threading.Thread(target=go)
+        thread.start()
+        while thread.is_alive() and not queue.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            pass
+        one.commit()
+        thread.join(LIMIT)
+    return answers
+
+
+def test_who_resumes_while_somebody_sets_a_cap_resumes(queue):
+    queue.run("SELECT jobherd.pause('media')")
+    assert behind(queue, "SELECT jobherd.set_cap('media', 2)", ["SELECT jobherd.resume('media')"]) == [(True,)]
+    assert queue.run("SELECT name, paused_at, max_running FROM jobherd.gates") == [("media", None, 2)]
+    queue.run("SELECT jobherd.pause('media')")
+    assert behind(queue, "SELECT jobherd.set_cap('media', NULL)", ["SELECT jobherd.resume('media')"]) == [(True,)]
+    assert queue.run("SELECT name FROM jobherd.gates") == []
+
+
+def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(queue):
+    declare = queue.text("declare_caps")
+    queue.connection.execute(declare, {"names": ["a:b"], "max_running": [2]})
+    behind(queue, "SELECT jobherd.pause(kind => 'a:b')", [declare, {"names": ["a:b"], "max_running": [None]}])
+    assert queue.run("SELECT name, paused_at IS NOT NULL, max_running FROM jobherd.gates") == [("a:b", True, None)]
+    queue.connection.execute(declare, {"names": ["a:b"], "max_running": [2]})
+    behind(queue, "SELECT jobherd.resume(kind => 'a:b')", [declare, {"names": ["a:b"], "max_running": [None]}])
+    assert queue.run("SELECT name FROM jobherd.gates") == []
 
 
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):

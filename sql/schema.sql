@@ -461,7 +461,8 @@ BEGIN
         SELECT coalesce(last.at, this.at - interval '8 days'), this.at + interval '1 second', this.seen WHERE EXISTS (SELECT FROM jobherd.history);
         moved := true;
     ELSE
-        early := last.at - lag;
+        -- A mark in the future is from before the clock was set back: what has ended since ended before it, nobody knows by how much.
+        early := CASE WHEN last.at > this.at THEN this.at - interval '1 hour' ELSE last.at END - lag;
         since := greatest(early, this.at - span);
         IF early < since AND EXISTS (SELECT FROM jobherd.history h WHERE h.finished_at >= early AND h.finished_at < since) THEN
             INSERT INTO jobherd.rollup_gaps (from_at, to_at, seen, until) VALUES (early, since, last.seen, this.seen);
@@ -471,7 +472,7 @@ BEGIN
                                     ARRAY(SELECT unnest(last.pending) EXCEPT SELECT unnest(this.pending)), early);
     END IF;
     -- Where nothing has ended nothing is written; only a mark that gets old is moved, or the next look would have to go far back.
-    IF moved OR jobs > 0 OR last.at < this.at - interval '10 minutes' THEN
+    IF moved OR jobs > 0 OR last.at NOT BETWEEN this.at - interval '10 minutes' AND this.at THEN
         INSERT INTO jobherd.rollup_mark (at, seen, pending) VALUES (this.at, this.seen, this.pending)
         ON CONFLICT (one) DO UPDATE SET at = excluded.at, seen = excluded.seen, pending = excluded.pending;
     END IF;

@@ -206,6 +206,23 @@ def test_a_mark_from_another_server_is_not_believed(queue):
     assert_equal(queue)
 
 
+def test_what_ends_after_the_clock_was_set_back_is_counted(queue):
+    """The mark is in the future, and whatever ends now ends before it; the look after that has to begin where this one was."""
+    look(queue)
+    one_of_each(queue)
+    look_all(queue)
+    queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
+    assert look(queue) == (0, False)
+    assert queue.run("SELECT at <= clock_timestamp() FROM jobherd.rollup_mark") == [(True,)], "even if nothing has ended"
+    queue.run("UPDATE jobherd.rollup_mark SET at = at + interval '6 hours'")
+    one_of_each(queue)
+    child, job = queue.child(), queue.enqueue("a:b")
+    child.settle(child.claim(1)[0].token, [job], "ok", ago=300.0)
+    look_all(queue)
+    assert_equal(queue)
+    assert look(queue) == (0, False)
+
+
 def test_while_many_settle_and_look_at_once_everything_is_counted_once(queue):
     look_all(queue, span=86400.0)
     jobs, turns = 40, 25

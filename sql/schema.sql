@@ -1322,7 +1322,7 @@ BEGIN
              WHEN pg_try_advisory_lock(1785684584, 1 + (pg_backend_pid() & 15))
              THEN NOT pg_advisory_unlock(1785684584, 1 + (pg_backend_pid() & 15))
              ELSE true END) THEN
-        PERFORM jobherd.notify('jobherd_jobs', NEW.queue);
+        PERFORM pg_notify('jobherd_jobs', NEW.queue) WHERE pg_notification_queue_usage() < 0.9;
     END IF;
     RETURN NULL;
 END $$;

@@ -99,6 +99,18 @@ def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
     assert ears.heard().count("default") == (2 if door in {"settle_jobs", "release_child"} else 1)  # these come in first
 
 
+def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
+    """It calls a function of the application's that runs as its owner. Until PostgreSQL 18 what is deferred runs as whoever commits."""
+    ears.sleep()
+    producer.execute("CREATE FUNCTION public.order_receipt() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT jobherd.enqueue('a:b') $$")
+    producer.commit()
+    producer.execute("SET ROLE pg_monitor")  # a role that every server has, and to which this schema has granted nothing
+    producer.commit()
+    producer.execute("SELECT public.order_receipt()")
+    producer.commit()
+    assert ears.heard() == ["default"]
+
+
 def test_a_sleeper_notifies_itself(queue, ears):
     """The parent gives jobs back through the session that holds its keys, and its own keys do not stop it."""
     ears.sleep()

@@ -1306,11 +1306,16 @@ BEGIN
 END $$;
 
 CREATE FUNCTION jobherd.wake_scheduled() RETURNS trigger
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    soon CONSTANT timestamptz := clock_timestamp() + interval '200 ms';
 BEGIN
-    PERFORM jobherd.notify('jobherd_jobs', '@due')
-    WHERE (SELECT min(run_at) FROM arrived) <= (SELECT run_at FROM jobherd.scheduled ORDER BY run_at LIMIT 1);
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
+       OR (SELECT s.run_at FROM jobherd.scheduled s WHERE s.run_at > soon AND s.run_at < NEW.run_at ORDER BY s.run_at LIMIT 1) IS NULL THEN
+        PERFORM jobherd.notify('jobherd_jobs', '@due');
+    END IF;
     RETURN NULL;
 END $$;
 
@@ -2121,7 +2126,11 @@ CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.ready DEFERRABLE INITIALL
 
 CREATE TRIGGER wake AFTER DELETE ON jobherd.running FOR EACH ROW WHEN ((old.kind IS NOT NULL)) EXECUTE FUNCTION jobherd.wake_held();
 
-CREATE TRIGGER wake AFTER INSERT ON jobherd.scheduled REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION jobherd.wake_scheduled();
+CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON jobherd.scheduled DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (
+        CASE
+            WHEN (EXTRACT(epoch FROM new.run_at) >= (NULLIF(current_setting('jobherd.due'::text, true), ''::text))::numeric) THEN false
+            ELSE (set_config('jobherd.due'::text, (EXTRACT(epoch FROM new.run_at))::text, true) IS NOT NULL)
+        END) EXECUTE FUNCTION jobherd.wake_scheduled();
 
 CREATE POLICY jobherd_admin ON jobherd.history TO jobherd_admin USING (true);
 

@@ -111,6 +111,20 @@ def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, produc
     assert ears.heard() == ["default"]
 
 
+@pytest.mark.parametrize("isolation", psycopg.IsolationLevel)
+def test_a_job_that_was_second_when_it_was_put_in_is_the_first_when_it_is_committed(queue, ears, producer, isolation):
+    """The keeper has looked meanwhile, and sleeps until its poll."""
+    first = queue.enqueue("a:b", delay=3600)
+    assert ears.heard() == ["@due"]
+    producer.isolation_level = isolation
+    producer.execute("SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": 7200}')")
+    queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s' WHERE id = %s", first)
+    assert queue.promote() == 1
+    assert queue.run(queue.text("next_due")) == []
+    producer.commit()
+    assert ears.heard() == ["@due"]
+
+
 def test_a_sleeper_notifies_itself(queue, ears):
     """The parent gives jobs back through the session that holds its keys, and its own keys do not stop it."""
     ears.sleep()

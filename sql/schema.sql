@@ -1313,7 +1313,7 @@ DECLARE
     soon CONSTANT timestamptz := clock_timestamp() + interval '200 ms';
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
-       OR (SELECT s.run_at FROM jobherd.scheduled s WHERE s.run_at > soon AND s.run_at < NEW.run_at ORDER BY s.run_at LIMIT 1) IS NULL THEN
+       OR ((SELECT s.run_at FROM jobherd.scheduled s WHERE s.run_at > soon ORDER BY s.run_at LIMIT 1) < NEW.run_at) IS NOT TRUE THEN
         PERFORM jobherd.notify('jobherd_jobs', '@due');
     END IF;
     RETURN NULL;

@@ -23,7 +23,9 @@ def queue(database):
 def test_no_other_function_notifies_by_itself(queue):
     """But one that runs as whoever commits, who need not be somebody that may call it: it asks for room itself."""
     assert sorted(queue.run(BY)) == [("notify",), ("wake_sleepers",)]
-    assert "pg_notification_queue_usage() < 0.9" in queue.run("SELECT prosrc FROM pg_proc WHERE oid = 'jobherd.wake_sleepers'::regproc")[0][0]
+    assert (
+        "pg_notification_queue_usage() < 0.9" in queue.run("SELECT prosrc FROM pg_proc WHERE oid = 'jobherd.wake_sleepers'::regproc")[0][0]
+    )
 
 
 def test_no_statement_notifies_by_itself():

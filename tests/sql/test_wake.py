@@ -102,7 +102,9 @@ def test_while_somebody_sleeps_each_transaction_notifies(queue, ears, door):
 def test_who_commits_may_be_somebody_who_may_do_nothing_here(queue, ears, producer):
     """It calls a function of the application's that runs as its owner. Until PostgreSQL 18 what is deferred runs as whoever commits."""
     ears.sleep()
-    producer.execute("CREATE FUNCTION public.order_receipt() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT jobherd.enqueue('a:b') $$")
+    producer.execute(
+        "CREATE FUNCTION public.order_receipt() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT jobherd.enqueue('a:b') $$"
+    )
     producer.commit()
     producer.execute("SET ROLE pg_monitor")  # a role that every server has, and to which this schema has granted nothing
     producer.commit()

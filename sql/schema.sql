@@ -2012,7 +2012,23 @@ ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE jobherd.ready
-    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864))) NOT VALID;
+    ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR
+CASE
+    WHEN (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) < 262144) THEN true
+    ELSE (((
+    CASE
+        WHEN (pg_column_compression(payload) IS NULL) THEN pg_column_size(payload)
+        ELSE (4 + octet_length((payload)::text))
+    END + COALESCE(
+    CASE
+        WHEN (pg_column_compression(extras) IS NULL) THEN pg_column_size(extras)
+        ELSE (4 + octet_length((extras)::text))
+    END, 0)) + COALESCE(
+    CASE
+        WHEN (pg_column_compression(last_error) IS NULL) THEN pg_column_size(last_error)
+        ELSE (4 + octet_length((last_error)::text))
+    END, 0)) <= 67108864)
+END)) NOT VALID;
 
 ALTER TABLE ONLY jobherd.rollup_failures
     ADD CONSTRAINT rollup_failures_pkey PRIMARY KEY (at, kind, step, state, code);
@@ -2036,7 +2052,23 @@ ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
-    ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) <= 67108864))) NOT VALID;
+    ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR
+CASE
+    WHEN (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) < 262144) THEN true
+    ELSE (((
+    CASE
+        WHEN (pg_column_compression(payload) IS NULL) THEN pg_column_size(payload)
+        ELSE (4 + octet_length((payload)::text))
+    END + COALESCE(
+    CASE
+        WHEN (pg_column_compression(extras) IS NULL) THEN pg_column_size(extras)
+        ELSE (4 + octet_length((extras)::text))
+    END, 0)) + COALESCE(
+    CASE
+        WHEN (pg_column_compression(last_error) IS NULL) THEN pg_column_size(last_error)
+        ELSE (4 + octet_length((last_error)::text))
+    END, 0)) <= 67108864)
+END)) NOT VALID;
 
 ALTER TABLE ONLY jobherd.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (id);

@@ -105,6 +105,31 @@ def test_a_row_that_is_too_large_is_refused_in_words_that_name_the_columns(queue
     assert queue.count(table) == 0
 
 
+def lying(queue, size: int) -> None:
+    """A payload of so many bytes in another table, where it takes a hundredth of that."""
+    queue.run("CREATE TABLE public.docs (doc json)")
+    queue.run(f"INSERT INTO public.docs SELECT to_json(repeat('x', {size}))")
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_what_comes_compressed_is_as_long_as_it_is(queue, table):
+    """It was let in for what it took elsewhere, and never let back: all that its worker held stayed there."""
+    lying(queue, MOST)
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"{table}_payload_extras_and_last_error_are_at_most_64_mb"):
+        queue.run(f"INSERT INTO jobherd.{table} (kind, payload) SELECT 'a:b', doc FROM public.docs")
+    assert queue.count(table) == 0
+
+
+def test_what_was_let_in_compressed_is_let_back(queue):
+    lying(queue, MOST - 6)
+    queue.run("INSERT INTO jobherd.ready (kind, payload) SELECT 'a:b', doc FROM public.docs")
+    child = queue.child()
+    [row] = child.claim_raw(100)
+    assert len(row["payload"]) == MOST - 4
+    assert child.release() == [row["id"]]
+    assert queue.state(row["id"]) == "ready"
+
+
 def test_what_is_just_small_enough_is_claimed_and_can_come_back(queue):
     queue.run("ALTER TABLE jobherd.ready ALTER payload SET STORAGE EXTERNAL")
     queue.run("INSERT INTO jobherd.ready (kind, payload) VALUES ('a:b', %s)", large(MOST - 20))

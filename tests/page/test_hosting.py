@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
+import workers.page
 from tests.cli.shell import jobherd
 from tests.support.herd import ROOT
 from tests.workers.web_support import LIMIT, NO_DATABASE, Web
+from workers.page import live
 from workers.web.hosting import why_off
 
 TOKEN = "operate-0123456789abcdef"
@@ -71,6 +75,32 @@ def test_a_request_that_comes_in_pieces_is_put_together(web):
 def test_nobody_is_believed_to_come_from_elsewhere(web):
     """Whoever may claim another address could as well claim to be on this machine."""
     assert web.ask("/login", **{"X-Forwarded-For": "10.0.0.1"})[0] == 303
+
+
+def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeypatch):
+    """The loop was closed over them: a session was left to the collector, with a complaint in the log."""
+    begun, ended, original = threading.Event(), threading.Event(), workers.page.application
+
+    async def ask(_database, _argument):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)  # as long as the driver's round trip
+            ended.set()
+            raise
+
+    def application(*args, **options):
+        app = original(*args, **options)
+        app.state.hub._topics["test"] = live.Topic("test", "none.html", ask)
+        return app
+
+    monkeypatch.setattr(workers.page, "application", application)
+    with Web(page=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
+        viewer.sendall(b"GET /live?topic=test HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert begun.wait(LIMIT)
+        web.dismiss()
+        assert ended.is_set()
 
 
 def test_what_names_itself_otherwise_is_refused(web):

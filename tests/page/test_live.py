@@ -283,6 +283,36 @@ def test_the_streams_end_when_the_child_leaves():
     finish(watch())
 
 
+def test_who_ends_it_waits_for_questions_that_are_being_called_back():
+    """A loop that was closed before left a session open, and the collector complained of it in the log."""
+
+    async def watch():
+        begun, go_on, ended = asyncio.Queue(), asyncio.Event(), []
+
+        async def ask(_database, argument):
+            begun.put_nowait(argument)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:  # as the driver does: it tells the server, and waits for the answer
+                await go_on.wait()
+                ended.append(argument)
+                raise
+
+        async with hub_of(ask) as hub:
+            gone, there = (Wire(hub, hub.enter(hub.find([f"state:{name}"]), HERE)) for name in ("gone", "there"))
+            assert {await begun.get(), await begun.get()} == {"gone", "there"}
+            gone.left.set()
+            await gone.task
+            await asyncio.sleep(0)
+            left = hub.close()
+            go_on.set()
+            await asyncio.wait_for(asyncio.wait(left), LIMIT)
+            await there.task
+        assert sorted(ended) == ["gone", "there"]
+
+    finish(watch())
+
+
 def test_it_takes_so_many_viewers_and_topics_and_no_more():
     async def watch():
         asked = Asked()

@@ -121,18 +121,20 @@ class Hub:
         self._clock = clock
         self._watched: dict[str, _Watch] = {}
         self._viewers: set[_Viewer] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What asks, and what was told to ask no more and has not ended."""
         self._closed = False
         self.asked = 0
         """How many questions were asked."""
 
-    def close(self) -> None:
-        """End all streams, and ask nothing more."""
+    def close(self) -> set[asyncio.Task[None]]:
+        """End all streams, and ask nothing more. Return what has to be waited for: who is torn out of a question calls it back first."""
         self._closed = True
         for viewer in self._viewers:
             viewer.news.set()
-        for watch in self._watched.values():
-            if watch.task is not None:
-                watch.task.cancel()
+        for task in self._tasks:
+            _call_back(task)
+        return set(self._tasks)
 
     def find(self, keys: Iterable[str]) -> list[tuple[Topic, str]]:
         """Return the topics that these words mean. Raises Refused."""
@@ -160,6 +162,8 @@ class Hub:
                 viewer.hand(key, watch.sent[way])
             if watch.task is None:
                 watch.task = asyncio.get_running_loop().create_task(self._look_again(watch))
+                self._tasks.add(watch.task)
+                watch.task.add_done_callback(self._tasks.discard)
         return viewer
 
     def leave(self, viewer: _Viewer) -> None:
@@ -170,7 +174,7 @@ class Hub:
             if not watch.viewers:
                 del self._watched[key]
                 if watch.task is not None:
-                    watch.task.cancel()
+                    _call_back(watch.task)
 
     @property
     def is_closed(self) -> bool:
@@ -278,6 +282,11 @@ async def _say(send: Send, text: str) -> None:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _call_back(task: asyncio.Task[None]) -> None:
+    if not task.cancelling():  # told twice, it would be torn out of telling the server too
+        task.cancel()
 
 
 def _event(name: str, document: Mapping[str, object]) -> str:

@@ -86,8 +86,8 @@ class Hosting:
         """End what is served, streams too, and let go of the database."""
         if self._app is None:
             return
-        self._app.state.hub.close()
-        if tasks := list(self._state.tasks):
+        asking = self._app.state.hub.close()
+        if tasks := {*self._state.tasks, *asking}:
             await asyncio.wait(tasks, timeout=ENDING)
         for protocol in list(self._state.connections):
             protocol.transport.abort()

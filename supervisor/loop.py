@@ -425,6 +425,8 @@ class Supervisor:
         except Exception as problem:
             log.error("the settings do not load, the old ones stay: %s", problem)
             return f"the settings do not load, the old ones stay: {problem}"
+        for name in self.settings.given.waiting:
+            log.warning("%s was changed: that takes a restart", name)
         self.crew.settings = child_settings(self.settings, dsn=self.crew.settings.dsn)
         self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
@@ -34,20 +34,22 @@ class Settings:
         None,
         values.dsn(),
         "The database. With none, Jobherd starts an embedded PostgreSQL of its own and says so.",
-        group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True,
+        group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True, for_good=True,
     )  # fmt: skip
     listen_dsn: str | None = setting(
         None,
         values.dsn(),
         "Where the parent listens and renews its lease, when `dsn` leads through a pooler: LISTEN needs a session of its own, and is left out there.",
-        group="Database", metavar="DSN", says="the same as `dsn`", secret=True,
+        group="Database", metavar="DSN", says="the same as `dsn`", secret=True, for_good=True,
     )  # fmt: skip
-    schema: str = setting("jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME")
+    schema: str = setting(
+        "jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME", for_good=True
+    )
     embedded_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
         values.path(),
         "The folder in which the embedded PostgreSQL keeps its `.jobherd/`.",
-        group="Database", metavar="PATH", says="the working directory",
+        group="Database", metavar="PATH", says="the working directory", for_good=True,
     )  # fmt: skip
     db_retry_initial: float = setting(
         0.5,
@@ -196,7 +198,7 @@ class Settings:
         64,
         values.whole(1, 64),
         "The most children that TTIN may lead to. Memory is set aside for so many.",
-        group="Children", metavar="N",
+        group="Children", metavar="N", for_good=True,
     )  # fmt: skip
     spawn_timeout: float = setting(
         10.0,
@@ -308,7 +310,7 @@ class Settings:
         values.address(),
         "Where the page, /metrics, /livez, /readyz and /startupz are served. On another address than one of this machine alone the page needs a "
         "token.",
-        group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790",
+        group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790", for_good=True,
     )  # fmt: skip
     log_capture: bool = setting(
         True,
@@ -371,13 +373,24 @@ class Settings:
             {name: told[name] for name in (told if only is None else only)}, flags, environ=environ, directory=directory, known=told
         )
         loaded = cls(**given.values, given=given)
-        if problems := loaded._contradictions():
+        if problems := loaded.contradictions():
             raise SettingsError(problems)
         return loaded
 
     def again(self) -> Self:
-        """Return the settings read anew from the same flags and places, as SIGHUP asks. Raises SettingsError."""
-        return type(self).load(self.given.flags, directory=self.given.directory)
+        """Return the settings read anew from the same flags and places, as SIGHUP asks. Raises SettingsError.
+
+        What holds for good stays: children in another schema than their parent's would claim under a registration that is not there, and
+        with more workers wanted than there are places a reload would never end. `given.waiting` names what was changed of that.
+        """
+        fresh = type(self).load(self.given.flags, directory=self.given.directory)
+        kept = {name: getattr(self, name) for name, told in specifications().items() if told.for_good}
+        waiting = tuple(name for name, value in kept.items() if getattr(fresh, name) != value)
+        sources = {**fresh.given.sources, **dict.fromkeys(waiting, "the start of this supervisor")}
+        result = replace(fresh, **kept, given=replace(fresh.given, sources=sources, waiting=waiting))
+        if problems := result.contradictions():
+            raise SettingsError(problems)
+        return result
 
     def source(self, name: str) -> str:
         """Return where a setting's value came from, in words: "--workers", "JOBHERD_WORKERS", "jobherd.toml", "default"."""
@@ -419,7 +432,7 @@ class Settings:
             return self.log_format
         return "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
 
-    def _contradictions(self) -> tuple[str, ...]:
+    def contradictions(self) -> tuple[str, ...]:
         """Return a sentence for each pair of settings that cannot both be meant."""
         pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
         names = [each.partition("=")[0] for each in self.budget]

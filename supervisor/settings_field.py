@@ -22,6 +22,8 @@ class Setting:
     default_in_words: str | None = None
     secret: bool = False
     """The value is never shown."""
+    for_good: bool = False
+    """A supervisor keeps the value of its start."""
 
 
 def setting(  # a field whose metadata carries the explanation
@@ -34,7 +36,8 @@ def setting(  # a field whose metadata carries the explanation
     metavar: str = "VALUE",
     says: str | None = None,
     secret: bool = False,
+    for_good: bool = False,
 ) -> Any:
     """Return the field of a setting: its default, how it is read, and what is said of it."""
-    told = Setting(reader, explanation, group, variables, metavar, says, secret)
+    told = Setting(reader, explanation, group, variables, metavar, says, secret, for_good)
     return field(default=default, metadata={"setting": told}, repr=not secret)

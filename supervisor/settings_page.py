@@ -50,12 +50,16 @@ def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> s
             if setting.group != group:
                 continue
             variables = ", ".join(f"`{variable}`" for variable in (variable_of(name), *setting.variables))
+            flag = flag_of(name)
+            flags = f"`{flag}` or `--no-{flag[2:]}`" if isinstance(defaults[name], bool) else f"`{flag}`"
             default = setting.default_in_words or f"`{shown(name, defaults[name])}`"
             lines += [
                 f"### `{name}`\n",
                 f"{setting.explanation}\n",
-                f"- flag `{flag_of(name)}`, environment {variables}",
+                f"- flag {flags}, environment {variables}",
                 f"- default: {default}",
-                f"- must be {setting.reader.allowed}\n",
+                f"- must be {setting.reader.allowed}",
+                *(["- a change takes a restart"] if setting.for_good else []),
+                "",
             ]
     return "\n".join(lines).rstrip() + "\n"

@@ -36,6 +36,8 @@ class Given:
     sources: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     directory: Path = field(default_factory=Path)
+    waiting: tuple[str, ...] = ()
+    """What was changed since the start, and is taken up at the next one."""
 
 
 def flag_of(name: str) -> str:

@@ -41,12 +41,16 @@ _log = logging.getLogger("jobherd.child")
 
 @dataclass(slots=True)
 class Body:
-    """What every child has: its seat, the place where it waits, its alarm, and a name in the list of processes."""
+    """What every child has: its seat, the place where it waits, its alarm, and a name in the list of processes.
+
+    blocked: signals that stay blocked, which is none but at a terminal.
+    """
 
     seat: Seat
     wake: Wake
     alarm: Alarm
     title: Callable[[str], None]
+    blocked: frozenset[int] = frozenset()
 
 
 def main(seat: Seat) -> NoReturn:
@@ -128,8 +132,17 @@ def start_clean(seat: Seat) -> Body:
     os.environ[MARKER] = f"{seat.notice.owner}:{seat.incarnation}"
     title = _titles(seat)
     title("boots")
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return Body(seat, wake, alarm, title)
+    blocked = _say_at_terminals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return Body(seat, wake, alarm, title, blocked)
+
+
+def _say_at_terminals() -> frozenset[int]:
+    """Return the signals to keep blocked, so that what we and our jobs say is written where it goes to a terminal.
+
+    A child leads a group of its own, in the background of that terminal: under `stty tostop` the kernel would stop it at its first line.
+    """
+    return frozenset({signal.SIGTTOU}) if os.isatty(1) or os.isatty(2) else frozenset()
 
 
 def _enable_traces(seat: Seat) -> None:

@@ -36,6 +36,7 @@ class Tidiness:
     def __init__(self, body: Body, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = ()) -> None:
         self.worn = ""
         self._alarm = body.alarm
+        self._blocked = body.blocked
         self._threads = _thread._count()  # noqa: SLF001 - all others make a list
         self._known = set(threading.enumerate())
         wake, seat = body.wake, body.seat
@@ -66,9 +67,10 @@ class Tidiness:
         if self.worn:
             return
         whole = self._whole()  # first: what stands at its place is somebody else's
-        if blocked := signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            self.worn = f"a job blocked signals: {', '.join(getattr(number, 'name', f'signal {number}') for number in sorted(blocked))}"
+        if (mask := signal.pthread_sigmask(signal.SIG_BLOCK, ())) != self._blocked:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+            changed = ", ".join(getattr(number, "name", f"signal {number}") for number in sorted(mask ^ self._blocked))
+            self.worn = f"a job {'blocked' if mask - self._blocked else 'unblocked'} signals: {changed}"
         elif not self._alarm.rearm_if_touched():
             self.worn = "a job moved the interval timer"
         elif not whole:

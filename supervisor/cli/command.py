@@ -64,7 +64,7 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
         setting = told[name]
         text = setting.explanation.replace("`", "").replace("%", "%%")
         if setting.reader.allowed == "true or false":
-            groups[setting.group].add_argument(flag_of(name), action="store_const", const=True, default=argparse.SUPPRESS, help=text)
+            groups[setting.group].add_argument(flag_of(name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
         elif setting.reader.separator == ":":
             groups[setting.group].add_argument(
                 flag_of(name), action="append", default=argparse.SUPPRESS, metavar=setting.metavar, help=text

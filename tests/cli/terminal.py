@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A terminal of so many columns and lines, and the command that has it."""
+    """A terminal of so many columns and lines, and the command that has it.
 
-    def __init__(self, *words: object, dsn: str, columns: int = 80, lines: int = 24, **more: str) -> None:
+    tostop: nobody may write to it from the background, as after `stty tostop`.
+    """
+
+    def __init__(self, *words: object, dsn: str, columns: int = 80, lines: int = 24, tostop: bool = False, **more: str) -> None:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.code: int | None = None
@@ -32,6 +35,10 @@ class Terminal:
         if self._pid == 0:
             try:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+                if tostop:
+                    modes = termios.tcgetattr(0)
+                    modes[3] |= termios.TOSTOP
+                    termios.tcsetattr(0, termios.TCSANOW, modes)
                 os.execve(COMMAND[0], [*COMMAND, *map(str, words)], environment(dsn, TERM="xterm-256color", **more))
             finally:
                 os._exit(127)
@@ -59,6 +66,9 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
+
+    def tell(self, signum: int) -> None:
+        os.kill(self._pid, signum)
 
     def resize(self, columns: int, lines: int) -> None:
         self.screen.resize(lines, columns)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.cli.shell import LIMIT, jobherd, start
+from tests.cli.terminal import Terminal
 from tests.support.processes import children_of
 
 if TYPE_CHECKING:
@@ -100,3 +101,29 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
         read_until(process, r"worker 0 is ready")
         assert int(again[1]) in children_of(process.pid)
     assert not number.exists(), "the guard has left with its supervisor, which was the last user"
+
+
+CHATTY = """
+import os, subprocess
+from handlers import handler
+
+@handler("c:chatty")
+def chatty():
+    print("said to the job's log")
+    os.write(2, b"said by the job\\n")
+    subprocess.run(["sh", "-c", "echo said by a program of the job >/dev/tty"], check=True)
+"""
+
+
+def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_background(database, tmp_path):
+    """Each leads a group of its own: under `stty tostop` the kernel stopped it at its first line, and it was ended as one that hangs."""
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    words = ("run", "--handlers", tmp_path, "--workers", 1, "--http", "off", "--no-log-capture")
+    with Terminal(*words, dsn=database, columns=160, tostop=True) as seen:
+        seen.wait("keeper is ready", "worker 0 is ready")
+        job = jobherd("enqueue", "c:chatty", "{}", dsn=database).out.strip()
+        seen.wait("said to the job's log", "said by the job", "said by a program of the job")
+        waited = jobherd("wait", job, dsn=database)
+        assert waited.code == 0, waited.err
+        seen.tell(signal.SIGTERM)
+        assert seen.wait_exit() == 0, seen.text

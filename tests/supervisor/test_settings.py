@@ -186,6 +186,23 @@ def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, 
         first.again()
 
 
+def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path, monkeypatch):
+    """Children in another schema than their parent's would claim under a registration that is not there."""
+    for name in ("WORKERS", "MAX_WORKERS", "SCHEMA", "DSN", "HTTP"):
+        monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
+    file = tmp_path / "jobherd.toml"
+    file.write_text("max_workers = 4\nschema = 'one'\n")
+    first = Settings.load(directory=tmp_path)
+    file.write_text("max_workers = 8\nschema = 'two'\nhttp = '127.0.0.1:1'\ndsn = 'dbname=other'\nworkers = 3\n")
+    second = first.again()
+    assert (second.max_workers, second.schema, second.http, second.dsn) == (4, "one", first.http, None)
+    assert second.workers == 3
+    assert second.given.waiting == ("dsn", "schema", "max_workers", "http")
+    file.write_text("max_workers = 8\nworkers = 5\n")
+    with pytest.raises(SettingsError, match=r"workers = 5 \(from .*\) is more than max_workers = 4 \(from the start of this supervisor\)"):
+        first.again()
+
+
 def test_children_are_told_what_they_need():
     told = child_settings(load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b")
     assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == ("dbname=b", ("x", "y"), 9.0, "json", 5.0)

@@ -111,6 +111,27 @@ def test_settings_are_read_again_and_bad_ones_are_not_taken(stage: Stage, gate: 
     assert fleet.stop() == 0
 
 
+def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(stage: Stage):
+    """It never ended: of more than there are places for, none is ever too many, so that the old children stayed."""
+    settings = stage.folder / "jobherd.toml"
+    settings.write_text("workers = 1\nmax_workers = 2\n")
+    fleet = stage.start(workers="", batch="")
+    fleet.wait_ready(1)
+    settings.write_text("workers = 2\nmax_workers = 5\nschema = 'elsewhere'\n")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_log("every worker runs the new code")
+    assert fleet.wait_log("max_workers was changed: that takes a restart")["level"] == "warning"
+    fleet.wait_log("schema was changed: that takes a restart")
+    settings.write_text("workers = 5\nmax_workers = 5\n")
+    fleet.signal(signal.SIGHUP)
+    told = fleet.wait_log("the settings do not load, the old ones stay")["message"]
+    assert "max_workers = 2 (from the start of this supervisor)" in told
+    fleet.wait_log("every worker runs the new code", count=2)
+    stage.wait(lambda: len(fleet.workers()) == 2, "two workers")
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert fleet.stop() == 0
+
+
 def test_a_burst_of_reloads_ends_with_the_wanted_number_of_children(stage: Stage):
     folder = stage.write("versions.py", VERSION.format(version="old"))
     fleet = stage.run_fleet(workers=2, handlers=folder)

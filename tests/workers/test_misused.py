@@ -48,7 +48,7 @@ def test_a_closed_wake_pipe_is_a_dismissal_and_one_without_an_end_does_not_hold(
 def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pytest.MonkeyPatch):
     """Python has no names for most of those for real-time use: the look itself must not end the child."""
     tidy = Tidiness.__new__(Tidiness)
-    tidy.worn, tidy._whole = "", lambda: True
+    tidy.worn, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
     try:
         tidy.look(0.0)
@@ -81,7 +81,7 @@ class _Untouched:
 def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_found_out():
     tidy = Tidiness.__new__(Tidiness)
     found = tidy._belongings = _Found()
-    tidy._alarm, tidy._whole = _Untouched(), lambda: True
+    tidy._alarm, tidy._whole, tidy._blocked = _Untouched(), lambda: True, frozenset()
     tidy.worn, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
     for number in range(TIDY):
         assert "a:b" not in tidy.tidy, f"after {number} looks"

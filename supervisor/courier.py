@@ -9,7 +9,6 @@ it would stay with the first that is silent.
 
 from __future__ import annotations
 
-import os
 import random
 import select
 import selectors
@@ -24,6 +23,7 @@ from psycopg import conninfo, pq
 
 import sql
 from sql.parameters import as_text
+from supervisor.servers import Servers
 from workers import points
 from workers.answers import Answers
 from workers.refusals import NO_TRANSACTION, is_used_up
@@ -106,6 +106,8 @@ class Courier:
         self._at = 0.0
         """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
         self._poll = pq.PollingStatus.OK
+        self._named = Servers(self._given)
+        """Those that the DSN names, as of this try: a service is a line of a file."""
         self._servers: deque[dict[str, str]] = deque()
         """Those that are still to be tried, as host, hostaddr and port."""
         self._share = CONNECT_PATIENCE
@@ -142,7 +144,7 @@ class Courier:
     @property
     def wants_addresses(self) -> list[str]:
         """The host names that must be looked up before anything else can happen."""
-        return [host for host in self._hosts() if _is_name(host)] if self.link is Link.NAMING else []
+        return self._named.names if self.link is Link.NAMING else []
 
     def fileno(self) -> int:
         """The socket to wait on, or -1."""
@@ -229,37 +231,23 @@ class Courier:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def _listed(self, name: str) -> list[str]:
-        return str(self._given.get(name) or os.environ.get(f"PG{name.upper()}", "")).split(",")
-
-    def _hosts(self) -> list[str]:
-        return [] if any(self._listed("hostaddr")) else self._listed("host")
-
     def _begin(self, now: float) -> None:
         self._at = now + CONNECT_PATIENCE
-        if any(_is_name(host) for host in self._hosts()):
+        self._named = Servers(self._given)
+        if self._named.names:
             self.link = Link.NAMING
         else:
             self._set_out({}, now)
 
     def _set_out(self, addresses: Mapping[str, Sequence[str]], now: float) -> None:
         """Try the servers that the DSN names, one after the other; those that a name stands for too."""
-        hosts, given, ports = self._listed("host"), self._listed("hostaddr"), self._listed("port")
-        count = max(len(hosts), len(given))
-        hosts, given, ports = (words * count if len(words) == 1 else words for words in (hosts, given, ports))
-        self._servers = deque()
-        if len(hosts) == len(given) == len(ports) == count:
-            for host, address, port in zip(hosts, given, ports, strict=True):
-                known = addresses.get(host, ()) if _is_name(host) and not address else (address,)
-                self._servers.extend({"host": host, "hostaddr": one, "port": port} for one in known)
-        else:
-            self._servers.append({})  # libpq says what is wrong with that
+        self._servers = deque(self._named.found(addresses))
         if self._given.get("load_balance_hosts") == "random":
             random.shuffle(self._servers)
         asked = str(self._given.get("connect_timeout") or "")
         self._share = float(asked) if asked.isdigit() and int(asked) else max(CONNECT_PATIENCE / max(len(self._servers), 1), LEAST_PATIENCE)
         self._refusals = []
-        self._fail("" if self._servers else f"no address is known for {', '.join(hosts)}", now)
+        self._fail("" if self._servers else f"no address is known for {', '.join(self._named.names)}", now)
 
     def _fail(self, why: str, now: float) -> None:
         """This server is not it: the next, or a rest if that was the last."""
@@ -478,11 +466,6 @@ def _is_ready(fd: int, wanted: pq.PollingStatus) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLOUT if wanted is pq.PollingStatus.WRITING else select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _is_name(host: str) -> bool:
-    """Whether libpq would ask a name server for it: it is neither a socket's folder nor an address."""
-    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not host.replace(".", "").isdigit()
 
 
 def _harmless(value: object) -> object:

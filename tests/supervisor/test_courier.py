@@ -211,6 +211,32 @@ def test_what_is_no_name_needs_no_look_up(host, monkeypatch):
     assert driver.courier.wants_addresses == []
 
 
+@pytest.mark.parametrize("where", ["dsn", "environment"])
+def test_nor_one_that_a_service_names(where, tmp_path, monkeypatch, silent):
+    """libpq would find it by itself, look it up by itself, and the parent would wait for the name server."""
+    port = silent.split()[1].removeprefix("port=")
+    file = tmp_path / "services"
+    file.write_text(f"[jobs]\nhost=gone.invalid,here.invalid\nport=1,{port}\nuser=x\n\n[other]\nhost=other.invalid\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    monkeypatch.setenv("PGSERVICE", "jobs" if where == "environment" else "other")
+    driver = Driver("service=jobs dbname=x" if where == "dsn" else "dbname=x")
+    driver.step()
+    assert driver.courier.wants_addresses == ["gone.invalid", "here.invalid"]
+    driver.courier.addressed({"here.invalid": ["127.0.0.1"]}, time.monotonic())
+    assert driver.courier.link is Link.CONNECTING
+    assert (peer(driver.courier), driver.courier._where) == ("127.0.0.1", f"here.invalid port {port}")
+    assert os.environ["PGSERVICE"] == ("jobs" if where == "environment" else "other")
+
+
+def test_a_service_that_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    (tmp_path / "services").write_text("[jobs]\nhost=here.invalid\n")
+    driver = Driver("service=gone dbname=x host=127.0.0.1 port=1")
+    driver.step()
+    assert driver.courier.link is Link.AWAY
+    assert 'definition of service "gone" not found' in driver.courier.trouble
+
+
 def test_of_several_hosts_those_without_an_address_are_left_out(silent):
     port = silent.split()[1].removeprefix("port=")
     driver = Driver(f"host=gone.invalid,here.invalid port=1,{port} dbname=x user=x")

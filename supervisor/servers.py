@@ -1,0 +1,60 @@
+"""Which servers a DSN names, and which of their names must be looked up before one can be reached.
+
+It opens nothing and asks no name server. What is not in the DSN itself comes from its service, else from the environment, as for libpq: would
+libpq be left to find a host there, it would look the name up by itself, and the parent would wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from psycopg import pq
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Servers:
+    """The servers of a DSN. names: those that a name server must be asked for."""
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        defaults = _defaults(str(given.get("service") or ""), str(given.get("servicefile") or ""))
+        listed = {name: str(given.get(name) or defaults.get(name, "")).split(",") for name in ("host", "hostaddr", "port")}
+        self._hosts, self._addresses, self._ports = listed.values()
+        self.names = [] if any(self._addresses) else [host for host in self._hosts if _is_name(host)]
+
+    def found(self, addresses: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+        """Return each server as host, hostaddr and port, also those that a name stands for too; names without an address are left out.
+
+        addresses: by name. Lists that do not go together are one server that is left to libpq, which says what is wrong with them.
+        """
+        count = max(len(self._hosts), len(self._addresses))
+        each = [words * count if len(words) == 1 else words for words in (self._hosts, self._addresses, self._ports)]
+        if any(len(words) != count for words in each):
+            return [{}]
+        return [
+            {"host": host, "hostaddr": one, "port": port}
+            for host, address, port in zip(*each, strict=True)
+            for one in (addresses.get(host, ()) if _is_name(host) and not address else (address,))
+        ]
+
+
+def _defaults(service: str, file: str) -> dict[str, str]:
+    """Return what libpq takes for what a DSN leaves out. It reads the service that the environment names, and no other, unless it connects."""
+    told = {name: value for name, value in (("PGSERVICE", service), ("PGSERVICEFILE", file)) if value}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ |= told
+    try:
+        return {each.keyword.decode(): each.val.decode(errors="surrogateescape") for each in pq.Conninfo.get_defaults() if each.val}
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _is_name(host: str) -> bool:
+    """Whether libpq would ask a name server for it: it is neither a socket's folder nor an address."""
+    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not host.replace(".", "").isdigit()

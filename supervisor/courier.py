@@ -169,6 +169,8 @@ class Courier:
     def wake_at(self) -> float:
         """When `step` must be called at the latest."""
         if self.link is Link.UP:
+            if self._sent is None and self._queue:
+                return 0.0  # asked since the last step, for what came with that: no socket would wake us for it
             return self._sent.give_up_at if self._sent is not None else float("inf")
         return self._at
 

@@ -191,6 +191,17 @@ def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
         assert driver.courier.link is Link.AWAY
 
 
+def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happens(driver):
+    """As for what the last step of a turn was notified of: a cancelled job ran on for up to a second."""
+    driver.until(lambda: driver.courier.is_quiet)
+    answers = []
+    driver.courier.ask("next_due", {}, answers.append)
+    assert driver.courier.wake_at() <= time.monotonic()
+    driver.step()
+    assert driver.courier.wake_at() > time.monotonic(), "it is on its way"
+    driver.until(lambda: answers)
+
+
 def test_a_host_name_is_never_looked_up_here():
     driver = Driver("host=database.invalid dbname=x")
     driver.step()

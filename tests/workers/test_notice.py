@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from workers.cell import barrier_of
 from workers.notice import Notice
 
 
@@ -25,3 +28,11 @@ def test_facts_that_fit_are_told_as_they_are():
     assert notice.facts() == {}
     notice.publish({"children": [{"slot": 1}], "none": None})
     assert notice.facts() == {"children": [{"slot": 1}], "none": None}
+
+
+def test_stores_and_loads_are_kept_in_order_on_processors_that_a_lock_does_not_bind():
+    """No such processor is at hand here: that it is asked for is all that can be seen."""
+    barrier_of("aarch64")()
+    barrier_of("x86_64")()
+    assert barrier_of("aarch64") is os.sched_yield
+    assert barrier_of("x86_64") is not os.sched_yield, "it costs three times as much"

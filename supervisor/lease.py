@@ -59,6 +59,8 @@ def dead(neighbours: list[Neighbour]) -> list[int]:
         for row in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(row.child_pid or 0, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(row.child_pid or 0, signal.SIGKILL)  # a job may have moved it to another group
         if not left:
             gone.append(supervisor)
     return gone

@@ -201,7 +201,7 @@ class Resetter:
         where = {
             "records": [run.record for run in running],
             "tokens": [run.token for run in running],
-            "sessions": [session_name(run.child) for run in running],
+            "sessions": [session_name(run.child, self._seat.settings.schema) for run in running],
         }
         for record, token in self._ask("find_stopped", duties, where):
             told = (slots[record, token], token, record)

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 QUIET: Final = 0.5
 """Seconds that nobody has needed such a session, after which it is looked whether it answers at all."""
 
+_OF_SCHEMA: Final = 25
+"""As `end_backend` and `end_table_session` have it."""
 
-def session_name(child: int) -> str:
-    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead."""
-    return f"jobherd:table:{child}"
+
+def session_name(child: int, schema: str) -> str:
+    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead.
+
+    Another schema has a child of that number too. Of a long name the first part must do: beyond 63 bytes the server would cut the number.
+    """
+    return f"jobherd:table:{f'{schema}.'[:_OF_SCHEMA]}{child}"
 
 
 def connect(settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0") -> psycopg.Connection[Any]:

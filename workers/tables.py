@@ -175,7 +175,7 @@ class Tables:
         return found is not None
 
     def _connect(self) -> psycopg.Connection[Any]:
-        name = session_name(self._session.child)
+        name = session_name(self._session.child, self._seat.settings.schema)
         self._connection = connect(self._seat.settings, name, pooled=self._session.pooled)
         return self._connection
 

@@ -2,4 +2,4 @@
 -- there (then ask again). Run by the child on its own session when the other one is lost: the server may not know that yet, and holds the record.
 SELECT count(pg_terminate_backend(pid)) AS alive
   FROM pg_stat_activity
- WHERE datname = current_database() AND application_name = 'jobherd:table:' || %(child)s::bigint
+ WHERE datname = current_database() AND application_name = 'jobherd:table:' || left('jobherd.', 25) || %(child)s::bigint

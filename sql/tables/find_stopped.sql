@@ -10,5 +10,6 @@ SELECT r.record, r.token
     OR EXISTS (SELECT
                  FROM pg_locks w
                  JOIN pg_locks m ON m.pid = w.pid AND m.locktype = 'relation' AND m.relation = w.relation AND m.mode = 'RowExclusiveLock'
-                 JOIN pg_stat_activity a ON a.application_name = r.session AND a.pid = ANY (pg_blocking_pids(w.pid))
+                 JOIN pg_stat_activity a
+                   ON a.application_name = r.session AND a.datname = current_database() AND a.pid = ANY (pg_blocking_pids(w.pid))
                 WHERE w.locktype = 'tuple' AND w.relation = to_regclass({quoted_table}) AND w.mode = 'AccessExclusiveLock')

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+import sql
 from tests.support.queue import Queue
+from workers.table_session import session_name
 
 
 @pytest.fixture
@@ -99,21 +101,32 @@ def test_a_dead_child_is_rid_of_both_its_sessions(queue):
     assert queue.connection.execute(queue.text("find_fate"), asked).fetchone() == ("aborted", False)
 
 
-def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_database(queue, cluster):
-    """Children are counted in each database: a living worker of the other one would lose its record."""
+def test_a_session_for_tables_is_ended_by_its_name_and_not_that_of_another_queue(queue, cluster):
+    """Children are counted in each database and schema: a living worker of the other one would lose its record."""
     one = Working(queue)
     me = {"supervisor": one.child.supervisor, "incarnation": one.child.incarnation}
-    name = f"jobherd:table:{one.child.id}"
+    name = session_name(one.child.id, "jobherd")
     with (
         psycopg.connect(queue.dsn, application_name=name, autocommit=True) as ours,
         psycopg.connect(cluster.dsn(), application_name=name, autocommit=True) as theirs,
+        psycopg.connect(queue.dsn, application_name=session_name(one.child.id, "other"), autocommit=True) as neighbour,
     ):
         for statement, parameters in (("end_table_session", {"child": one.child.id}), ("end_backend", me)):
             while queue.connection.execute(queue.text(statement), parameters).fetchone()[0]:
                 pass
-        assert theirs.execute("SELECT 1").fetchone() == (1,)
+        assert theirs.execute("SELECT 1").fetchone() == neighbour.execute("SELECT 1").fetchone() == (1,)
         with pytest.raises(psycopg.OperationalError):
             ours.execute("SELECT 1")
+
+
+def test_the_name_of_a_session_for_tables_holds_its_number_whole():
+    """The server cuts it at 63 bytes: a child would be taken for the one whose number begins like its own."""
+    names = {session_name(child, schema) for child in (1, 12, 2**63 - 1) for schema in ("jobherd", "a" * 41, "b" * 41)}
+    assert len(names) == len({name[:63] for name in names}) == 9
+    schema = "s" * 41
+    text = sql.load("end_table_session", schema)
+    assert session_name(7, schema) == f"jobherd:table:{(schema + '.')[:25]}7"
+    assert f"left('{schema}.', 25)" in text
 
 
 def test_reclaiming_waits_for_no_transaction_and_ends_it(queue):

@@ -342,9 +342,12 @@ def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(databa
         parent.courier.close()
 
 
-def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(database):
+@pytest.mark.parametrize("group", ["its own", "another"])
+def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(database, group):
     orphan = subprocess.Popen(
-        [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"], stdout=subprocess.PIPE, process_group=0
+        [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"],
+        stdout=subprocess.PIPE,
+        process_group=0 if group == "its own" else None,
     )
     orphan.stdout.readline()
     row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))

@@ -83,6 +83,8 @@ class Watch:
         self._clock = clock
         self._connection: psycopg.AsyncConnection[Row] | None = None
         self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        """Held for a transaction: whoever acts during a look must not find itself in the middle of one."""
         self._ended: deque[tuple[float, int]] = deque()
         self._depths: dict[str, dict[str, Row]] = {}
         self._next = -float("inf")
@@ -107,20 +109,27 @@ class Watch:
             await connection.close()
 
     async def _rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
-        cursor = await (await self._session()).execute(sql.load(name, self._schema).encode(), parameters or {})
-        return await cursor.fetchall()
+        connection = await self._session()
+        async with self._asking, connection.transaction():
+            await connection.execute(sql.load("steer_measuring").encode(), {"milliseconds": round(STATEMENT * 1000)})
+            cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
+            return await cursor.fetchall()
 
     async def _session(self) -> psycopg.AsyncConnection[Row]:
         async with self._connecting:  # somebody may act while a look connects: one session is enough
             connection = self._connection
             if connection is None or connection.closed:
                 connection = await psycopg.AsyncConnection.connect(
-                    self._dsn, autocommit=True, row_factory=dict_row, fallback_application_name="jobherd top", client_encoding="UTF8"
+                    self._dsn,
+                    autocommit=True,
+                    row_factory=dict_row,
+                    prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    fallback_application_name="jobherd top",
+                    client_encoding="UTF8",
                 )
                 self._connection = connection
                 self._ended.clear()  # the counters begin anew with a server that was restored or crashed
-                await connection.execute(sql.load("limit_statements").encode(), {"milliseconds": round(STATEMENT * 1000)})
-                await connection.execute(sql.load("steer_planner").encode())
+                await connection.execute(sql.load("allow_idling").encode())
             return connection
 
     async def _look(self) -> Look:

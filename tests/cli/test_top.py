@@ -255,8 +255,8 @@ def test_its_statements_read_no_backlog_and_no_past_through(database, name):
     past(database, "failed", many=1000)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("ANALYZE")
-        connection.execute(sql.load("steer_planner").encode())
-        with psycopg.ClientCursor(connection) as cursor:
+        with connection.transaction(), psycopg.ClientCursor(connection) as cursor:
+            connection.execute(sql.load("steer_measuring").encode(), {"milliseconds": 60_000})
             cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(name), {"most": 200})
             plan = cursor.fetchone()[0][0]["Plan"]
     for node in nodes(plan):

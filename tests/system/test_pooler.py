@@ -11,9 +11,12 @@ import psycopg
 import pytest
 
 from handlers import AsyncClient, Client
+from supervisor.top.watch import Watch
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape
+from workers.page.database import Database
+from workers.web.measure import STALE, Measurer
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -93,3 +96,37 @@ async def _wait_briefly(dsn: str, job: int) -> None:
     async with AsyncClient(dsn) as client:
         with pytest.raises(TimeoutError):
             await client.wait(job, timeout="50ms")
+
+
+@pytest.mark.parametrize("how", ["page", "metrics", "top"])
+def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, how: str):
+    """Two seconds are enough for a page; a job's transaction, or the application's, which came by there next, was ended after as long."""
+    names = ("statement_timeout", "enable_seqscan", "enable_bitmapscan", "plan_cache_mode", "jit")
+
+    def limits() -> list[object]:
+        with psycopg.connect(pooler.dsn, autocommit=True, prepare_threshold=None) as stranger:
+            return [stranger.execute(f"SHOW {name}").fetchone() for name in names]
+
+    async def look() -> None:
+        page, watch = Database(pooler.dsn), Watch(pooler.dsn, actor="anna")
+        now = [0.0]
+        measurer = Measurer(pooler.dsn, clock=lambda: now[0])
+        for _ in range(7):  # psycopg would prepare what it sends for the sixth time
+            match how:
+                case "page":
+                    await page.rows("tell_time")
+                case "metrics":
+                    await measurer.refresh(LONG)
+                    assert measurer.latest()
+                    now[0] += STALE
+                case _:
+                    await watch.look()
+        for looker in (page, watch, measurer):
+            await looker.close()
+
+    with Pooler(database, "transaction", size=1) as pooler:
+        before = limits()
+        asyncio.run(look())
+        assert limits() == before
+        with psycopg.connect(pooler.dsn) as stranger:
+            assert stranger.execute("SELECT name FROM pg_prepared_statements").fetchall() == []

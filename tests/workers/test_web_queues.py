@@ -211,8 +211,8 @@ def test_a_large_backlog_is_not_read_through(conn, state, analyzed):
     put(conn, state, "media", age=-60, priority=3, number=10_000)
     if analyzed:
         conn.execute(f"VACUUM ANALYZE jobherd.{state}")
-    conn.execute(sql.load("steer_planner"))
-    with psycopg.ClientCursor(conn) as cursor:
+    with conn.transaction(), psycopg.ClientCursor(conn) as cursor:
+        conn.execute(sql.load("steer_measuring"), {"milliseconds": 60_000})
         cursor.execute(
             "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.load(f"measure_{state}"), {"most": 2000, "queues": 200, "names": ["default"]}
         )

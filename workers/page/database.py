@@ -128,8 +128,8 @@ class Database:
         async with self._session() as connection:
             await connection.set_read_only(read_only)
             async with connection.transaction():
-                if before is not None:
-                    await connection.execute(sql.load(before[0], self.schema).encode(), before[1])
+                for steer, given in (("limit_statements", {"milliseconds": round(STATEMENT * 1000)}), *((before,) if before else ())):
+                    await connection.execute(sql.load(steer, self.schema).encode(), given)
                 cursor = await connection.execute(statement, parameters or {})
                 return await cursor.fetchall() if cursor.description else []
 
@@ -186,8 +186,7 @@ class Database:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonText)
         try:
-            await connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
-            await connection.execute(sql.load("forgo_compiling"))
+            await connection.execute(sql.load("allow_idling"))
         except BaseException:  # whoever waited has left: nobody else knows of this session
             await connection.close()
             raise

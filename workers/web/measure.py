@@ -198,27 +198,38 @@ class Measurer:
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
-            self._connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **_SESSION)
-            await self._connection.execute(sql.load("limit_statements"), {"milliseconds": round(STATEMENT * 1000)})
-            await self._connection.execute(sql.load("steer_planner"))
+            self._connection = await psycopg.AsyncConnection.connect(
+                self._dsn,
+                autocommit=True,
+                prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                **_SESSION,
+            )
+            await self._connection.execute(sql.load("allow_idling"))
             self._tell(True)
         return self._connection
 
+    async def _rows(
+        self, connection: psycopg.AsyncConnection[tuple[Any, ...]], name: str, parameters: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Send a statement that is ended after STATEMENT seconds."""
+        async with connection.transaction():
+            await connection.execute(sql.load("steer_measuring"), {"milliseconds": round(STATEMENT * 1000)})
+            return await (await connection.execute(sql.load(name, self._schema), parameters)).fetchall()
+
     async def _ask(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
-        names = await connection.execute(sql.load("name_queues", self._schema), {"queues": 2 * QUEUES, "names": self._labels.all()})
+        names = await self._rows(connection, "name_queues", {"queues": 2 * QUEUES, "names": self._labels.all()})
         known = dict.fromkeys(self._paused, False)  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
-        for queue, paused in await names.fetchall():
+        for queue, paused in names:
             called = label(self._labels, str(queue))
             known[called] = known.get(called, False) or bool(paused)
-        gates = await connection.execute(sql.load("list_gates", self._schema), {"most": 2 * QUEUES})
+        gates = await self._rows(connection, "list_gates", {"most": 2 * QUEUES})
         self._gates = self._gathered(
-            [Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in await gates.fetchall()]
+            [Gate(scope, name, paused, most, running) for scope, name, paused, _, _, _, _, most, running, *_ in gates]
         )
         for state in STATES:
             wanted = {"most": MOST, "queues": QUEUES, "names": self._labels.all()}
             try:
-                cursor = await connection.execute(sql.load(f"measure_{state}", self._schema), wanted)
-                rows = await cursor.fetchall()
+                rows = await self._rows(connection, f"measure_{state}", wanted)
             except psycopg.errors.QueryCanceled:  # it took too long: the others may do better
                 if state not in self._failing:
                     self._failing.add(state)
@@ -234,10 +245,10 @@ class Measurer:
                 known.setdefault(called, False)
         self._paused = known
         if self._tenants:
-            cursor = await connection.execute(sql.load("measure_tenants", self._schema), {"most": MOST, "tenants": self._tenants})
+            found = await self._rows(connection, "measure_tenants", {"most": MOST, "tenants": self._tenants})
             # Whom nothing waits for any more has none: a gauge that vanishes looks like one that stands still.
             owned = dict.fromkeys(self._owned, 0)
-            for tenant, state, jobs in await cursor.fetchall():
+            for tenant, state, jobs in found:
                 key = (OTHERS if tenant is None else label(self._tenant_labels, str(tenant)), str(state))
                 owned[key] = owned.get(key, 0) + int(jobs)
             self._owned = owned

@@ -166,6 +166,18 @@ def test_what_the_database_refuses_ends_it_with_a_sentence(database):
     assert "run_at" in error
 
 
+def test_what_the_database_refuses_is_logged_without_the_job(database, caplog):
+    """PostgreSQL quotes the whole row that it refuses, and the payload is in it."""
+    job = send(database, """SELECT jobherd.enqueue('a:b', '{"password": "hunter2"}')""")[0][0]
+    send(database, "SELECT jobherd.cancel(%s)", job)
+    send(database, "ALTER TABLE jobherd.ready ADD CONSTRAINT mine CHECK (kind <> 'a:b')")
+    number = add(database, "retry", [job])
+    finish(run(database, number))
+    assert "mine" in ended(database, number)[3]
+    assert "CheckViolation" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 @pytest.mark.parametrize("path", ["/jobs/bulk/999999"])
 def test_one_that_is_not_there(page, path):
     assert page.get(path).status_code == 404

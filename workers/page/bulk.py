@@ -128,7 +128,7 @@ class Runner:
                     if tries >= TRIES and await self._broken(bulk, said(problem)):
                         return
                 except psycopg.Error as problem:
-                    log.exception("bulk %d: the database refused", bulk)
+                    log.error("bulk %d: the database refused (%s); its row says why", bulk, name_of(problem))  # a trace would quote the job
                     if await self._broken(bulk, said(problem)):
                         return
 

@@ -147,6 +147,27 @@ def test_it_is_stopped_and_what_was_done_stays_done(page, database):
     assert "It had ended already" in page.act(f"/jobs/bulk/{number}/action", follow=True).text
 
 
+def test_after_a_collision_its_slices_grow_again(database, monkeypatch):
+    """Or a lock that somebody held for a moment has the rest of a million jobs moved a few at a time."""
+    monkeypatch.setattr(bulk, "SLICE", 16)
+    last = past(database, "failed", many=60)
+    number = add(database, "retry", list(range(last - 59, last + 1)))
+    slices = []
+    act = Database.act
+
+    async def acting(at, name, parameters=None):
+        if name == "page/move_bulk":
+            slices.append(len(parameters["ids"]))
+            if len(slices) <= 3:
+                raise psycopg.errors.DeadlockDetected
+        return await act(at, name, parameters)
+
+    monkeypatch.setattr(Database, "act", acting)
+    finish(run(database, number))
+    assert ended(database, number)[0] == 60
+    assert slices == [16, 8, 4, 2, 4, 8, 16, 16, 14]
+
+
 def test_jobs_that_are_made_after_it_was_asked_for_are_left_alone(page, database, monkeypatch):
     send(database, "SELECT jobherd.enqueue('a:b', '{}') FROM generate_series(1, 3)")
     with monkeypatch.context() as patch:

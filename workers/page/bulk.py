@@ -118,7 +118,7 @@ class Runner:
                 try:
                     if not await self._move(bulk, size):
                         return
-                    patience, tries = AGAIN[0], 0
+                    patience, tries, size = AGAIN[0], 0, min(SLICE, 2 * size)
                 except Away:
                     await asyncio.sleep(patience)
                     patience = min(longest, patience * 2)

@@ -9,6 +9,7 @@ is a guest in the database.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -46,6 +47,9 @@ FAMILIES = {
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out; a module that exists is loaded."""
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How a full disk, a quota, a limit and a terminal that is gone refuse what is written."""
+
 ABOUT = "A job queue on the PostgreSQL you already run, drained by real processes."
 EXAMPLES = """\
 examples:
@@ -73,12 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read us has gone (`jobherd jobs | head`). At exit Python would flush again, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _write_no_more()  # whoever read us has gone (`jobherd jobs | head`)
         return ExitCode.BROKEN_PIPE
+    except OSError as problem:
+        if problem.errno not in _NO_ROOM:
+            raise
+        _write_no_more()
+        print(f"jobherd: {problem.filename or 'the output'} cannot be written: {problem.strerror}", file=sys.stderr)
+        return ExitCode.WRONG
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     return code
+
+
+def _write_no_more() -> None:
+    """Send to nowhere what was not written: at exit Python would try it again, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def commands(word: str | None = None) -> dict[str, Command]:

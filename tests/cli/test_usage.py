@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.cli import FAMILIES, commands
 from tests.cli.rows import past, send
-from tests.cli.shell import LIMIT, ROOT, jobherd, on_terminal, start
+from tests.cli.shell import COMMAND, LIMIT, ROOT, environment, jobherd, on_terminal, start
 
 NOWHERE = "host=/nonexistent"
 CORE = (
@@ -123,6 +123,34 @@ def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
     assert process.wait(LIMIT) == 141
     process.stdin.close()
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "words", [("enqueue", "a:b"), ("jobs",), ("jobs", "--json"), ("cancel", 1), ("retry", "-"), ("why", 1), ("doctor",)]
+)
+@pytest.mark.parametrize("closed", [(0, 1), (0, 1, 2)])
+def test_closed_streams_are_streams_to_nowhere(database, words, closed):
+    """The job was enqueued, and the command ended with a traceback and 1: a script tries again, and has it twice."""
+    send(database, "SELECT jobherd.enqueue('a:b')")
+    shell = "exec " + " ".join(["$0", '"$@"', *(f"{number}>&-" for number in closed)])
+    with open(os.devnull, "w") as nowhere:
+        done = subprocess.run(
+            ["/bin/sh", "-c", shell, *COMMAND, *map(str, words)],
+            stdout=nowhere, stderr=subprocess.PIPE, env=environment(database), timeout=LIMIT, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1 if words == ("doctor",) else 0, b"")
+    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words[0] == "enqueue" else 1,)]
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("jobs", "--json"), ("cancel", 1)])
+def test_output_that_cannot_be_written_is_a_sentence(database, words):
+    send(database, "SELECT jobherd.enqueue('a:b')")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *map(str, words)], stdout=full, stderr=subprocess.PIPE, env=environment(database), timeout=LIMIT, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"jobherd: the output cannot be written: No space left on device\n"
 
 
 def test_ctrl_c_is_130_without_a_word(database):

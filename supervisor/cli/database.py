@@ -169,6 +169,9 @@ def explained() -> Iterator[None]:
         ) from None
     except psycopg.Error as problem:
         raise CommandError(f"the database refuses: {_said(problem)}", ExitCode.WRONG) from None
+    except UnicodeEncodeError as problem:
+        given = problem.object[max(0, problem.start - 20) : problem.end + 20]
+        raise CommandError(f"{given!r} is no UTF-8, and the database takes no other text", ExitCode.USAGE) from None
 
 
 def is_away(problem: psycopg.Error) -> bool:

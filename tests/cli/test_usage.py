@@ -142,6 +142,30 @@ def test_closed_streams_are_streams_to_nowhere(database, words, closed):
     assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words[0] == "enqueue" else 1,)]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("jobs", "--kind"),
+        ("retry", "1", "--reason"),
+        ("pause",),
+        ("purge", "--state", "all", "--older-than", "1d", "--kind"),
+        ("jobs", "--dsn"),
+    ],
+)
+def test_what_is_no_utf8_is_a_sentence(database, words):
+    done = subprocess.run(
+        [*COMMAND, *words, b"mail\xff"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(database),
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == (78 if "--dsn" in words else 2)
+    assert done.stderr.startswith(b"jobherd: ")
+    assert done.stderr.count(b"\n") == 1
+
+
 @pytest.mark.parametrize("words", [("jobs",), ("jobs", "--json"), ("cancel", 1)])
 def test_output_that_cannot_be_written_is_a_sentence(database, words):
     send(database, "SELECT jobherd.enqueue('a:b')")

@@ -80,7 +80,7 @@ def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 def job_id(text: str) -> int:
     """Read a job's id, for argparse."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) <= LARGEST_ID:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not 0 < int(text) <= LARGEST_ID:
         message = f"{text[:40]!r} is not a job's id: a whole number, as `jobherd enqueue` prints it"
         raise argparse.ArgumentTypeError(message)
     return int(text)
@@ -115,7 +115,7 @@ def moment(text: str) -> datetime:
     """Read a moment, for argparse. People who name no zone mean their own."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError):  # the last hours of the year 9999 are beyond it elsewhere
         message = f"{text[:40]!r} is not a moment: write it like 2030-01-31T08:00:00+01:00"
         raise argparse.ArgumentTypeError(message) from None
-    return found if found.tzinfo is not None else found.astimezone()

@@ -55,7 +55,7 @@ def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 10_000:
         message = f"{text[:40]!r} is not a whole number from 1 to 10000"
         raise argparse.ArgumentTypeError(message)
     return int(text)

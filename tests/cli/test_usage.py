@@ -177,6 +177,19 @@ def test_output_that_cannot_be_written_is_a_sentence(database, words):
     assert done.stderr == b"jobherd: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "0" * 19 + "1" + "9" * 30), ("retry", "-"), ("jobs", "--limit", "000000001999999"), ("jobs", "--before", 2**63),
+        ("reschedule", 1, "--at", "9999-12-31T23:59:59"),
+    ],
+)  # fmt: skip
+def test_numbers_and_moments_out_of_range_are_usage(database, words):
+    answer = jobherd(*words, dsn=database, stdin="0" * 19 + "1" * 5000, TZ="America/New_York")
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+
+
 def test_ctrl_c_is_130_without_a_word(database):
     process = start("enqueue", "a:b", "-", dsn=database)
     process.stdin.write(b"{}\n" * 1000)

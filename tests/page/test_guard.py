@@ -179,6 +179,7 @@ def test_read_only_refuses_whoever_it_is():
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Origin": ""},
+        {"Origin": "http://["},
         {"Origin": "http://localhost.evil.example"},
         {"Origin": "http://localhost:1"},
         {"Sec-Fetch-Site": "cross-site"},
@@ -291,6 +292,16 @@ def test_what_an_action_says_is_shown_once_and_escaped(text):
     if "<" in text:
         assert text not in shown.text
     assert 'class="banner good"' not in page.get("/look").text
+
+
+def test_who_names_no_place_where_the_form_was_is_sent_to_the_first_page():
+    """What was asked for is done by then: a failure would be a lie."""
+    page = open_page()
+    for referer in ("http://[", "", "x"):
+        headers = {"Referer": referer, "Origin": "http://localhost"}
+        answer = page.post("/change", data={"csrf": page.csrf("/look")}, headers=headers, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/"), referer
+    assert len(done) == 3
 
 
 def test_what_did_not_go_well_looks_so():

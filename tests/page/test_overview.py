@@ -95,6 +95,7 @@ def test_what_is_asked_of_the_page_is_answered_whatever_it_is(page):
     for path in ("/?window=century", "/kinds?window=&sort=no", "/kinds?sort=p99&window=week"):
         assert page.get(path).status_code == 200
     assert page.get("/kinds/no:such").status_code == 404
+    assert page.get("/kinds/no%00such").status_code == 404
 
 
 def test_a_kind_has_a_page_of_its_own(page, queue):

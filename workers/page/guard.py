@@ -18,7 +18,7 @@ import secrets
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import psycopg
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
@@ -258,8 +258,16 @@ def said(problem: psycopg.Error) -> str:
 
 
 def _referer(request: Request) -> str:
-    parts = urlsplit(request.headers.get("referer", ""))
+    parts = _split(request.headers.get("referer", ""))
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _split(address: str) -> SplitResult:
+    """Return the parts of an address; of what is none, empty ones."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 def _cookie(request: HTTPConnection) -> dict[str, Any]:
@@ -375,7 +383,7 @@ class Guard:
             if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
                 raise Refused(HTTPStatus.FORBIDDEN, "This was sent by another site.")
             return
-        parts = urlsplit(origin)
+        parts = _split(origin)
         same = parts.netloc.lower() == request.headers.get("host", "").lower()
         if not parts.netloc or not (same or host_of(parts.netloc) in self._rules.hosts):
             raise Refused(

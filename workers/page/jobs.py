@@ -130,7 +130,7 @@ def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
 def _number(request: Request, name: str, default: int) -> int:
     """Return a whole number from the address; the default for what is none."""
     text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:20]) <= LARGEST else default
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= LARGEST else default
 
 
 # -- doing something to many -----------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ async def show(request: Request) -> Response:
 async def show_one(request: Request) -> Response:
     """One of them. 404 if nobody has declared it and nothing of it has ended."""
     kind = request.path_params["kind"]
+    if "\0" in kind:  # the database would refuse it
+        raise HTTPException(HTTPStatus.NOT_FOUND)
     window = window_of(request.query_params.get("window"))
     data = database(request)
     declared = await data.row("page/show_kind", {"kind": kind})

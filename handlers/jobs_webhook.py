@@ -14,10 +14,11 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import string
 import time
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import orjson
 
@@ -118,7 +119,8 @@ def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple
         raise Poison(message, code=FORBIDDEN)
     connection = _Connection(host, port, addresses, timeout=rules.timeout, encrypted=parts.scheme == "https")
     try:
-        connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", quote(target, safe=string.punctuation), body, headers)  # the line of a request is ASCII
         answer = connection.getresponse()
         return answer.status, _seconds(answer.getheader("Retry-After"))
     except (OSError, http.client.HTTPException) as problem:

@@ -164,6 +164,12 @@ def test_who_does_not_answer_is_tried_again():
     assert (outcome.label, outcome.code) == ("retry", "WEBHOOK_UNREACHABLE")
 
 
+def test_an_address_in_any_script_is_called_as_browsers_do(receiver: Receiver):
+    """It is let in with the job, and every attempt to call it ended in an error of encoding."""
+    assert call(receiver.url.replace("/done?", "/erledigt/über;a=%2F?für=€&")).result == {"status": 200}
+    assert [path for path, _, _ in receiver.got] == ["/erledigt/%C3%BCber;a=%2F?f%C3%BCr=%E2%82%AC&by=us"]
+
+
 def test_plain_text_where_tls_is_spoken_is_no_call(receiver: Receiver):
     assert call(receiver.url.replace("http:", "https:")).outcome.code == "WEBHOOK_UNREACHABLE"
     assert receiver.got == []

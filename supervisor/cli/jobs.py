@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import socket
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import psycopg
 
 from handlers._payload import PayloadError
 from handlers._sealing import KeyMissingError, decrypt, open_text
@@ -17,6 +22,7 @@ from supervisor.cli.console import Column, paint, plain, plain_lines, show_momen
 from supervisor.cli.database import session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
     from supervisor.cli.database import Session
@@ -27,6 +33,8 @@ FARTHEST: Final = 50_000
 """Rows of each table that a page with a filter may look at: 10 million jobs of the past must not be read for it."""
 NOWHERE: Final[dict[str, Any]] = {"state": "unknown", "error_code": None, "error": None}
 """What is known of a job that does not exist."""
+SILENCE: Final = 5.0
+"""Seconds for an answer: what is asked while one waits is found by ids."""
 BACKSTOP = 1.0
 """Seconds after which `wait` looks by itself, and between two tries at a database that was there before."""
 
@@ -285,17 +293,21 @@ def _wait(arguments: argparse.Namespace) -> int:
         try:
             with session(arguments) as at:
                 away = False
-                if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
-                    if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:  # else a pooler's shared backend would listen
-                        for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
-                            at.send(name, {"ids": ids})
-                    over = _look(at, ids, found, printed, {}, quiet=arguments.json)
+                with _answered(at, until):
+                    if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
+                        if (
+                            at.row("tell_backend")["backend"] == at.connection.info.backend_pid
+                        ):  # else a pooler's shared backend would listen
+                            for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
+                                at.send(name, {"ids": ids})
+                        over = _look(at, ids, found, printed, {}, quiet=arguments.json)
                 while not over:
                     left = BACKSTOP if until is None else until - time.monotonic()
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
                     told = _hear(at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP))
-                    over = _look(at, ids, found, printed, told, quiet=arguments.json)
+                    with _answered(at, until):
+                        over = _look(at, ids, found, printed, told, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
             # Once it has answered, an outage is something to sit out: that is what waiting is.
@@ -305,6 +317,24 @@ def _wait(arguments: argparse.Namespace) -> int:
                 console.complain(f"{problem}; waiting for it")
             away = True
             time.sleep(BACKSTOP)
+
+
+@contextmanager
+def _answered(at: Session, until: float | None) -> Iterator[None]:
+    """Cut the session if it is silent too long, as if the server had ended it: what lies between may confirm every packet and carry none."""
+
+    def cut(*_: object) -> None:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(at.connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    before = signal.signal(signal.SIGALRM, cut)
+    left = SILENCE if until is None else max(0.0, until - time.monotonic()) + BACKSTOP
+    signal.setitimer(signal.ITIMER_REAL, min(SILENCE, left), BACKSTOP)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:

@@ -12,6 +12,7 @@ import pytest
 import sql
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, start
+from tests.support.network import Network
 
 KEYS = (
     "id kind queue priority state attempts max_attempts crashes payload result error error_code run_at created_at started_at finished_at "
@@ -224,6 +225,23 @@ def test_wait_sees_the_end_when_it_comes(database):
     jobherd("cancel", second, dsn=database)
     out, _ = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (1, f"{second} cancelled\n".encode())
+
+
+@pytest.mark.parametrize("timeout", [None, "2s"])
+def test_wait_is_not_held_up_by_a_session_that_something_swallows(database, timeout):
+    """Each packet is confirmed, and none carried: it waited for ever, past its timeout too."""
+    first, second = past(database, "completed"), enqueue(database)
+    with Network(database) as network:
+        process = start("wait", first, second, *(("--timeout", timeout) if timeout else ()), dsn=network.dsn)
+        assert process.stdout.readline() == f"{first} completed\n".encode()  # it has looked, and goes on
+        if timeout:
+            network.blackhole("jobherd wait")
+        else:
+            assert network.stall("jobherd wait") == 1
+            jobherd("cancel", second, dsn=database)
+        out, err = process.communicate(timeout=LIMIT)
+    assert b"the database does not answer" in err
+    assert (process.returncode, out) == ((69, b"") if timeout else (1, f"{second} cancelled\n".encode()))
 
 
 def test_cancel_is_honest(database):

@@ -86,6 +86,23 @@ def test_a_filter_lets_through_what_it_says(database, wanted, states):
         assert sorted(ids(look(Wanted(**wanted)))) == sorted(made[state] for state in states)
 
 
+def test_a_job_that_ends_between_two_steps_is_found_once(database, monkeypatch):
+    """As it is by then. It was listed twice, and what was done to many was counted twice."""
+    waits = [send(database, "SELECT jobherd.enqueue('a:b')")[0][0] for _ in range(3)]
+    rows = Database.rows
+
+    async def asking(at, name, *given, **more):
+        found = await rows(at, name, *given, **more)
+        if name == "page/list_live":
+            send(database, "SELECT jobherd.cancel(%s)", waits[1])
+        return found
+
+    monkeypatch.setattr(Database, "rows", asking)
+    with looks(database) as look:
+        found = look()
+    assert [(row["id"], row["state"]) for row in found.rows] == [(waits[2], "ready"), (waits[1], "cancelled"), (waits[0], "ready")]
+
+
 def test_pages_follow_each_other_without_gap_or_repetition(database):
     past(database, "completed", many=300)
     past(database, "failed", many=40, kind="rare:one")

@@ -91,7 +91,8 @@ async def look(
         troubled = all(state in {*LIVE, *TROUBLED} for state in states)
         low = max(low, await looking.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
     found = looking.found
-    found.rows = sorted((row for row in found.rows if row["id"] >= low), key=lambda row: -row["id"])[:limit]
+    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}  # what ended between two steps was found by both
+    found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
     found.is_full, found.floor = len(found.rows) >= limit, low
     for row in found.rows:
         row["error"] = redact_text(row["error"], row["payload"], hidden.get(row["kind"], ()))

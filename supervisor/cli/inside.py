@@ -109,7 +109,7 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rate(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100:
+    if not text.isascii() or not text.isdigit() or len(text) > 3 or not 1 <= int(text) <= 100:
         message = f"{text[:40]!r} is not a whole number from 1 to 100"
         raise argparse.ArgumentTypeError(message)
     return int(text)

@@ -120,9 +120,8 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
     assert page.get(f"/jobs/{job}/inside/{'9' * 30}").status_code == 404
     assert page.get(f"{place}/profile.svg").status_code == 404
     assert page.act(f"/jobs/{job}/inside/action", do="kill").status_code == 400
-    assert [page.act(f"/jobs/{job}/inside/action", do="profile", seconds=wrong).status_code for wrong in ("0", "61", "x", "1e1")] == [
-        400
-    ] * 4
+    for wrong in ("0", "61", "x", "1e1", "0000000059999"):
+        assert page.act(f"/jobs/{job}/inside/action", do="profile", seconds=wrong).status_code == 400, wrong
     assert page.act("/jobs/999999/inside/action", do="stack").status_code == 404
     waits = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
     assert f"Job {waits} does not run: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text

@@ -50,7 +50,7 @@ async def ask(request: Request, form: Form) -> Done:
     if name not in {"stack", "profile"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A running job can be asked for its stack and for a profile.")
     seconds = str(form.get("seconds", SECONDS))
-    if not (seconds.isascii() and seconds.isdecimal() and 1 <= int(seconds[:9]) <= LONGEST):
+    if not (seconds.isascii() and seconds.isdecimal() and len(seconds) < 4 and 1 <= int(seconds) <= LONGEST):
         raise Refused(HTTPStatus.BAD_REQUEST, f"A profile takes 1 to {LONGEST} seconds, a whole number.")
     found = await database(request).row("find_runner", {"id": min(job, _LARGEST)})
     if found is None:

@@ -120,7 +120,8 @@ class Screen:
                 task.cancel()
             await asyncio.gather(looking, *self._acts, return_exceptions=True)
             await self._watch.close()
-            termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
+            with suppress(termios.error):  # a terminal that is gone
+                termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
 
     def _take_terminal(self) -> None:
         """Have each key at once and unseen. Again after Ctrl-Z and `fg`, for the shell has set the modes that it likes."""

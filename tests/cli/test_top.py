@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import subprocess
 from datetime import datetime
 
 import psycopg
@@ -19,7 +21,7 @@ from supervisor.top.screen import keys_of
 from supervisor.top.view import View
 from supervisor.top.watch import Look
 from tests.cli.rows import child, claim, past, send, supervisor
-from tests.cli.shell import jobherd, on_terminal
+from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, on_terminal
 from tests.cli.terminal import Terminal
 from tests.support.postgres import Cluster
 
@@ -273,3 +275,18 @@ def test_a_signal_gives_the_terminal_back(database):
         os.kill(seen._pid, signal.SIGTERM)
         assert seen.wait_exit() == 0
         assert b"\x1b[?1049l" in seen.raw
+
+
+def test_a_terminal_that_goes_away_ends_it_without_a_traceback(database, tmp_path):
+    master, slave = pty.openpty()
+    said = tmp_path / "said"
+    with said.open("w") as err:
+        process = subprocess.Popen([*COMMAND, "top"], stdin=slave, stdout=slave, stderr=err, env=environment(database, TERM="xterm"))
+    os.close(slave)
+    while b"\x1b[?1049h" not in os.read(master, 65536):
+        pass
+    os.close(master)
+    process.send_signal(signal.SIGHUP)  # as the kernel does to whoever has it as its own
+    assert process.wait(LIMIT) in {0, 1}
+    assert "Traceback" not in said.read_text()
+    assert "tcsetattr" not in said.read_text()

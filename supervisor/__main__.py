@@ -1,4 +1,4 @@
-"""The console script `jobherd`, and `python -m supervisor`: signals first, then the command line, which takes a while to load."""
+"""The console script `jobherd`, and `python -m supervisor`: standard streams and signals first, then the command line, which takes a while to load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.signals import hold
 
 def main() -> int:
     """Run the command of this process and return its exit code."""
-    _complete_streams()
+    _open_streams()
     if sys.argv[1:2] == ["run"]:
         hold()  # a TERM while the rest is loaded would end us as if we had died of it, a TTIN would stop us for ever
     from supervisor.cli import main as command  # noqa: PLC0415 - it loads most of what there is
@@ -18,15 +18,15 @@ def main() -> int:
     return command()
 
 
-def _complete_streams() -> None:
-    """Have nothing stand for each standard stream that is closed: else its number is the next socket's, and whoever prints ends for it."""
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+def _open_streams() -> None:
+    """Open /dev/null where we were started without a standard stream: the next file, a session, would get its number, and what is printed."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for life
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.shell import LIMIT, jobherd, start
+import pytest
+
+from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, start
 from tests.cli.terminal import Terminal
 from tests.support.processes import children_of
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
 
 HANDLERS = ("--handlers", "handlers.jobs_purge")
@@ -127,3 +129,16 @@ def test_children_may_write_to_a_terminal_that_stops_who_writes_in_the_backgroun
         assert waited.code == 0, waited.err
         seen.tell(signal.SIGTERM)
         assert seen.wait_exit() == 0, seen.text
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_supervisor_started_without_standard_streams_works_all_the_same(database, closed):
+    """A session or a pipe would get the number of a stream, and whatever is printed would go there."""
+    job = jobherd("enqueue", "jobs:purge_completed", "{}", dsn=database).out.strip()
+    words = [*COMMAND, "run", *HANDLERS, "--workers", "1", "--until-empty"]
+    ran = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        capture_output=True, env=environment(database, JOBHERD_HTTP="off"), timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert jobherd("job", job, "--json", dsn=database).json["state"] == "completed"

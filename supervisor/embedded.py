@@ -138,7 +138,7 @@ def start(directory: Path, *, timeout: float = 60.0) -> Server:
             work(conn)
 
     """
-    folder = directory.absolute() / FOLDER
+    folder = _folder_of(directory)
     with _explained(folder):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -162,11 +162,21 @@ def find(directory: Path, *, timeout: float = 60.0) -> Server | None:
         server = find(Path.cwd())
 
     """
-    folder = directory.absolute() / FOLDER
+    folder = _folder_of(directory)
     with _explained(folder):
         if not (folder / "postgres").exists():
             return None
         return _join(folder, may_start=False, until=time.monotonic() + timeout)
+
+
+def _folder_of(directory: Path) -> Path:
+    try:
+        return directory.absolute() / FOLDER
+    except FileNotFoundError:
+        raise EmbeddedUnavailable(
+            "The working directory was removed, so there is no place for a database. Go to another one, or name a database of yours "
+            "with --dsn or JOBHERD_DSN."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def gather(
 ) -> Given:
     """Read what was given of the `wanted` settings. Raises SettingsError for everything that is wrong with it, at once."""
     environ = os.environ if environ is None else environ
-    place = Path.cwd() if directory is None else directory
+    place = _here() if directory is None else directory
     problems: list[str] = []
     table, file = _table(place, problems)
     names = tuple(known)
@@ -86,6 +86,14 @@ def gather(
     if problems:
         raise SettingsError(problems)
     return Given(found, sources, dict(flags), place)
+
+
+def _here() -> Path:
+    """Return the working folder by its path, which may be another one by the time it is read again; one that was removed holds no file."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
 
 
 def _pick(

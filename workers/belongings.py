@@ -42,7 +42,7 @@ class Belongings:
     """How this process was before its first job. files: the numbers of our own files, which must stay what they are."""
 
     def __init__(self, files: Iterable[int]) -> None:
-        self._home = os.getcwd()
+        self._home = _here()
         self._home_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._umask = os.umask(0o077)
         os.umask(self._umask)
@@ -73,13 +73,10 @@ class Belongings:
     def put_back_soon(self) -> bool:
         """Put back what the next job of the same claim would trip over, in a few microseconds; return whether anything was moved."""
         found = False
-        try:
-            moved = os.getcwd() != self._home
-        except OSError:
-            moved = True
-        if moved:
+        if _here() != self._home:
             found = True
             os.fchdir(self._home_fd)
+            self._home = _here()  # somebody may have renamed or removed it: it is ours all the same, and no job has moved
         if os.umask(self._umask) != self._umask:
             found = True
         if os.environ is not self._environ or _data(os.environ) != self._variables:
@@ -193,6 +190,14 @@ class Belongings:
         if any(stream.closed for stream in self._streams):
             return "closed standard output"
         return f"closed files that were not its own: {', '.join(map(str, changed))}" if changed else ""
+
+
+def _here() -> str:
+    """Return the working folder, or nothing if it was removed, as a deploy does with an old release: a worker must start all the same."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _data(environ: object) -> dict[bytes, bytes]:

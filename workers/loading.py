@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from handlers._hooks import Hooks
@@ -25,7 +27,7 @@ _log = logging.getLogger("jobherd.worker")
 def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
-    sys.path.insert(0, str(settings.app_dir.resolve()))
+    put_on_path(settings.app_dir)
     loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks)
     problems = [str(problem) for problem in found.problems + more.problems]
@@ -34,6 +36,12 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     for problem in problems:
         say_problem(body, problem)
     return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+
+
+def put_on_path(app_dir: str | os.PathLike[str]) -> None:
+    """Make the folder of the application the first of the import path, for as long as there is one: the working folder may have been removed."""
+    with suppress(FileNotFoundError):
+        sys.path.insert(0, os.path.realpath(app_dir))
 
 
 def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:

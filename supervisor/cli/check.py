@@ -130,8 +130,10 @@ def _complain(problems: list[dict[str, Any]]) -> None:
 
 def _near(file: str) -> str:
     """Return a path from here if it is below, since that is how people write it."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
+    try:
+        return file.removeprefix(os.getcwd() + os.sep)
+    except FileNotFoundError:  # the working folder was removed
+        return file
 
 
 COMMANDS: Final = (

@@ -15,12 +15,12 @@ import orjson
 from handlers._registry import all_hooks, load
 from handlers._tables import TableHandler
 from sql.composed import definition
-from workers.loading import say_none_found
+from workers.loading import put_on_path, say_none_found
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:
     """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
-    sys.path.insert(0, os.path.abspath(app_dir))
+    put_on_path(app_dir)
     handlers, hooks = orjson.loads(sources)
     found, more = load(handlers), load(hooks)
     kinds: list[dict[str, Any]] = [

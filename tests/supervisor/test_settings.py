@@ -249,3 +249,11 @@ def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ra
         (problem,) = refused({name: value, **others})
         assert f"{name} = " in problem
         assert f"must be {specifications()[name].reader.allowed}" in problem
+
+
+def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert Settings.load({"workers": "3"}, environ={}).again().workers == 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.fleet import Fleet, Stage
     from tests.support.gate import Gate
 
@@ -165,3 +168,19 @@ from handlers import handler
 def send():
     raise ValueError("no such order")
 """
+
+
+def test_a_fleet_whose_working_folder_was_removed_replaces_its_workers(stage: Stage, tmp_path: Path):
+    """As by a deploy that clears away an old release."""
+    release = tmp_path / "release-1"
+    release.mkdir()
+    fleet = stage.start(workers=1, cwd=release)
+    fleet.wait_ready(1)
+    release.rmdir()
+    os.kill(fleet.workers()[0], signal.SIGKILL)
+    fleet.wait_ready(2)
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait_log("every worker runs the new code")
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+    assert fleet.stop() == 0

@@ -182,7 +182,11 @@ def path() -> Reader:
     def read(value: object) -> Path:
         if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
             raise TypeError
-        return Path(value).expanduser()
+        try:
+            return Path(value).expanduser()
+        except RuntimeError:  # what stands for somebody's home is nobody's, or the machine does not know ours
+            message = "there is no such home folder"
+            raise ValueError(message) from None
 
     return Reader("the path of a folder", read)
 

@@ -131,6 +131,7 @@ def test_values_are_read(name, text, value):
         ("http", "8790"), ("http", "a:b"), ("http", "a:70000"), ("http", "::1:80"), ("http", True), ("http", 8790),
         ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
         ("schema", "a; drop"), ("schema", 3), ("dsn", " "), ("dsn", 5), ("handlers", 3),
+        ("app_dir", "~nobody-of-that-name/app"),
     ],
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(name, value):

@@ -199,7 +199,7 @@ class _Seat:
         self.process = os.getpid()
         self.fds: list[int] = []
         self.link: Path | None = None
-        """The short link to the data, where its own path is too long."""
+        """The short link to the data, where its own path is too long, or is no text."""
 
     def is_ours(self) -> bool:
         """Whether it is still taken, and by this process: forked children share the lock and must not drop it."""
@@ -290,7 +290,7 @@ def _socket_folder(data: Path, seat: _Seat) -> Path:
     The link is in a folder that nobody else can write to, so nobody else can point it elsewhere. It says nothing that
     ``data`` does not say: each user makes it anew, and none misses it when /tmp was emptied.
     """
-    if len(os.fsencode(data / SOCKET)) <= LONGEST_SOCKET and "," not in str(data):  # libpq takes a comma for a list
+    if len(os.fsencode(data / SOCKET)) <= LONGEST_SOCKET and "," not in str(data) and _is_text(data):  # libpq takes a comma for a list
         return data
     private = _private_folder(Path(f"/tmp/jobherd-{os.geteuid()}"), Path(f"/var/tmp/jobherd-{os.geteuid()}"))  # noqa: S108
     seat.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -305,6 +305,15 @@ def _socket_folder(data: Path, seat: _Seat) -> Path:
     return link
 
 
+def _is_text(path: Path) -> bool:
+    """Whether a path can be part of a DSN: its name may be in another encoding than ours, or be ours and the locale say ASCII."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _private_folder(*candidates: Path) -> Path:
     for folder in candidates:
         with contextlib.suppress(FileExistsError):
@@ -314,6 +323,6 @@ def _private_folder(*candidates: Path) -> Path:
             return folder
     names = " and ".join(map(str, candidates))
     raise EmbeddedUnavailable(
-        f"The path of the database is too long for a socket, and {names} are not private folders of this user. "
-        "Work in a folder with a shorter path, or name a database of yours with --dsn or JOBHERD_DSN."
+        f"The path of the database is too long for a socket or is no text, and {names} are not private folders of this user. "
+        "Work in a folder with another path, or name a database of yours with --dsn or JOBHERD_DSN."
     )

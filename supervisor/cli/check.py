@@ -6,6 +6,7 @@ imports none.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
         answer = Path(folder) / "answer"
-        sources = orjson.dumps([settings.handlers, settings.hooks]).decode()
+        sources = json.dumps([settings.handlers, settings.hooks])  # in ASCII: a path may be in another encoding
         words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:

@@ -5,6 +5,7 @@ python -m supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCES, those of hand
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import orjson
 
 from handlers._registry import all_hooks, load
+from handlers._sanitize import sanitize
 from handlers._tables import TableHandler
 from sql.composed import definition
 from workers.loading import put_on_path, say_none_found
@@ -21,7 +23,7 @@ from workers.loading import put_on_path, say_none_found
 def main(answer: str, app_dir: str, sources: str) -> None:
     """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
     put_on_path(app_dir)
-    handlers, hooks = orjson.loads(sources)
+    handlers, hooks = json.loads(sources)
     found, more = load(handlers), load(hooks)
     kinds: list[dict[str, Any]] = [
         {
@@ -29,13 +31,16 @@ def main(answer: str, app_dir: str, sources: str) -> None:
             "queue": handler.policy.queue,
             "timeout": handler.policy.timeout,
             "max_attempts": handler.policy.max_attempts,
-            "file": handler.file,
+            "file": sanitize(handler.file, 1000),
             "line": handler.line,
             "table": definition(handler.store.names, kind) if isinstance(handler, TableHandler) else None,
         }
         for kind, handler in sorted(found.kinds.items())
     ]
-    declared = [{"event": hook.event, "kinds": sorted(hook.kinds), "file": hook.file, "line": hook.line} for hook in all_hooks(more, found)]
+    declared = [
+        {"event": hook.event, "kinds": sorted(hook.kinds), "file": sanitize(hook.file, 1000), "line": hook.line}
+        for hook in all_hooks(more, found)
+    ]
     problems = [
         {"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems + more.problems
     ]

@@ -84,6 +84,18 @@ def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
     assert [kind["kind"] for kind in answer.json["kinds"]] == ["a:b"]
 
 
+def test_a_folder_whose_name_is_in_another_encoding_is_looked_at(tmp_path):
+    folder = tmp_path / os.fsdecode(b"m\xe4il")
+    folder.mkdir()
+    (folder / "mail.py").write_text("from handlers import handler\n\n@handler\ndef send() -> None: ...\n\nraise RuntimeError('late')\n")
+    (folder / "sound.py").write_text("from handlers import handler\n\n@handler\ndef hear() -> None: ...\n")
+    ran = jobherd("check", "--json", "--handlers", folder)
+    assert ran.code == 1, ran
+    assert [kind["kind"] for kind in ran.json["kinds"]] == ["sound:hear"]
+    assert ran.json["kinds"][0]["file"] == str(tmp_path / "m\ufffdil" / "sound.py")
+    assert ran.json["problems"][0]["message"] == "does not load: RuntimeError: late"
+
+
 def test_handlers_see_the_app_dir(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "shop.py").write_text("NAME = 'shop:order'\n")

@@ -237,7 +237,7 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_th
         assert len(list(Path(cache).iterdir())) == 1, "the copy is made once"
 
 
-@pytest.mark.parametrize("name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60])
+@pytest.mark.parametrize("name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60, os.fsdecode(b"latin-\xe4")])
 def test_any_path_can_be_connected_to(place: Path, name: str):
     folder = place / name
     folder.mkdir()

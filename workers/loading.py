@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from handlers._hooks import Hooks
 from handlers._registry import all_hooks, load
 from handlers._sanitize import loading
-from workers.link import Problem, send
+from workers.link import EXIT_LEFT, Problem, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,8 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     put_on_path(settings.app_dir)
     loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks)
+    if body.alarm.forked:
+        os._exit(EXIT_LEFT)  # a copy that a module has forked at its import and that came back: it would work on the board of the first
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
         problems.append(say_none_found(settings.handlers))

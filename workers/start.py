@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client
@@ -19,6 +21,7 @@ from workers.tracing import spans
 from workers.worker import Worker
 
 if TYPE_CHECKING:
+    from workers.alarm import Alarm
     from workers.main import Body
 
 _log = logging.getLogger("jobherd.worker")
@@ -66,10 +69,27 @@ def begin(body: Body, caller: Caller) -> bool:
         say_problem(body, f"on_child_start raised {message}\n{trace}")
         caller.leave()
         return False
-    if not body.alarm.is_intact():
-        body.alarm.restore()
-        _log.warning("on_child_start has changed signal handlers; they are put back: a job could not be interrupted")
+    if body.alarm.forked:
+        os._exit(EXIT_LEFT)  # a copy that the hook has forked and that came back: the seat is not its own
+    if changed := _put_back(body.alarm):
+        _log.warning("a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted", ", ".join(changed))
     return True
+
+
+def _put_back(alarm: Alarm) -> list[str]:
+    """Put back what keeps a job from being interrupted; return what somebody had changed of it.
+
+    Left to the look that follows a claim, it would be taken for a job's doing: each new worker would leave at once, before its first.
+    """
+    changed = []
+    if not alarm.is_intact():
+        alarm.restore()
+        changed.append("signal handlers")
+    if signal.pthread_sigmask(signal.SIG_SETMASK, ()):
+        changed.append("which signals are blocked")
+    if not alarm.rearm_if_touched():
+        changed.append("the interval timer")
+    return changed
 
 
 def claimer_of(body: Body, hooks: Caller) -> type[Claimer]:

@@ -152,3 +152,54 @@ def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_co
         assert [fleet.wait_exit() for fleet in fleets] == [0] * 5
         assert stage.state(job) == "completed", "the partitions that five keepers want to make meanwhile do not change how it ended"
         assert all(len(fleet.said(is_ready)) == 1 for fleet in fleets)
+
+
+CHANGES = """
+import signal, time
+from handlers import handler
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGUSR2})
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+signal.setitimer(signal.ITIMER_REAL, 3600)
+
+@handler("c:sleeps", timeout="0.3s", max_attempts=1)
+def sleeps() -> None:
+    time.sleep(600)
+
+@handler("c:returns")
+def returns() -> None: ...
+"""
+
+
+def test_signals_and_timer_that_a_module_takes_at_its_import_are_put_back_before_the_first_job(stage: Stage):
+    fleet = stage.run_fleet(workers=1, handlers=stage.write("changes.py", CHANGES))
+    told = fleet.wait_log("a module of handlers or on_child_start has changed")["message"]
+    assert "signal handlers, which signals are blocked, the interval timer" in told
+    stage.wait_state(stage.enqueue("c:returns"), "completed")
+    late = stage.enqueue("c:sleeps")
+    stage.wait_state(late, "failed")
+    assert stage.job(late)["error_code"] == "JOB_TIMEOUT"
+    assert not fleet.said("gets SIGTERM"), "its own timer has ended it"
+    assert len(fleet.said(is_ready)) <= 2, "nobody was replaced but for the job that was torn out"
+    assert fleet.stop() == 0
+
+
+FORKS = """
+import os
+from handlers import handler
+
+os.fork()
+
+@handler("f:pid")
+def pid() -> int:
+    return os.getpid()
+"""
+
+
+def test_a_copy_that_a_module_forks_at_its_import_does_not_work_at_its_parents_board(stage: Stage):
+    fleet = stage.run_fleet(workers=1, handlers=stage.write("forks.py", FORKS))
+    jobs = [stage.enqueue("f:pid") for _ in range(30)]
+    stage.wait_all(jobs, "completed")
+    assert {stage.job(job)["result"] for job in jobs} == set(fleet.workers().values())
+    assert not fleet.said("was lost")
+    assert fleet.stop() == 0

@@ -187,7 +187,7 @@ class Belongings:
 
     def _look_at_files(self) -> str:
         changed = [fd for fd, file in self._files.items() if _file(fd) != file]
-        if any(stream.closed for stream in self._streams):
+        if any(getattr(stream, "closed", False) for stream in self._streams):
             return "closed standard output"
         return f"closed files that were not its own: {', '.join(map(str, changed))}" if changed else ""
 

@@ -204,5 +204,5 @@ def _one_line(text: str) -> str:
 def _is_terminal(stream: Stream) -> bool:
     try:
         return stream.isatty()
-    except ValueError:  # closed
+    except Exception:  # closed, or what a module of handlers has put in its place
         return False

@@ -22,6 +22,7 @@ from setproctitle import setproctitle
 from workers import logs
 from workers.alarm import Alarm
 from workers.link import EXIT_LEFT
+from workers.output import flush
 from workers.points import reach
 from workers.seat import MARKER
 from workers.wake import Wake
@@ -67,7 +68,7 @@ def main(seat: Seat) -> NoReturn:
         _show_last_words(seat)
     finally:
         reach("child.leaving")
-        _flush()
+        flush()
         os._exit(code)
 
 
@@ -177,11 +178,3 @@ def _show_last_words(seat: Seat) -> None:
         os.write(fd, text.encode(errors="replace")[-30_000:])
     except BaseException:  # the last way to be heard
         os.write(2, text.encode(errors="replace"))
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue  # the reader is gone, or a handler has closed it

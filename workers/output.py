@@ -62,9 +62,7 @@ class Output:
         self._drained = board.times_drained
         self._printed = 0
         self._waiting = array.array("i", [0])
-        for standing in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                standing.flush()
+        flush()
         self._real = os.dup(2)
         self.stream: TextIO = open(self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # for life
         os.dup2(writing, 1)
@@ -115,9 +113,7 @@ class Output:
 
     def peek(self) -> str | None:
         """Return what was said since the last `take`, as `digest` does, and keep it."""
-        for standing in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                standing.flush()
+        flush()
         self._read()
         self.dirty = False
         return digest(bytes(self._kept))
@@ -198,6 +194,13 @@ class _Handler(logging.Handler):
             with suppress(ValueError, TypeError, RecursionError, MemoryError):
                 text = self.format(record).encode(errors="replace").replace(b"\n", b"\n" + LOGGED)
                 self._output.write(LOGGED + text + b"\n")
+
+
+def flush() -> None:
+    """Flush standard output and error. By now they may be somebody's own objects, or nothing: what those raise must end neither job nor worker."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
 
 
 def digest(data: bytes) -> str | None:

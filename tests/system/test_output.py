@@ -45,3 +45,35 @@ def test_it_can_be_turned_off(stage: Stage):
     stage.wait_state(job, "completed")
     assert logs(stage, job) == []
     fleet.wait_log("printed print")
+
+
+ODD = """
+import sys
+from handlers import handler
+
+class Odd:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        raise RuntimeError("not today")
+
+sys.stdout = sys.stderr = Odd()
+
+@handler("o:odd")
+def odd() -> None:
+    print("before")
+    sys.stdout = Odd()
+    sys.stderr = None
+"""
+
+
+@pytest.mark.parametrize("log_capture", ["true", "false"])
+def test_what_code_puts_in_the_place_of_standard_output_ends_neither_worker_nor_job(stage: Stage, log_capture: str):
+    fleet = stage.run_fleet(workers=1, handlers=stage.write("odd.py", ODD), log_capture=log_capture, batch=1)
+    jobs = [stage.enqueue("o:odd") for _ in range(3)]
+    stage.wait_all(jobs, "completed")
+    assert [stage.job(job)["attempts"] for job in jobs] == [1, 1, 1]
+    assert len(fleet.workers()) == 1
+    assert fleet.stop() == 0
+    assert not fleet.said("exited with code")

@@ -13,7 +13,10 @@ def main() -> int:
     _open_streams()
     if sys.argv[1:2] == ["run"]:
         hold()  # a TERM while the rest is loaded would end us as if we had died of it, a TTIN would stop us for ever
-    from supervisor.cli import main as command  # noqa: PLC0415 - it loads most of what there is
+    try:
+        from supervisor.cli import main as command  # noqa: PLC0415 - it loads most of what there is
+    except KeyboardInterrupt:
+        return 130  # as `ExitCode.INTERRUPTED`, which is not loaded yet
 
     return command()
 

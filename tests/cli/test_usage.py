@@ -190,6 +190,12 @@ def test_numbers_and_moments_out_of_range_are_usage(database, words):
     assert "Traceback" not in answer.err
 
 
+def test_ctrl_c_while_the_program_is_loaded_is_130_without_a_word(tmp_path):
+    (tmp_path / "psycopg_pool.py").write_text("raise KeyboardInterrupt\n")
+    ran = jobherd("jobs", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
 def test_ctrl_c_is_130_without_a_word(database):
     process = start("enqueue", "a:b", "-", dsn=database)
     process.stdin.write(b"{}\n" * 1000)

@@ -271,7 +271,14 @@ def _leave(seat: _Seat, data: Path, until: float) -> bool:
 
 
 def _major(data: Path) -> int:
-    return int((data / "PG_VERSION").read_text())
+    said = (data / "PG_VERSION").read_bytes()[:20]
+    try:
+        return int(said)
+    except ValueError:
+        raise EmbeddedUnavailable(
+            f"{data / 'PG_VERSION'} does not say which PostgreSQL has made the data: {said!r}. "
+            "Mend that, or name a database of yours with --dsn or JOBHERD_DSN."
+        ) from None
 
 
 def _start(data: Path, lock: int, until: float) -> int:

@@ -153,6 +153,8 @@ def readable(programs: Programs, account: Account | None) -> Programs:
                 folder.mkdir()
                 folder.chmod(0o755)
         fresh = target.with_name(f"{target.name}.{os.getpid()}")
+        if fresh.exists():
+            shutil.rmtree(fresh)  # half a copy: in a container whoever was killed, or had no room, had the number that we have
         skip = shutil.ignore_patterns("*.a", "include", "pgxs", "pkgconfig")
         shutil.copytree(source, fresh / source.parent.name / source.name, ignore=skip)
         if libraries.exists():

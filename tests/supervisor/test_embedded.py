@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import importlib.util
 import os
 import pwd
@@ -237,6 +238,25 @@ def test_programs_in_a_private_folder_are_copied_to_where_the_server_can_read_th
         assert len(list(Path(cache).iterdir())) == 1, "the copy is made once"
 
 
+def test_half_a_copy_of_the_programs_is_made_anew_by_whoever_has_the_same_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the first process of a container has each time."""
+    private = tmp_path / "site-packages" / "server" / "installed" / "bin"
+    private.mkdir(parents=True)
+    (private / "postgres").touch()
+    programs, account = embedded_binaries.Programs(private, "18.1"), embedded_binaries.Account(1, 1)
+    monkeypatch.setattr(embedded_binaries, "CACHE", tmp_path / "cache")
+
+    def no_room(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(embedded_binaries, "_open_up", no_room)
+        with pytest.raises(OSError, match="No space"):
+            embedded_binaries.readable(programs, account)
+    assert (embedded_binaries.readable(programs, account).bin / "postgres").exists()
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 @pytest.mark.parametrize("name", ["with,comma", "with space and 'quote'", "long" * 25, "ä" * 60, os.fsdecode(b"latin-\xe4")])
 def test_any_path_can_be_connected_to(place: Path, name: str):
     folder = place / name
@@ -450,6 +470,15 @@ def test_data_of_a_version_that_is_not_carried_is_left_alone(place: Path):
     with pytest.raises(EmbeddedUnavailable, match=r"made by PostgreSQL 99.*carries .*18"):
         embedded.start(place)
     assert (server.data / "PG_VERSION").read_text() == "99\n"
+
+
+@pytest.mark.parametrize("said", [b"", b"eighteen\n", b"\xff"])
+def test_data_that_do_not_say_of_which_version_they_are_are_left_alone(place: Path, said: bytes):
+    data = place / ".jobherd" / "postgres"
+    data.mkdir(parents=True)
+    (data / "PG_VERSION").write_bytes(said)
+    with pytest.raises(EmbeddedUnavailable, match=r"PG_VERSION does not say which PostgreSQL.*--dsn or JOBHERD_DSN"):
+        embedded.start(place)
 
 
 def test_a_server_that_does_not_start_is_quoted(place: Path):

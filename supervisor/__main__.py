@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from supervisor.signals import hold
@@ -11,6 +12,9 @@ from supervisor.signals import hold
 def main() -> int:
     """Run the command of this process and return its exit code."""
     _open_streams()
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # ignored, as some start others, a program that has failed, initdb, looks like one that has not
     if sys.argv[1:2] == ["run"]:
         hold()  # a TERM while the rest is loaded would end us as if we had died of it, a TTIN would stop us for ever
     try:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,3 +143,13 @@ def test_a_supervisor_started_without_standard_streams_works_all_the_same(databa
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr.decode()
     assert jobherd("job", job, "--json", dsn=database).json["state"] == "completed"
+
+
+def test_a_first_start_by_whoever_ignores_the_end_of_its_children_makes_a_whole_database(tmp_path):
+    """That is inherited: no exit code is heard of, and initdb, which needs those of its own children, fails."""
+    words = [*COMMAND, "enqueue", "jobs:purge_completed", "{}"]
+    ran = subprocess.run(
+        [sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])", *words],
+        capture_output=True, env=environment(None), cwd=tmp_path, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, b"1\n"), ran.stderr.decode()

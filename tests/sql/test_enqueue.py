@@ -125,13 +125,23 @@ def test_a_kind_that_is_no_name_is_refused(queue, kind):
             psycopg.errors.InvalidParameterValue,
             r"\$\.items\[1\]\.n: an integer of more than 1,000",
         ),
+        ('{"n": 1e5000}', psycopg.errors.InvalidParameterValue, r"\$\.n: an integer of more than 1,000"),
         (json.dumps({"text": "x" * 1_000_001}), psycopg.errors.ProgramLimitExceeded, "more than 1000000"),
+        ("[" + ", ".join(["1e100000"] * 12) + "]", psycopg.errors.ProgramLimitExceeded, "more than 1000000"),
     ],
 )
 def test_a_hostile_payload_is_refused_with_its_path(queue, payload, error, words):
     with pytest.raises(error, match=words):
         enqueue(queue, payload=payload)
     assert queue.count("ready") == 0
+
+
+def test_what_another_table_keeps_compressed_is_measured_as_long_as_it_is(queue):
+    queue.run("CREATE TABLE kept (document jsonb)")
+    queue.run("INSERT INTO kept VALUES (%s::jsonb)", '{"n": ' + "1" * 8000 + "}")
+    assert queue.run("SELECT pg_column_size(document) < 200 FROM kept") == [(True,)]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=r"\$\.n: an integer of more than 1,000"):
+        queue.run("SELECT jobherd.enqueue('a:b', document) FROM kept")
 
 
 def test_what_only_looks_hostile_is_taken(queue):

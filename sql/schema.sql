@@ -90,6 +90,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION jobherd.cap_from_here() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF NEW.capped_at < clock_timestamp() - interval '1 s' AND (TG_OP = 'INSERT' OR OLD.capped_at IS DISTINCT FROM NEW.capped_at) THEN
+        UPDATE jobherd.gates g SET capped_at = clock_timestamp() WHERE g.scope = NEW.scope AND g.name = NEW.name AND g.capped_at = NEW.capped_at;
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION jobherd.check_tenant(tenant text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -2149,6 +2160,8 @@ ALTER INDEX jobherd.history_by_id ATTACH PARTITION jobherd.history_default_id_id
 ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id_idx1;
 
 ALTER INDEX jobherd.history_set_off ATTACH PARTITION jobherd.history_default_set_off_by_id_idx;
+
+CREATE CONSTRAINT TRIGGER capped AFTER INSERT OR UPDATE OF capped_at ON jobherd.gates DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.capped_at IS NOT NULL)) EXECUTE FUNCTION jobherd.cap_from_here();
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 

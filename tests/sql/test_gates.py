@@ -141,6 +141,20 @@ def test_jobs_claimed_before_the_cap_count(queue):
     assert ids(gated(late)) == jobs[3:]
 
 
+def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue):
+    jobs = queue.enqueue_many("a:b", 4, queue="media")
+    early, late = queue.child(), queue.child()
+    with psycopg.connect(queue.dsn) as slow:
+        slow.execute("SELECT jobherd.pause('media'), jobherd.set_cap('media', 3), jobherd.resume('media')")
+        slow.execute("UPDATE jobherd.gates SET capped_at = capped_at - interval '1 minute'")  # so long ago, to whoever looks later
+        slow.execute(
+            "INSERT INTO jobherd.gates (scope, name, max_running, capped_at) VALUES ('kind', 'a:b', 3, clock_timestamp() - interval '1 minute')"
+        )
+        assert [job.id for job in early.claim(3)] == jobs[:3]
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    assert gated(late) == []
+
+
 def test_who_waited_for_the_lock_counts_anew(queue):
     """The one that waits has begun before the other one's claim was there to see."""
     queue.enqueue_many("a:b", 2, queue="media")

@@ -2,9 +2,9 @@
 -- that holds the claim.
 --
 -- The fence: gone finds the batch by child and token, and only if it still holds as many jobs as are spoken of, or nothing is written;
--- then settle_jobs.sql says which of them were lost. A batch loses jobs and never gains one, so as many jobs are the same jobs; both sides
--- keep them in the order in which they were claimed. Should they differ all the same, no job is without an id, and the statement is refused.
--- Nothing is kept of jobs of which nothing is to be kept. Returns the number of jobs.
+-- then settle_jobs.sql says which of them were lost. A batch loses jobs, and gains one only by claim_more.sql, so as many jobs are the same
+-- jobs unless an answer of that was lost; both sides keep them in the order in which they were claimed. Should they differ, no job is without an
+-- id, and the statement is refused. Nothing is kept of jobs of which nothing is to be kept, if they are the same. Returns the number of jobs.
 WITH gone AS MATERIALIZED (
     DELETE FROM jobherd.running
      WHERE child = %(child)s AND token = %(token)s AND cardinality(jobs) = cardinality(%(ids)s::bigint[])
@@ -20,7 +20,7 @@ WITH gone AS MATERIALIZED (
            unnest(%(keeps)s::integer[]), unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[])
            ) AS j (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind,
                    payload, extras, job, ran, ago, keep, result, usage, progress)
-     WHERE keep > 0 OR (extras).webhook IS NOT NULL
+     WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
 )
 SELECT cardinality(jobs) FROM gone
  -- Always true. It looks for waiters once the row is gone, and not before: see migrations/0013.

@@ -87,6 +87,21 @@ def test_outcomes_in_another_order_than_the_jobs_are_refused(queue, child, line)
     assert queue.states([job.id for job in jobs]) == ["running"] * 3
 
 
+@pytest.mark.parametrize("keep", [7, 0])
+def test_a_job_that_nobody_spoke_of_is_not_lost_in_the_place_of_another(queue, child, line, keep):
+    """One came by claim_more, whose answer was lost, and the parent gave one back: there are as many."""
+    queue.enqueue_many("a:b", 2)
+    jobs = child.claim(2)
+    more = queue.enqueue("a:b")
+    token = jobs[0].token
+    wanted = {"supervisor": child.supervisor, "child": child.id, "token": token, "kind": "a:b", "wanted": 1}
+    assert [row[1] for row in child.connection.execute(queue.text("claim_more"), wanted)] == [more]
+    child.settle(token, [jobs[1].id], "abandoned", ran=None)
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        written(line, "settle_completed", child, jobs, [Finished(job.id, OK, ran=0.1, keep=keep) for job in jobs])
+    assert queue.states([jobs[0].id, jobs[1].id, more]) == ["running", "ready", "running"]
+
+
 def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_kept(queue, child, line, caplog):
     queue.enqueue_many("a:b", 4)
     jobs = child.claim(3)

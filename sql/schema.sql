@@ -939,11 +939,14 @@ CREATE FUNCTION jobherd.note_unless_noted(actor text, action text, target jsonb,
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF current_setting('jobherd.noted', true) IS DISTINCT FROM 'yes' THEN
-        INSERT INTO jobherd.audit (actor, role, action, target, reason)
-        VALUES (left(coalesce(nullif(note_unless_noted.actor, ''), session_user), 200), session_user, note_unless_noted.action,
-                note_unless_noted.target, left(nullif(note_unless_noted.reason, ''), 2000));
+    IF current_setting('jobherd.noted', true) = 'yes'
+       AND has_function_privilege(coalesce(nullif(current_setting('role', true), 'none'), session_user)::name,
+                                  'jobherd.note_audit(text, text, jsonb, text)', 'EXECUTE') THEN
+        RETURN;
     END IF;
+    INSERT INTO jobherd.audit (actor, role, action, target, reason)
+    VALUES (left(coalesce(nullif(note_unless_noted.actor, ''), session_user), 200), session_user, note_unless_noted.action,
+            note_unless_noted.target, left(nullif(note_unless_noted.reason, ''), 2000));
 END $$;
 
 CREATE FUNCTION jobherd.notify(channel text, word text) RETURNS boolean

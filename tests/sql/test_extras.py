@@ -156,6 +156,15 @@ def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role
     assert ask(tenants, "SELECT count(*) FROM jobherd.jobs WHERE state = 'cancelled'") == [(1,)]
 
 
+def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenants):
+    tenants.execute("SET ROLE jobherd_test_acme")
+    tenants.execute("SET jobherd.noted = 'yes'")  # as note_audit leaves it for what is part of something larger
+    job = ask(tenants, "SELECT jobherd.enqueue('a:b')")[0][0]
+    assert ask(tenants, "SELECT jobherd.cancel(%s), jobherd.retry(%s)", job, job) == [("cancelled", "ready")]
+    tenants.execute("RESET ROLE")
+    assert ask(tenants, "SELECT action, target FROM jobherd.audit ORDER BY id") == [("cancel", {"job": job}), ("retry", {"job": job})]
+
+
 def test_a_condition_of_a_tenant_s_own_is_not_asked_of_others_rows(queue, tenants):
     tenants.execute("SELECT jobherd.enqueue('a:b', '{\"secret\": 1}', '{\"tenant\": \"globex\"}')")
     tenants.execute("CREATE FUNCTION public.tell(document json) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$"

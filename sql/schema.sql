@@ -50,9 +50,9 @@ BEGIN
             SELECT * FROM waiting UNION ALL SELECT * FROM later
         )
         INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
-                                     state, queue, kind, payload, extras, error_code, error)
+                                     state, queue, kind, payload, extras, timeout, error_code, error)
         SELECT g.id, g.created_at, g.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
-               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, 'JOB_CANCELLED', 'cancelled while it waited'
+               g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, g.timeout, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
@@ -1170,8 +1170,8 @@ BEGIN
                        post_mortem
                   FROM over
             )
-            INSERT INTO jobherd.ready (id, created_at, run_at, last_error, priority, max_attempts, queue, kind, payload, extras)
-            SELECT id, created_at, now(), nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
+            INSERT INTO jobherd.ready (id, created_at, run_at, timeout, last_error, priority, max_attempts, queue, kind, payload, extras)
+            SELECT id, created_at, now(), timeout, nullif(jsonb_strip_nulls(jsonb_build_object('code', error_code, 'message', error)), '{}'),
                    priority, max_attempts, queue, kind, payload, extras
               FROM over
             RETURNING 'ready' INTO answer;
@@ -1203,7 +1203,7 @@ BEGIN
         RETURN NULL;
     END IF;
     number := jobherd.enqueue_with(old.kind, retry_edited.payload, jsonb_strip_nulls(jsonb_build_object(
-        'queue', old.queue, 'priority', old.priority, 'max_attempts', old.max_attempts, 'tenant', (old.extras).tenant,
+        'queue', old.queue, 'priority', old.priority, 'max_attempts', old.max_attempts, 'timeout', old.timeout, 'tenant', (old.extras).tenant,
         'webhook', (old.extras).webhook, 'set_off_by', old.id, 'traceparent', (old.extras).traceparent)), (old.extras).payload_bytes);
     INSERT INTO jobherd.demands (job, cost) SELECT number, d.cost FROM jobherd.demands d WHERE d.job = old.id;
     PERFORM jobherd.note_unless_noted(actor, 'edit', jsonb_build_object('job', old.id, 'new', number), reason);
@@ -1513,6 +1513,7 @@ CREATE TABLE jobherd.history (
     post_mortem jsonb,
     progress jsonb,
     extras jobherd.extras,
+    timeout double precision,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
@@ -1544,6 +1545,7 @@ CREATE TABLE jobherd.history_default (
     post_mortem jsonb,
     progress jsonb,
     extras jobherd.extras,
+    timeout double precision,
     CONSTRAINT history_ended_after_it_started CHECK ((started_at <= finished_at)),
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
@@ -1778,7 +1780,7 @@ CREATE VIEW jobherd.jobs AS
             history.finished_at,
             history.progress,
             NULL::timestamp with time zone AS timestamptz,
-            NULL::double precision AS float8,
+            history.timeout,
             history.token,
             history.traceback,
             history.ran_on,

@@ -18,9 +18,9 @@ WITH me AS (
     RETURNING id
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
-                                 queue, kind, payload, extras, error_code, error)
+                                 queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
-           'cancelled', queue, kind, payload, extras, 'JOB_CANCELLED', 'cancelled; its supervisor has left'
+           'cancelled', queue, kind, payload, extras, timeout, 'JOB_CANCELLED', 'cancelled; its supervisor has left'
       FROM job
      WHERE cancelled
 ), told AS (

@@ -28,9 +28,9 @@ WITH stray AS (
      WHERE fate = 'ready'
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, extras, error_code, error)
+                                 state, queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
-           fate, queue, kind, payload, extras, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
+           fate, queue, kind, payload, extras, timeout, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'

@@ -15,9 +15,9 @@ WITH held AS (
      WHERE NOT cancelled
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
-                                 queue, kind, payload, extras, error_code, error)
+                                 queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(), current_date + 30, token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
-           'cancelled', queue, kind, payload, extras, 'JOB_CANCELLED', 'cancelled before it started'
+           'cancelled', queue, kind, payload, extras, timeout, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job
      WHERE cancelled
 ), told AS (

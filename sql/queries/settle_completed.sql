@@ -11,10 +11,10 @@ WITH gone AS MATERIALIZED (
     RETURNING token, jobs
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, extras, result, ran_on, usage, progress)
+                                 state, queue, kind, payload, extras, timeout, result, ran_on, usage, progress)
     SELECT CASE WHEN j.id = j.job THEN j.id END, created_at, run_at, statement_timestamp() - make_interval(secs => ago + ran),
            statement_timestamp() - make_interval(secs => ago), current_date + keep, g.token, priority, attempts, max_attempts, crashes,
-           'completed', queue, kind, payload, extras, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
+           'completed', queue, kind, payload, extras, timeout, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
       FROM gone g CROSS JOIN LATERAL ROWS FROM (
            unnest(g.jobs), unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]),
            unnest(%(keeps)s::integer[]), unnest(%(results)s::text[]), unnest(%(usages)s::text[]), unnest(%(progresses)s::text[])

@@ -36,10 +36,10 @@ WITH said AS MATERIALIZED (
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j JOIN said s ON s.job = j.id
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
-                                 state, queue, kind, payload, extras, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
+                                 state, queue, kind, payload, extras, timeout, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
     SELECT id, created_at, run_at, started_at, finished_at, current_date + coalesce(keep, 30), token, priority, attempts, max_attempts,
            crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
-           queue, kind, payload, extras, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
+           queue, kind, payload, extras, timeout, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
      WHERE (outcome = 'ok' AND (keep IS DISTINCT FROM 0 OR (extras).webhook IS NOT NULL)) OR outcome IN ('failed', 'poison', 'cancelled', 'expired')
 ), later AS (

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from handlers._outcome import OK
 from tests.sql.test_gates import gated
-from tests.support.queue import Queue
+from tests.support.queue import Line, Queue
+from workers.settle import Finished, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,5 +159,47 @@ def test_what_is_over_is_remembered_as_it_was(queue, outcome):
     settle(child, job, outcome, **({"code": "NEW", "error": "why"} if outcome == "failed" else {}))
     [[after]] = queue.run("SELECT to_jsonb(h) FROM jobherd.history h WHERE id = %s", job)
     kept = before.keys() & after.keys()
-    assert kept == before.keys() - {"good_until", "timeout", "last_error", "alone"}
+    assert kept == before.keys() - {"good_until", "last_error", "alone"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+
+
+def whole(child: Child, job: int) -> None:
+    line = Line(child.connection, child.id)
+    token = child.queue.run("SELECT token FROM jobherd.running")[0][0]
+    assert line.run("settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=7)], ran_on="host/1", now=1.0))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda child, job: settle(child, job, "failed", error="why"),
+        whole,
+        lambda child, _: child.release(),
+        lambda child, _: child.queue.connection.execute(child.queue.text("release_unheard"), {"child": child.id, "heard": []}),
+        lambda child, _: child.queue.connection.execute(child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}),
+        lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
+        lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),
+    ],
+    ids=["settled", "settled with its whole claim", "released", "unheard", "left", "reclaimed", "orphaned"],
+)
+def test_what_is_over_and_run_again_has_the_timeout_it_was_enqueued_with(queue, end):
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    queue.run("UPDATE jobherd.running SET cancelled = ARRAY[%s]::bigint[]", job)
+    end(child, job)
+    again(queue, job)
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_so_it_has_if_it_was_cancelled_before_it_ran(queue, table):
+    job = full(queue, table)
+    assert queue.cancel(job) == "cancelled"
+    again(queue, job)
+
+
+def again(queue: Queue, job: int) -> None:
+    assert queue.run("SELECT timeout, state IN ('completed', 'failed', 'cancelled') FROM jobherd.jobs WHERE id = %s", job) == [(12.5, True)]
+    queue.run("SELECT jobherd.enable_webhooks()")  # or a copy with one is refused
+    [[copy]] = queue.run("""SELECT jobherd.retry_edited(%s, '{"n": 2}')""", job)
+    assert queue.retry(job) == "ready"
+    assert [seen(queue, each)["timeout"] for each in (job, copy)] == [12.5, 12.5]

@@ -15,7 +15,7 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import SESSION, AsyncPool, anotice_the_end, left_behind
+from handlers._pool import SESSION, AsyncPool, Sessions, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
 from handlers._waiting import Vigil, ready_to_hear
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """`Client` for asyncio. Its pool belongs to the event loop that first uses it; another loop gets another pool.
+    """`Client` for asyncio. Each event loop that uses it gets a pool of its own, whose sessions end with it or when the client is used next.
 
     The parameters are those of `Client`; `connection` is an asynchronous one.
 
@@ -55,8 +55,8 @@ class AsyncClient:
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
-        self._pool: AsyncPool | None = None
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[AsyncPool, Sessions]] = {}
+        self._pid = os.getpid()
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
         """Put one job into the queue and return its id. See `Client.enqueue`."""
@@ -136,12 +136,10 @@ class AsyncClient:
             return await aput_on(connection, chain(ahead, left), schema=self.schema)
 
     async def close(self) -> None:
-        """Close the pool. The client may be used again; it opens another one."""
-        pool, self._pool = self._pool, None
-        if pool is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
-            await pool.close()
-        elif pool is not None:
-            left_behind.append(pool)
+        """Close the pool of this event loop. The client may be used again; it opens another one."""
+        self._forget_the_gone()
+        if (found := self._pools.pop(asyncio.get_running_loop(), None)) is not None:
+            await found[0].close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,12 +157,12 @@ class AsyncClient:
             yield connection
 
     async def _opened(self) -> AsyncPool:
-        home = (os.getpid(), asyncio.get_running_loop())
-        if self._pool is not None and self._home == home:
-            return self._pool
-        if self._pool is not None:
-            left_behind.append(self._pool)
+        loop = asyncio.get_running_loop()
+        if loop in self._pools and self._pid == os.getpid():
+            return self._pools[loop][0]
+        self._forget_the_gone()
         # No await before the pool is in place: two tasks that come here together must find the same one.
+        sessions = Sessions()
         pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
             find_dsn(self._dsn),
             kwargs=dict(SESSION),
@@ -172,10 +170,20 @@ class AsyncClient:
             max_size=self._sizes[1],
             timeout=self._timeout,
             check=anotice_the_end,
+            configure=sessions.note,
             num_workers=1,
             open=False,
             name="jobherd",
         )
-        self._pool, self._home = pool, home
+        self._pools[loop] = pool, sessions
         await pool.open()
         return pool
+
+    def _forget_the_gone(self) -> None:
+        """Let go of the pools of a parent process, and end those of closed loops: nobody else could, and each job has a loop of its own."""
+        if self._pid != os.getpid():
+            left_behind.append(self._pools)
+            self._pools, self._pid = {}, os.getpid()
+        for loop in [loop for loop in list(self._pools) if loop.is_closed()]:
+            if (found := self._pools.pop(loop, None)) is not None:
+                found[1].end()

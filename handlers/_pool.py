@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakSet
 
 import psycopg_pool
 
@@ -19,6 +20,22 @@ SESSION: Final[dict[str, Any]] = {"autocommit": True, "application_name": "jobhe
 
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+
+
+class Sessions:
+    """The sessions of an asynchronous pool, to be ended once its event loop is closed and the pool can do so no more."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[psycopg.AsyncConnection[Row]] = WeakSet()
+
+    async def note(self, connection: psycopg.AsyncConnection[Row]) -> None:
+        """Note a session that the pool has opened."""
+        self._open.add(connection)
+
+    def end(self) -> None:
+        """End them all. It waits for nobody."""
+        for connection in list(self._open):
+            connection.pgconn.finish()
 
 
 def notice_the_end(connection: psycopg.Connection[Row]) -> None:

@@ -237,6 +237,35 @@ def test_an_asynchronous_client_outlives_its_event_loop(database):
     assert [asyncio.run(once()), asyncio.run(once())] == ids(database)
 
 
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_the_sessions_of_an_event_loop_do_not_outlast_it_for_ever(database):
+    """Each job has a loop of its own, and a client in a module is never closed."""
+    client = AsyncClient(database)
+    numbers = [asyncio.run(client.enqueue("a:b"))]
+    before = open_files()
+    numbers += [asyncio.run(client.enqueue("a:b")) for _ in range(5)]
+    assert open_files() <= before
+    asyncio.run(client.close())
+    assert open_files() < before
+    assert numbers == ids(database)
+
+
+def test_event_loops_that_take_turns_keep_their_sessions(database):
+    client = AsyncClient(database)
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        numbers = [each.run(client.enqueue("a:b")) for each in (one, other)]
+        before = open_files()
+        numbers += [each.run(client.enqueue("a:b")) for each in (one, other, one, other)]
+        assert open_files() == before
+        for each in (one, other):
+            each.run(client.close())
+        assert open_files() == before - 2
+    assert numbers == ids(database)
+
+
 def test_without_a_client_of_its_own_an_asynchronous_producer_uses_the_process_wide_one(as_default, database):
     async def main():
         return [await receipt.aenqueue(7), *await receipt.aenqueue_many([(8,)])]

@@ -1166,7 +1166,9 @@ BEGIN
             ), past AS (
                 INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback,
                                               ran_on, usage, post_mortem)
-                SELECT id, token, attempts, state, started_at, finished_at, current_date + 30, error_code, error, traceback, ran_on, usage,
+                SELECT id, token, attempts, state, started_at, finished_at,
+                       current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30), error_code, error, traceback,
+                       ran_on, usage,
                        post_mortem
                   FROM over
             )

@@ -166,28 +166,45 @@ def test_what_is_over_is_remembered_as_it_was(queue, outcome):
 def whole(child: Child, job: int) -> None:
     line = Line(child.connection, child.id)
     token = child.queue.run("SELECT token FROM jobherd.running")[0][0]
-    assert line.run("settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=7)], ran_on="host/1", now=1.0))
+    assert line.run("settle_completed", settlement(child.id, token, [Finished(job, OK, ran=0.1, keep=3)], ran_on="host/1", now=1.0))
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda child, job: settle(child, job, "failed", error="why"),
-        whole,
-        lambda child, _: child.release(),
-        lambda child, _: child.queue.connection.execute(child.queue.text("release_unheard"), {"child": child.id, "heard": []}),
-        lambda child, _: child.queue.connection.execute(child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}),
-        lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
-        lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),
-    ],
-    ids=["settled", "settled with its whole claim", "released", "unheard", "left", "reclaimed", "orphaned"],
-)
+ENDS: dict[str, Callable[[Child, int], object]] = {
+    "settled": lambda child, job: settle(child, job, "failed", error="why", keep=3),
+    "settled with its whole claim": whole,
+    "released": lambda child, _: child.release(),
+    "unheard": lambda child, _: child.queue.connection.execute(child.queue.text("release_unheard"), {"child": child.id, "heard": []}),
+    "left": lambda child, _: child.queue.connection.execute(child.queue.text("leave_supervisor"), {"supervisor": child.supervisor}),
+    "reclaimed": lambda child, _: child.queue.supervisor().reclaim(dead=[child.supervisor]),
+    "orphaned": lambda child, _: child.queue.run("DELETE FROM jobherd.children") or child.queue.orphans(),
+}
+"""Whatever ends a job that is claimed and to be cancelled."""
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_what_is_over_and_run_again_has_the_timeout_it_was_enqueued_with(queue, end):
     job, child = full(queue), queue.child()
     child.claim(1)
     queue.run("UPDATE jobherd.running SET cancelled = ARRAY[%s]::bigint[]", job)
-    end(child, job)
+    ENDS[end](child, job)
     again(queue, job)
+
+
+KEPT = "SELECT array_agg(DISTINCT drop_on - current_date) FROM jobherd.{} WHERE {} = %s"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again(queue, end):
+    queue.run(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('a:b', 'media', 0, 5, 3, 3, 3)"
+    )
+    job, child = full(queue), queue.child()
+    child.claim(1)
+    queue.run("UPDATE jobherd.running SET cancelled = ARRAY[%s]::bigint[]", job)
+    ENDS[end](child, job)
+    assert queue.run(KEPT.format("history", "id"), job) == [([3],)]
+    assert queue.retry(job) == "ready"
+    assert queue.run(KEPT.format("attempts", "job"), job) == [([3],)]
 
 
 @pytest.mark.parametrize("table", ["ready", "scheduled"])

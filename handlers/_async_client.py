@@ -104,6 +104,7 @@ class AsyncClient:
                         await arun_on(ears, statement, schema=self.schema)
                 else:
                     vigil.deafen()
+                    ears.prepare_threshold = None
                 due = list(vigil.left)
                 while True:
                     if due:

@@ -20,7 +20,7 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import SESSION, Pool, left_behind, notice_the_end
+from handlers._pool import SESSION, Pool, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
 from handlers._waiting import Vigil, ready_to_hear
 
@@ -162,6 +162,7 @@ class Client:
                         run_on(ears, statement, schema=self.schema)
                 else:
                     vigil.deafen()
+                    ears.prepare_threshold = None
                 due = list(vigil.left)
                 while True:
                     if due:
@@ -238,6 +239,7 @@ class Client:
                         max_size=self._sizes[1],
                         timeout=self._timeout,
                         check=notice_the_end,
+                        configure=prepare_nothing_on_others,
                         num_workers=1,
                         open=False,
                         name="jobherd",

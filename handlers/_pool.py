@@ -8,6 +8,10 @@ from weakref import WeakSet
 
 import psycopg_pool
 
+import sql
+from handlers._enqueue import tell_backend
+from handlers._send import arun_on, run_on
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -29,13 +33,21 @@ class Sessions:
         self._open: WeakSet[psycopg.AsyncConnection[Row]] = WeakSet()
 
     async def note(self, connection: psycopg.AsyncConnection[Row]) -> None:
-        """Note a session that the pool has opened."""
+        """Note a session that the pool has opened, and make it ready as `prepare_nothing_on_others` does."""
         self._open.add(connection)
+        if await arun_on(connection, tell_backend(), schema=sql.SCHEMA) != connection.info.backend_pid:
+            connection.prepare_threshold = None
 
     def end(self) -> None:
         """End them all. It waits for nobody."""
         for connection in list(self._open):
             connection.pgconn.finish()
+
+
+def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
+    """Prepare no statement through a pooler: the next one may be sent to another backend, which does not know it, or knows somebody else's."""
+    if run_on(connection, tell_backend(), schema=sql.SCHEMA) != connection.info.backend_pid:
+        connection.prepare_threshold = None
 
 
 def notice_the_end(connection: psycopg.Connection[Row]) -> None:

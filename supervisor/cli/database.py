@@ -120,6 +120,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
         extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")  # the first that answers may be a standby
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
+    connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
     try:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonLoader)

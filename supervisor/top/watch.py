@@ -127,6 +127,7 @@ class Watch:
                     fallback_application_name="jobherd top",
                     client_encoding="UTF8",
                 )
+                connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
                 self._connection = connection
                 self._ended.clear()  # the counters begin anew with a server that was restored or crashed
                 await connection.execute(sql.load("allow_idling").encode())

@@ -12,6 +12,7 @@ import pytest
 
 from handlers import AsyncClient, Client
 from supervisor.top.watch import Watch
+from supervisor.cli.database import connect
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape
@@ -19,6 +20,8 @@ from workers.page.database import Database
 from workers.web.measure import STALE, Measurer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tests.support.fleet import Stage
     from tests.support.gate import Gate
 
@@ -130,3 +133,38 @@ def test_who_looks_on_leaves_no_limit_to_who_shares_the_backend(database: str, h
         assert limits() == before
         with psycopg.connect(pooler.dsn) as stranger:
             assert stranger.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
+
+
+def test_nothing_is_prepared_on_a_backend_that_others_share(database: str):
+    """psycopg prepares what is sent for the sixth time."""
+    turns = range(8)
+
+    async def asynchronously(pooler: Pooler) -> list[int]:
+        async with AsyncClient(pooler.dsn) as client:
+            return [await turned(pooler, client.enqueue("a:b")) for _ in turns]
+
+    async def turned(pooler: Pooler, sent: Awaitable[int]) -> int:
+        pooler.turn()
+        return await sent
+
+    with Pooler(database, "transaction", size=2) as pooler:
+        numbers = []
+        with Client(pooler.dsn) as one, Client(pooler.dsn) as other:
+            for _ in turns:
+                pooler.turn()
+                numbers += [client.enqueue("a:b") for client in (one, other)]
+        numbers += asyncio.run(asynchronously(pooler))
+        with connect(pooler.dsn, name="jobs") as connection:
+            for _ in turns:
+                pooler.turn()
+                found = connection.execute("SELECT id FROM jobherd.ready WHERE id >= %s ORDER BY id", [1]).fetchall()
+    assert found == [(number,) for number in numbers]
+
+
+def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
+    with Client(database) as client:
+        for _ in range(8):
+            client.enqueue("a:b")
+        with client._session() as connection:
+            prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%jobherd.ready%'").fetchall()
+    assert prepared == [(1,)]

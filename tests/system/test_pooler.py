@@ -17,7 +17,7 @@ from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape
 from workers.page.database import Database
-from workers.web.measure import STALE, Measurer
+from workers.web.measure import REST_MOST, STALE, Measurer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -159,6 +159,23 @@ def test_nothing_is_prepared_on_a_backend_that_others_share(database: str):
                 pooler.turn()
                 found = connection.execute("SELECT id FROM jobherd.ready WHERE id >= %s ORDER BY id", [1]).fetchall()
     assert found == [(number,) for number in numbers]
+
+
+def test_the_depth_of_the_queues_is_measured_through_a_pooler_again_and_again(database: str, caplog: pytest.LogCaptureFixture):
+    async def measured(pooler: Pooler) -> None:
+        now = [0.0]
+        measurer = Measurer(pooler.dsn, clock=lambda: now[0])
+        try:
+            for _ in range(8):
+                pooler.turn()
+                now[0] += REST_MOST
+                await measurer.refresh(LONG)
+        finally:
+            await measurer.close()
+
+    with Pooler(database, "transaction", size=2) as pooler:
+        asyncio.run(measured(pooler))
+    assert caplog.messages == []
 
 
 def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from handlers import AsyncClient, Client
-from supervisor.top.watch import Watch
 from supervisor.cli.database import connect
+from supervisor.top.watch import Watch
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape

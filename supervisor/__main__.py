@@ -26,14 +26,17 @@ def main() -> int:
 
 
 def _open_streams() -> None:
-    """Open /dev/null where we were started without a standard stream: the next file, a session, would get its number, and what is printed."""
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    """Open /dev/null where we were started without a standard stream: the next file, a session, would get its number, and what is printed.
+
+    `sys.stdin` stays None where it was closed: a list that was to be read there is missing, and not empty.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for life
+        if fd and getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - for life
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ class Settings:
     spawn_timeout: float = setting(
         10.0,
         values.span(0.5, 600),
-        "A new child that is not ready after this long is killed and tried again.",
+        "A new child that is not ready after this long is killed and tried again. So is one that somebody has stopped for this long while it runs no job.",
         group="Children", metavar="TIME",
     )  # fmt: skip
     respawn_initial: float = setting(

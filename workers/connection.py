@@ -311,7 +311,13 @@ class Session:
 
     def _register(self) -> None:
         seat = self._seat
-        self._ready().exchange(("forgo_limits", {"local": False}), ("steer_planner", {}), ("watch_client", {}))
+        wire = self._ready()
+        self.pooled = self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
+        steering = ("forgo_limits", {"local": self.pooled}), ("steer_planner", {"local": self.pooled})
+        if self.pooled:  # what we set for a session would stay with the backend, for whoever gets it next
+            wire.share(*steering)
+        else:
+            wire.exchange(*steering, ("watch_client", {}))
         me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
         if self.child:
             for _ in range(_ENDING):  # the old session may still commit a claim that nobody would ever hear of
@@ -325,9 +331,7 @@ class Session:
             raise Left(message)
         self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
-        self.pooled = self._connection is not None and self.backend != self._connection.info.backend_pid
         if self.pooled:
-            self._wire.doubt()
             self._send("disown_backend", {"child": self.child})
         if known:
             self._note_unheard(self._send("release_unheard", self._unheard()))

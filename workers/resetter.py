@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,11 +27,11 @@ from workers.connection import Left, Session, is_away
 from workers.link import EXIT_HANDLERS, EXIT_LEFT, More, Ready, Stop, send
 from workers.loading import load_handlers
 from workers.settle import STATE_OF, Finished
-from workers.table_session import QUIET, connect, look_whether_it_answers, session_name
+from workers.table_session import QUIET, connect, look_whether_it_answers, session_name, steer
 from workers.tables import fate, log_entries, tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from handlers._tables import TableHandler
     from workers.main import Body
@@ -269,10 +270,23 @@ class Resetter:
         return self._connection
 
     def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return self._ready().execute(compose(statement, duties.store.names, self._seat.settings.schema), parameters).fetchall()
+        with self._steered() as connection:
+            return connection.execute(compose(statement, duties.store.names, self._seat.settings.schema), parameters).fetchall()
 
     def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
-        self._ready().execute(compose(statement, duties.store.names), parameters)
+        with self._steered() as connection:
+            connection.execute(compose(statement, duties.store.names), parameters)
+
+    @contextmanager
+    def _steered(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give the session, behind a pooler within a transaction that is set up for our statements."""
+        connection = self._ready()
+        if not self._session.pooled:
+            yield connection
+            return
+        with connection.transaction():
+            steer(connection, self._seat.settings, lock_timeout=_LOCKS, local=True)
+            yield connection
 
 
 def given_up(resets: int) -> str:

@@ -40,12 +40,14 @@ def session_name(child: int, schema: str) -> str:
 def connect(settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0") -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error.
 
-    pooled: a pooler stands between, and the next backend does not know what was prepared on the last one.
+    pooled: a pooler stands between. The next backend does not know what was prepared on the last one, and what is set for a session would stay
+        with it, for whoever gets it next: then `steer` is for each transaction.
     """
     connection = open_session(settings.dsn, name)
     if pooled:
         connection.prepare_threshold = None
-    steer(connection, settings, lock_timeout=lock_timeout)
+    else:
+        steer(connection, settings, lock_timeout=lock_timeout)
     return connection
 
 
@@ -61,15 +63,15 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
         raise
 
 
-def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str) -> None:
-    """Set the session up for statements about an application's table. Raises psycopg.Error."""
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout})
+def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False) -> None:
+    """Set the session, or the transaction that it is in, up for statements about an application's table. Raises psycopg.Error."""
+    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local})
 
 
-def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler]) -> list[str]:
+def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, pooled: bool) -> list[str]:
     """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
     problems: list[str] = []
-    with connect(settings, "jobherd:check") as connection:
+    with connect(settings, "jobherd:check", pooled=pooled) as connection:
         for table in tables:
             names, store = table.store.names, table.store
             rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()

@@ -137,7 +137,7 @@ class Tables:
         while True:
             self._session.run("tell_time")
             try:
-                problems = look_at_tables(self._seat.settings, self._tables)
+                problems = look_at_tables(self._seat.settings, self._tables, pooled=self._session.pooled)
             except psycopg.Error as problem:
                 if not is_away(problem):
                     raise
@@ -239,6 +239,8 @@ class Tables:
         names = table.store.names
         try:
             with connection.transaction():
+                if self._session.pooled:
+                    steer(connection, self._seat.settings, lock_timeout="0", local=True)
                 if connection.execute(compose("lock_record", names), where).fetchone() is None:
                     _log.warning("the claim of record %d was lost before it was begun", taken.record, extra={"kind": table.kind})
                     return
@@ -344,7 +346,8 @@ class Tables:
         connection, settings = self._connection, self._seat.settings
         if connection is not None and not connection.closed:
             connection.execute(sql.load("discard_session", settings.schema))
-            steer(connection, settings, lock_timeout="0")
+            if not self._session.pooled:
+                steer(connection, settings, lock_timeout="0")
 
     # -- small things -----------------------------------------------------------------------------------------------
 

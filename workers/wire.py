@@ -64,6 +64,7 @@ class Wire:
         self._urgent: dict[str, _Urgent] = {}
         self.patience = patience
         self._answers = None if prepared else Answers()
+        self._first: Sequence[tuple[str, Mapping[str, object]]] = ()
         self.changed = 0
         """How many rows the last statement has written or returned."""
         self._unheard: Sequence[tuple[str, Mapping[str, object]]] = ()
@@ -75,9 +76,13 @@ class Wire:
         """Whether an answer is still on the line."""
         return bool(self._unheard)
 
-    def doubt(self) -> None:
-        """A pooler stands between: look whether each answer has the columns of its statement."""
+    def share(self, *first: tuple[str, Mapping[str, object]]) -> None:
+        """A pooler stands between: each transaction may be on another backend, and begins with these; the columns of each answer are looked at.
+
+        first: settings for the transaction alone, for the next one on that backend is a stranger's.
+        """
         self._answers = self._answers or Answers()
+        self._first = first
 
     def prepare(self, *names: str) -> None:
         """Make statements ready, so that the first job does not wait for it. Raises psycopg.Error."""
@@ -106,7 +111,7 @@ class Wire:
         On an idle machine every line runs cold. So what was made of the same parameters the last time is sent again as it is, and while the server works
         the last answer is read once more, which brings the code that will read this one back into the processor's caches.
         """
-        if self._prepared is None:
+        if self._prepared is None or self._first:
             return self.exchange((name, parameters), eager=True)[0]
         known = self._urgent.get(name)
         if known is None:
@@ -183,25 +188,26 @@ class Wire:
         each: a transaction of its own. heard: wait for the answers to so many of them, with `each`; None: to all.
         """
         pgconn = self._pgconn
+        transactions = [[*self._first, letter] for letter in letters] if each else [[*self._first, *letters]]
         sendable = []
-        for name, parameters in letters:
-            text, order = sql.numbered(name, self._schema)
-            sendable.append((name, text, [as_text(parameters[key]) for key in order]))
+        for transaction in transactions:
+            for name, parameters in transaction:
+                text, order = sql.numbered(name, self._schema)
+                sendable.append((name, text, [as_text(parameters[key]) for key in order]))
         self.prepare(*(name for name, _, _ in sendable))
         together = len(sendable) > 1
+        size = len(transactions[0])
         if points.armed:
             _reach(letters, "before")
         if together:
             pgconn.enter_pipeline_mode()
-        for name, text, values in sendable:
+        for number, (name, text, values) in enumerate(sendable, 1):
             if self._prepared is None:
                 pgconn.send_query_params(text.encode(), values, result_format=pq.Format.BINARY)
             else:
                 pgconn.send_query_prepared(_label(name), values, result_format=pq.Format.BINARY)
-            if each and together:
+            if together and number % size == 0:
                 pgconn.pipeline_sync()
-        if together and not each:
-            pgconn.pipeline_sync()
         if points.armed:
             pgconn.flush()
             _reach(letters, "sent")
@@ -271,7 +277,7 @@ class Wire:
                 if pgconn.status == pq.ConnStatus.BAD:
                     return results + [one for one in _ended(uncommitted) if one.status not in GOOD]
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                results += _ended(uncommitted)
+                results += _ended(uncommitted, len(self._first))
                 uncommitted = []
                 syncs -= 1
                 if not syncs:
@@ -327,9 +333,9 @@ def _unsent(fd: int) -> int:
     return count
 
 
-def _ended(results: list[PGresult]) -> list[PGresult]:
-    """Return what a transaction has said: its refusal alone, if anything of it was refused."""
+def _ended(results: list[PGresult], first: int = 0) -> list[PGresult]:
+    """Return what a transaction has said: its refusal alone, if anything of it was refused; else nothing of so many statements that it began with."""
     for result in results:
         if result.status not in GOOD:
             return [result]
-    return results
+    return results[first:]

@@ -1,3 +1,4 @@
 -- Have no statement of this session compiled. Run by people's commands: planned as if the past were one of millions, a look at one job was
--- compiled for 0.3 s and then ran for 1 ms.
-SELECT set_config('jit', 'off', false)
+-- compiled for 0.3 s and then ran for 1 ms. Behind a pooler, where another backend serves us than the one that was promised (%(promised)s), only
+-- this statement is meant: what is set for a session would stay with that backend, for a stranger.
+SELECT set_config('jit', 'off', pg_backend_pid() <> %(promised)s)

@@ -124,7 +124,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     try:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonLoader)
-        connection.execute(sql.load("forgo_compiling").encode())
+        connection.execute(sql.load("forgo_compiling").encode(), {"promised": connection.info.backend_pid})
     except BaseException:
         connection.close()
         raise

@@ -130,7 +130,7 @@ class Watch:
                 connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
                 self._connection = connection
                 self._ended.clear()  # the counters begin anew with a server that was restored or crashed
-                await connection.execute(sql.load("allow_idling").encode())
+                await connection.execute(sql.load("allow_idling").encode(), {"promised": connection.info.backend_pid})
             return connection
 
     async def _look(self) -> Look:

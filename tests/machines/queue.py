@@ -95,7 +95,7 @@ class Model:
         self.queue = queue
         self.cursor = queue.connection.cursor(row_factory=dict_row)
         queue.run("TRUNCATE " + ", ".join(f"jobherd.{table}" for table in TABLES) + " CASCADE")
-        queue.connection.execute(queue.text("steer_planner"))
+        queue.connection.execute(queue.text("steer_planner"), {"local": False})
         queue.connection.execute("SET lock_timeout = '20s'")  # one at a time: nobody need wait for anybody
         self.jobs: dict[int, Job] = {}
         self.seen: Counter[str] = Counter()

@@ -390,8 +390,8 @@ MUTANTS = (
     Mutant(
         "what has answered counts as done, whatever becomes of its transaction",
         "workers/wire.py",
-        "            return [result]\n    return results\n",
-        "            break\n    return results\n",
+        "            return [result]\n    return results[first:]\n",
+        "            break\n    return results[first:]\n",
         ("tests/workers/test_wire.py", "tests/workers/test_ahead.py"),
     ),
     Mutant(

@@ -156,7 +156,7 @@ def test_a_queue_whose_rows_are_in_other_hands_does_not_starve_the_others(queue)
 def explain(queue, child, wanted=10):
     """The shape of the claim's plan and the buffers it touched, in a transaction that is rolled back."""
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("steer_planner"), {"local": False})
         connection.execute("SET LOCAL enable_seqscan = off")
         row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text("claim_jobs"), child.parameters(wanted)).fetchone()
         connection.rollback()

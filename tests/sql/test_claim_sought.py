@@ -61,7 +61,7 @@ def test_it_takes_what_a_walking_claim_takes_of_all_that_is_not_before_the_place
 
 def buffers(queue, name, parameters):
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("steer_planner"), {"local": False})
         for _ in range(2):
             row = connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queue.text(name), parameters).fetchone()
             connection.rollback()

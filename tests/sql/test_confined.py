@@ -42,7 +42,7 @@ def looks(node, table, within=()):
 def test_a_claim_touches_rows_of_its_queue_alone(queue, statement):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("steer_planner"), {"local": False})
         connection.commit()
         plan = plan_of(connection, queue.text(statement), child.parameters(10, ["own"]) | NOWHERE)
     found = list(looks(plan, "ready"))
@@ -61,7 +61,7 @@ def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
     batch = child.claim(10, ["own"])
     other.claim(5, ["other"])
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("steer_planner"), {"local": False})
         connection.commit()
         parameters = child.settlement(batch[0].token, [job.id for job in batch], "ok")
         plan = plan_of(connection, queue.text("settle_jobs"), parameters)
@@ -74,7 +74,7 @@ def test_a_settlement_touches_the_row_of_its_claim_alone(queue):
 def test_what_a_claim_costs_does_not_depend_on_a_neighbours_backlog(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
-        connection.execute(queue.text("steer_planner"))
+        connection.execute(queue.text("steer_planner"), {"local": False})
         connection.commit()
 
         def buffers():

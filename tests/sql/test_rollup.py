@@ -334,7 +334,7 @@ def test_a_look_costs_the_same_however_long_the_past_is(cluster, template):
             queue.connection.execute(PAST, {"jobs": jobs, "apart": 1})
             queue.run("VACUUM ANALYZE jobherd.history")
             look_all(queue, span=86400.0)
-            queue.connection.execute(queue.text("steer_planner"))  # as a keeper's session is
+            queue.connection.execute(queue.text("steer_planner"), {"local": False})  # as a keeper's session is
             for _ in range(3):
                 one_of_each(queue)
                 [(plan,)] = queue.run("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM jobherd.count_past('5 minutes', '30 seconds')")

@@ -69,7 +69,7 @@ class Child:
         ).fetchone()
         assert row is not None
         self.id = row[0]
-        self.connection.execute(queue.text("steer_planner"))
+        self.connection.execute(queue.text("steer_planner"), {"local": False})
 
     def parameters(self, wanted: int, served: list[str] | None = None) -> dict[str, Any]:
         return {

@@ -185,3 +185,58 @@ def test_without_a_pooler_a_client_prepares_what_it_sends_often(database: str):
         with client._session() as connection:
             prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%jobherd.ready%'").fetchall()
     assert prepared == [(1,)]
+
+
+OURS = ("application_name", "client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings")
+"""What pgbouncer itself sets, anew for each client."""
+ROWS = """
+CREATE TABLE rows (
+    id serial PRIMARY KEY, state text DEFAULT 'queued', failure_message text, queued_at timestamptz DEFAULT now(), started_at timestamptz,
+    finished_at timestamptz, process_after timestamptz, num_resets integer NOT NULL DEFAULT 0, num_failures integer NOT NULL DEFAULT 0,
+    last_heartbeat_at timestamptz, execution_logs json[], worker_hostname text NOT NULL DEFAULT '', cancel boolean NOT NULL DEFAULT false);
+INSERT INTO rows DEFAULT VALUES;
+"""
+STORED = """
+from dataclasses import dataclass
+from handlers import Job, TableStore, handler
+
+@dataclass
+class Row:
+    id: int
+    state: str
+
+rows = TableStore("rows", table="rows", scan=Row, order_by="id")
+
+@rows.handler
+def work(job: Job, record: Row) -> None: ...
+
+@handler("p:quick")
+def quick() -> None: ...
+
+@handler("p:transactional")
+def transactional(job: Job) -> None:
+    with job.transaction() as connection:
+        connection.execute("SELECT 1")
+"""
+
+
+def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
+    """Planner settings and time limits that were gone stayed with the backend, for the application's next transaction."""
+    with psycopg.connect(stage.dsn, autocommit=True) as direct:
+        direct.execute(ROWS)
+    with Pooler(stage.dsn, "transaction", size=2) as pooler:
+        fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, poll="1s", handlers=stage.write("stored.py", STORED))
+        stage.wait_all([stage.enqueue(kind) for kind in ("p:quick", "p:transactional", "p:quick")], "completed", limit=LONG)
+        stage.wait(lambda: stage.run("SELECT count(*) FROM rows WHERE state = 'completed'") == [(1,)], "the record", limit=LONG)
+        with psycopg.connect(pooler.dsn) as one, psycopg.connect(pooler.dsn) as two:  # both of its backends
+            left = {
+                each.execute("SELECT pg_backend_pid()").fetchone()[0]: dict(
+                    each.execute(
+                        "SELECT name, setting FROM pg_settings WHERE source = 'session' AND name <> ALL (%s)", [list(OURS)]
+                    ).fetchall()
+                )
+                for each in (one, two)
+            }
+        assert len(left) == 2
+        assert list(left.values()) == [{}, {}]
+        assert fleet.stop() == 0

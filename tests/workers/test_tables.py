@@ -69,7 +69,7 @@ def problems(dsn: str, **given) -> list[str]:
     @store.handler
     def work(record): ...
 
-    return [each.split("): ", 1)[1] for each in look_at_tables(ChildSettings(dsn=dsn), [work])]
+    return [each.split("): ", 1)[1] for each in look_at_tables(ChildSettings(dsn=dsn), [work], pooled=False)]
 
 
 def test_a_table_that_does_not_fit_its_store_is_found_at_start_up(database: str):

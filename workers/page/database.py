@@ -186,7 +186,7 @@ class Database:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonText)
         try:
-            await connection.execute(sql.load("allow_idling"))
+            await connection.execute(sql.load("allow_idling"), {"promised": connection.info.backend_pid})
         except BaseException:  # whoever waited has left: nobody else knows of this session
             await connection.close()
             raise

@@ -204,7 +204,7 @@ class Measurer:
                 prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
                 **_SESSION,
             )
-            await self._connection.execute(sql.load("allow_idling"))
+            await self._connection.execute(sql.load("allow_idling"), {"promised": self._connection.info.backend_pid})
             self._tell(True)
         return self._connection
 

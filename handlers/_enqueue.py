@@ -27,6 +27,10 @@ Row: TypeAlias = tuple[Any, ...]
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 """The states that a job does not leave by itself."""
 
+FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""What the tables accept lies between the two. They refuse the rest in words that show the job."""
+
 _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
 
 
@@ -191,8 +195,8 @@ def _moment(value: object, *, field: str) -> datetime:
     if value.tzinfo is None or value.utcoffset() is None:
         message = f"{field} has no time zone: use datetime.now(UTC) + ..., or value.astimezone() for local time"
         raise ValueError(message)
-    if not 1900 <= value.year < 9000:  # what the tables accept
-        message = f"{field} must lie between the years 1900 and 9000, not in {value.year}"
+    if not FIRST < value < LAST:
+        message = f"{field} must lie between the years 1900 and 9000 in UTC, not at {value.isoformat()}"
         raise ValueError(message)
     return value
 

@@ -689,9 +689,11 @@ BEGIN
         ELSIF wanted ->> 'delay' IS NOT NULL THEN
             due := now() + greatest((wanted ->> 'delay')::interval, '0');
         END IF;
-        name := 'run_at';
-        due := coalesce((wanted ->> 'run_at')::timestamptz, due);
-        IF NOT isfinite(due) OR due > '9000-01-01' OR due < '1900-01-01' THEN
+        IF wanted ->> 'run_at' IS NOT NULL THEN
+            name := 'run_at';
+            due := (wanted ->> 'run_at')::timestamptz;
+        END IF;
+        IF NOT isfinite(due) OR due <= '1900-01-01 00:00Z' OR due >= '9000-01-01 00:00Z' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
         name := 'max_attempts';
@@ -706,7 +708,7 @@ BEGIN
         IF job.timeout <= 0 THEN RAISE EXCEPTION 'must be more than 0 seconds'; END IF;
         name := 'good_until';
         job.good_until := (wanted ->> 'good_until')::timestamptz;
-        IF NOT isfinite(job.good_until) OR job.good_until > '9000-01-01' OR job.good_until < '1900-01-01' THEN
+        IF NOT isfinite(job.good_until) OR job.good_until <= '1900-01-01 00:00Z' OR job.good_until >= '9000-01-01 00:00Z' THEN
             RAISE EXCEPTION 'out of range';
         END IF;
         name := 'tenant';
@@ -1084,7 +1086,7 @@ DECLARE
     job    jobherd.ready;
     answer text;
 BEGIN
-    IF due IS NULL OR NOT isfinite(due) OR due > '9000-01-01' OR due < '1900-01-01' THEN
+    IF due IS NULL OR NOT isfinite(due) OR due <= '1900-01-01 00:00Z' OR due >= '9000-01-01 00:00Z' THEN
         RAISE EXCEPTION 'jobherd.reschedule: run_at % is not a time from 1900 to 9000', coalesce(due::text, 'null')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'For example now() + interval ''10 minutes''.';
     END IF;

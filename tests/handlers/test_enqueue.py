@@ -32,6 +32,8 @@ def test_options_are_in_the_units_of_the_statement():
         ({"run_at": "2030-01-01"}, TypeError, "run_at must be a datetime"),
         ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, ValueError, "run_at must lie between"),
         ({"good_until": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
+        ({"run_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))}, ValueError, "run_at must lie between"),
+        ({"good_until": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
         ({"good_until": datetime(2030, 1, 1)}, ValueError, "good_until has no time zone"),  # noqa: DTZ001
         ({"queue": "No"}, ValueError, "queue 'No'"),
         ({"priority": 2**31}, ValueError, "priority"),

@@ -93,7 +93,12 @@ def test_a_kind_that_declares_its_queue_and_priority_gets_them(queue):
         ('{"delay": {}}', 'option "delay"'),
         ('{"run_at": "infinity"}', 'option "run_at"'),
         ('{"run_at": "12345-01-01"}', 'option "run_at"'),
+        ('{"run_at": "9000-01-01T00:00Z"}', 'option "run_at"'),
+        ('{"run_at": "8999-12-31T23:00-01"}', 'option "run_at"'),
+        ('{"delay": 1e12}', 'option "delay" has a bad value 1000000000000'),
+        ('{"delay": 230000000000}', 'option "delay" has a bad value 230000000000'),
         ('{"good_until": "-infinity"}', 'option "good_until"'),
+        ('{"good_until": "1900-01-01T01:00+01"}', 'option "good_until"'),
         ('{"timeout": 0}', 'option "timeout"'),
         ('{"timeout": "-3 seconds"}', 'option "timeout"'),
         ('{"max_attempts": 0}', 'option "max_attempts"'),
@@ -102,6 +107,7 @@ def test_a_kind_that_declares_its_queue_and_priority_gets_them(queue):
     ],
 )
 def test_a_bad_option_is_refused_by_name(queue, options, words):
+    queue.run("SET timezone = 'Etc/GMT+11'")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
         enqueue(queue, options=options)
     assert queue.count("ready") == queue.count("scheduled") == 0

@@ -219,12 +219,19 @@ def test_a_token_is_of_one_browser():
         ("application/x-www-form-urlencoded", b"a=" + b"x" * (3 * 2**20), 413),
         ("application/x-www-form-urlencoded", b"\xff\xfe", 400),
         ("application/x-www-form-urlencoded", b"a=1&" * 30_000, 400),
+        ("application/x-www-form-urlencoded", b"reason=a%00b", 400),
     ],
 )
 def test_only_a_form_is_taken_and_no_endless_one(content_type, body, status):
     page = open_page()
     answer = page.post("/change", content=body, headers={"Content-Type": content_type})
     assert (answer.status_code, done) == (status, [])
+
+
+@pytest.mark.parametrize("path", ["/jobs/" + "1" * 5000, "/jobs/bulk/" + "1" * 5000, "/jobs/7/inside/" + "1" * 5000])
+def test_an_address_of_thousands_of_digits_is_nothing_that_is_there(path, caplog):
+    assert open_page().get(path).status_code == 404
+    assert caplog.records == []
 
 
 def test_nothing_is_changed_by_looking():

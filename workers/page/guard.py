@@ -62,6 +62,8 @@ SAID: Final = "jobherd_said"
 FORM_MOST: Final = 2 * 2**20
 """Bytes of a form: an edited payload is the largest thing that is sent here."""
 FIELDS_MOST: Final = 20_000
+PATH_MOST: Final = 2000
+"""Characters of an address: Python reads no number of thousands of digits, and nothing here has a longer name."""
 FORM_PATIENCE: Final = 10.0
 """Seconds for a form to arrive."""
 
@@ -194,9 +196,12 @@ async def read_form(request: Request) -> Form:
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
     try:
-        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST))
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST)
     except ValueError:
         raise Refused(HTTPStatus.BAD_REQUEST, f"The form is no UTF-8, or has more than {FIELDS_MOST:,} fields.") from None
+    if any("\0" in value for _, value in fields):
+        raise Refused(HTTPStatus.BAD_REQUEST, "A field of the form holds the character NUL, which PostgreSQL cannot store: leave it out.")
+    return Form(fields)
 
 
 def answer_of(request: Request, done: Done, form: Form) -> Response:
@@ -332,6 +337,8 @@ class Guard:
             return _plain(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed; the log says why."))
 
     async def _admit(self, request: Request, visit: str) -> Viewer | None:
+        if len(request.scope["path"]) > PATH_MOST:
+            raise Refused(HTTPStatus.NOT_FOUND, "There is nothing here: the address is too long.")
         self._check_host(request)
         if request.method not in SAFE:
             self._check_origin(request)

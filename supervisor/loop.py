@@ -495,6 +495,10 @@ class Supervisor:
             self.selector.select(0.05)
 
 
+class RefusedError(Exception):
+    """The system refuses what a supervisor is made of. The text says it to people."""
+
+
 def run(
     settings: Settings,
     dsn: str,
@@ -505,9 +509,16 @@ def run(
 ) -> int:
     """Run a supervisor in this process until it is told to leave, and return its exit code.
 
-    signals: where they are heard already. voice: where its log goes.
+    signals: where they are heard already. voice: where its log goes. Raises RefusedError if the system does not give what it takes to begin.
     """
-    supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
+    try:
+        supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
+    except OSError as problem:
+        message = (
+            f"the system refuses what a supervisor with room for {settings.max_workers} workers needs: {problem.strerror}; raise what limits its open files "
+            "(ulimit -n, LimitNOFILE=), their size (ulimit -f, LimitFSIZE=) or its memory, or lower max_workers"
+        )
+        raise RefusedError(message) from None
     spawn.settle_heap()
     try:
         return supervisor.run()

@@ -54,6 +54,8 @@ def _run(arguments: argparse.Namespace) -> int:
         with signals.heard(), chosen(settings, tell=lambda text: log.info("%s", text), guarded=True) as dsn:
             _make_schema(settings, dsn, signals)
             return loop.run(settings, dsn, reload=settings.again, signals=signals, voice=voice)
+    except loop.RefusedError as problem:
+        raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
     except BaseException as problem:
         if not told_to_stop(problem):
             raise

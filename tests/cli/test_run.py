@@ -153,3 +153,17 @@ def test_a_first_start_by_whoever_ignores_the_end_of_its_children_makes_a_whole_
         capture_output=True, env=environment(None), cwd=tmp_path, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (0, b"1\n"), ran.stderr.decode()
+
+
+@pytest.mark.parametrize(("limit", "why"), [("-n 40", "Too many open files"), ("-f 10", "File too large")])
+def test_limits_that_leave_no_room_for_a_supervisor_are_named_with_what_to_do(database, limit, why):
+    words = [*COMMAND, "run", *HANDLERS, "--http", "off"]
+    ran = subprocess.run(
+        ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *words],
+        capture_output=True,
+        env=environment(database),
+        timeout=LIMIT,
+        check=False,
+    )
+    said = ran.stderr.decode()
+    assert ran.returncode == 78 and why in said and "or lower max_workers" in said and "Traceback" not in said, said

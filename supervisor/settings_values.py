@@ -147,10 +147,17 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
 
 def queues() -> Reader:
     """Read names of queues, or their beginnings with a `*`, each perhaps with a number of workers."""
-    return words(
+    told = words(
         "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * at the end, "
         'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
     )  # fmt: skip
+
+    def read(value: object) -> tuple[str, ...]:
+        found: tuple[str, ...] = told.read(value)
+        _once([queue.partition(":")[0] for queue in found if ":" in queue])
+        return found
+
+    return Reader(told.allowed, read, told.separator)
 
 
 def numbers(low: int, high: int) -> Reader:
@@ -166,6 +173,7 @@ def numbers(low: int, high: int) -> Reader:
                 message = f"{word!r} is not one"
                 raise ValueError(message)
             found.append((match[1], int(match[2])))
+        _once([name for name, _ in found])
         return tuple(found)
 
     return Reader(told.allowed, read, ",")
@@ -281,6 +289,14 @@ def show_size(number: int) -> str:
         if number and number % _BYTES[unit.lower()] == 0:
             return f"{number // _BYTES[unit.lower()]}{unit}"
     return str(number)
+
+
+def _once(names: Sequence[str]) -> None:
+    """Raise ValueError if two values are given for one name: which of them was meant is not for us to say."""
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            message = f"{name} is named twice"
+            raise ValueError(message)
 
 
 def _or_zero(allowed: str, zero: str) -> str:

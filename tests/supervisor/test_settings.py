@@ -169,6 +169,13 @@ def test_which_queues_are_served():
     assert load({}).serves("any")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")]
+)
+def test_two_values_for_one_queue_are_refused(name, value):
+    assert "is named twice" in refused({name: value})[0]
+
+
 def test_only_what_is_asked_for_is_read():
     found = Settings.load({}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",))
     assert (found.schema, found.workers) == ("x", 4)

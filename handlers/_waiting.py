@@ -99,7 +99,7 @@ class Vigil:
         """Note a notification: words like 7=completed."""
         for word in message.split():
             number, _, state = word.partition("=")
-            if number.isascii() and number.isdigit() and int(number) in self.left:
+            if number.isascii() and number.isdigit() and len(number) < 20 and int(number) in self.left:
                 self._told[int(number)] = state
 
     def patience(self) -> float:

@@ -247,7 +247,11 @@ class Courier:
         if self._given.get("load_balance_hosts") == "random":
             random.shuffle(self._servers)
         asked = str(self._given.get("connect_timeout") or "")
-        self._share = float(asked) if asked.isdigit() and int(asked) else max(CONNECT_PATIENCE / max(len(self._servers), 1), LEAST_PATIENCE)
+        self._share = (
+            float(asked)
+            if asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)
+            else max(CONNECT_PATIENCE / max(len(self._servers), 1), LEAST_PATIENCE)
+        )
         self._refusals = []
         self._fail("" if self._servers else f"no address is known for {', '.join(self._named.names)}", now)
 

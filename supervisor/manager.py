@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 
@@ -15,7 +16,7 @@ class ServiceManager:
         usec = os.environ.pop("WATCHDOG_USEC", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) if address else None
-        self.interval = int(usec) / 2_000_000 if usec.isdigit() and address else 0.0
+        self.interval = int(usec) / 2_000_000 if re.fullmatch(r"[0-9]{1,18}", usec) and address else 0.0
         """Seconds between signs of life; 0 if nobody asks for them."""
         self._status = ""
         self._unsaid: dict[str, bytes] = {}

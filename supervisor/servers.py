@@ -57,4 +57,4 @@ def _defaults(service: str, file: str) -> dict[str, str]:
 
 def _is_name(host: str) -> bool:
     """Whether libpq would ask a name server for it: it is neither a socket's folder nor an address."""
-    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not host.replace(".", "").isdigit()
+    return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not (host.isascii() and host.replace(".", "").isdigit())

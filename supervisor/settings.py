@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from supervisor import settings_values as values
 from supervisor.settings_field import Setting, setting
-from supervisor.settings_sources import Given, SettingsError, gather
+from supervisor.settings_sources import Given, SettingsError, gather, still_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -384,6 +384,7 @@ class Settings:
         with more workers wanted than there are places a reload would never end. `given.waiting` names what was changed of that.
         """
         fresh = type(self).load(self.given.flags, directory=self.given.directory)
+        still_there(self.given, fresh.given)
         kept = {name: getattr(self, name) for name, told in specifications().items() if told.for_good}
         waiting = tuple(name for name, value in kept.items() if getattr(fresh, name) != value)
         sources = {**fresh.given.sources, **dict.fromkeys(waiting, "the start of this supervisor")}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from supervisor.settings_field import Setting
 
 PREFIX = "JOBHERD_"
+FILES = ("jobherd.toml", "pyproject.toml")
+"""Where settings may stand in the working directory: the first that holds any counts."""
 
 
 class SettingsError(Exception):
@@ -36,8 +38,21 @@ class Given:
     sources: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     directory: Path = field(default_factory=Path)
+    file: str = ""
+    """The name of the file that held settings; empty if none did."""
     waiting: tuple[str, ...] = ()
     """What was changed since the start, and is taken up at the next one."""
+
+
+def still_there(before: Given, now: Given) -> None:
+    """Raise SettingsError if the file that held settings before holds none now: a deploy may be between two steps, and defaults would be taken.
+
+    Another one that goes before it is what somebody has meant.
+    """
+    if before.file and (not now.file or FILES.index(now.file) > FILES.index(before.file)):
+        raise SettingsError(
+            (f"{before.directory / before.file} is gone, or holds no settings any more: put it back, or restart without it",)
+        )
 
 
 def flag_of(name: str) -> str:
@@ -85,7 +100,7 @@ def gather(
             problems.append(f"{name}{value} (from {source}): must be {setting.reader.allowed}" + (f"; {more}" if more else ""))
     if problems:
         raise SettingsError(problems)
-    return Given(found, sources, dict(flags), place)
+    return Given(found, sources, dict(flags), place, file)
 
 
 def _here() -> Path:
@@ -111,14 +126,14 @@ def _pick(
 
 def _table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str]:
     """Return the settings in a file of the directory and its name. jobherd.toml goes before pyproject.toml."""
-    for name, inner in (("jobherd.toml", ()), ("pyproject.toml", ("tool", "jobherd"))):
+    for name, inner in zip(FILES, ((), ("tool", "jobherd")), strict=True):
         path = directory / name
         try:
             with path.open("rb") as stream:
                 table: object = tomllib.load(stream)
         except FileNotFoundError:
             continue
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:  # of TOML, of UTF-8, and of a number with more digits than Python reads
             problems.append(f"{path} cannot be read: {problem}")
             return {}, name
         for key in inner:
@@ -127,7 +142,7 @@ def _table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str
             return table, name
         if table is not None:
             problems.append(f"{path}: [{'.'.join(inner)}] must be a table")
-    return {}, "defaults"
+    return {}, ""
 
 
 def _says_more(problem: ValueError, setting: Setting) -> bool:
@@ -137,5 +152,8 @@ def _says_more(problem: ValueError, setting: Setting) -> bool:
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits, which TOML may write in another base
+        return "a number that is too long"
     return text if len(text) <= 60 else text[:57] + "..."

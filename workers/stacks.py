@@ -161,7 +161,7 @@ def _thread(lines: Sequence[str], *, main: bool) -> Thread:
             if frames:
                 break
             continue  # "Garbage-collecting", "<no Python frame>"
-        frames.append(Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdigit() else 0))
+        frames.append(Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdecimal() and len(found[2]) < 10 else 0))
     name = MAIN if main else f"thread {head[3] or head[2]}"
     return Thread(name, tuple(_own(frames[::-1])), head[1] == "Current thread", cut)
 

@@ -103,7 +103,8 @@ def _no_answer(code: int | None, limit: float) -> str:
     if code is None:
         return f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while it is imported"
     if code < 0:
-        return f"importing the handlers ended its process by {signal.Signals(-code).name}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"  # the real-time ones have no name
+        return f"importing the handlers ended its process by {name}"
     return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
 
 

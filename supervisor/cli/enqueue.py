@@ -81,7 +81,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _whole(text: str) -> int:
     try:
-        return int(text[:12])
+        return int(text)
     except ValueError:
         message = f"{text[:40]!r} is not a whole number"
         raise argparse.ArgumentTypeError(message) from None
@@ -89,10 +89,15 @@ def _whole(text: str) -> int:
 
 def _amounts(text: str) -> dict[str, float]:
     try:
-        return {name: float(amount) for name, amount in (each.split("=") for each in text.split(","))}
+        pairs = [(name, float(amount)) for name, amount in (each.split("=") for each in text.split(","))]
     except ValueError:
         message = f"{text[:40]!r} are no amounts: write them like memory_mb=900,gpus=1"
         raise argparse.ArgumentTypeError(message) from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        message = f"{text[:40]!r} gives two amounts for one name"
+        raise argparse.ArgumentTypeError(message)
+    return found
 
 
 def _enqueue(arguments: argparse.Namespace) -> int:

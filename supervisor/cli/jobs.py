@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import time
@@ -343,7 +344,11 @@ def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
     while (left := until - time.monotonic()) > 0:
         told: dict[int, str] = {}
         for note in at.connection.notifies(timeout=left, stop_after=1):
-            told |= {int(number): state for number, _, state in (word.partition("=") for word in note.payload.split()) if number.isdigit()}
+            told |= {
+                int(number): state
+                for number, _, state in (word.partition("=") for word in note.payload.split())
+                if re.fullmatch(r"[0-9]{1,19}", number)
+            }
         if told := {number: state for number, state in told.items() if number in ids}:
             return told
     return {}

@@ -60,6 +60,8 @@ def test_a_module_that_ends_its_process_is_reported(tmp_path):
     assert "code 7" in jobherd("check", "--handlers", tmp_path).err
     module(tmp_path, "dies", "import os; os.kill(os.getpid(), 11)\n")
     assert "SIGSEGV" in jobherd("check", "--handlers", tmp_path).err
+    module(tmp_path, "dies", "import os; os.kill(os.getpid(), 40)\n")  # a real-time one, which has no name
+    assert "ended its process by signal 40" in jobherd("check", "--handlers", tmp_path).err
 
 
 def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):

@@ -222,6 +222,7 @@ def test_wait_sees_the_end_when_it_comes(database):
     first, second = past(database, "completed"), enqueue(database)
     process = start("wait", first, second, dsn=database)
     assert process.stdout.readline() == f"{first} completed\n".encode()  # it has looked, and goes on
+    send(database, "NOTIFY jobherd_done, '²=completed " + "9" * 5000 + "=completed'")  # anybody may say anything there
     jobherd("cancel", second, dsn=database)
     out, _ = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (1, f"{second} cancelled\n".encode())

@@ -24,6 +24,7 @@ from handlers import (
 )
 from handlers import _default as module
 from handlers._dsn import find_dsn
+from handlers._waiting import Vigil
 from tests.support.patience import LIMIT
 
 
@@ -131,6 +132,16 @@ def test_waiting_ends_with_the_job(client, database):
         other.cancel(job_id)
     waiting.join(LIMIT)
     assert found[0]["state"] == "cancelled"
+
+
+def test_who_waits_passes_over_words_that_are_none_of_ours(client):
+    job_id = client.enqueue("a:b")
+    waiting = Vigil([job_id], None, deaf=False)
+    assert waiting.due() == [job_id]  # the first look
+    waiting.heard("² ²=completed " + "9" * 5000 + "=completed")
+    assert waiting.due() == []
+    waiting.heard(f"{job_id}=completed")
+    assert waiting.due() == [job_id]
 
 
 def test_waiting_has_a_limit(client):

@@ -175,6 +175,23 @@ def test_an_outage_is_said_on_the_page_and_heals():
             assert (healed.status_code, "does not answer" in healed.text) == (200, False)
 
 
+def test_what_the_database_refuses_is_logged_without_the_row_that_it_quotes(database, caplog):
+    refused = "INSERT INTO jobherd.ready (kind, queue, payload) VALUES ('a:b', 'default', '{\"card\": \"4111-1111\"}')"
+
+    async def put(request):
+        async with database_of(request)._session() as connection:
+            await connection.execute(refused)
+
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("ALTER TABLE jobherd.ready ADD CONSTRAINT paid CHECK (false)")
+    app = application(database)
+    app.router.routes.insert(0, Route("/put", put))
+    with Page(app) as page:
+        assert page.get("/put").status_code == 500
+    assert "CheckViolation" in caplog.text and 'violates check constraint "paid"' in caplog.text.replace("\\", "")
+    assert "4111" not in caplog.text
+
+
 def test_what_counts_as_away():
     assert is_away(psycopg.OperationalError("connection refused"))
     assert is_away(psycopg.errors.AdminShutdown())

@@ -88,6 +88,15 @@ def test_a_schema_that_is_no_plain_name_is_refused(name):
         sql.check_schema(name)
 
 
+def test_what_the_server_takes_for_no_name_is_refused_as_one(cluster):
+    """It failed as an error of syntax, somewhere in a migration."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+        reserved = conn.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')").fetchall()
+    assert {word for (word,) in reserved} <= sql.RESERVED
+    with pytest.raises(ValueError, match="'order' is a reserved word"):
+        sql.check_schema("order")
+
+
 @pytest.mark.skipif("JOBHERD_TEST_PG" in os.environ, reason="schema.sql is what PostgreSQL 18's pg_dump writes")
 def test_schema_sql_is_what_the_migrations_make(database):
     assert dump(database) == (Path(sql.__file__).parent / "schema.sql").read_text(encoding="utf-8"), "run `make schema`"

@@ -315,6 +315,14 @@ def test_of_several_hosts_the_second_is_tried_when_the_first_is_not_it(cluster, 
     assert driver.longest < 60
 
 
+def test_a_time_to_connect_that_is_no_number_is_ours(silent):
+    driver = Driver(make_conninfo(silent, connect_timeout="²"))
+    now = time.monotonic()
+    driver.step(now)
+    assert driver.courier.wake_at() == now + CONNECT_PATIENCE
+    driver.courier.close()
+
+
 def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
     port = conninfo_to_dict(silent)["port"]
     driver = Driver(make_conninfo(silent, host="127.0.0.1,127.0.0.1", port=f"{port},{port}", connect_timeout=100))

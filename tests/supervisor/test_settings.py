@@ -90,6 +90,19 @@ def test_a_file_that_is_no_toml_is_named(tmp_path):
     assert "must be a table" in refused(directory=tmp_path)[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers = " + "9" * 5000, "cannot be read"),
+        ("workers = 0x" + "f" * 5000, "too long"),
+        ("queues = " + "[" * 5000 + "]" * 5000, "cannot be read"),
+    ],
+)
+def test_a_file_with_what_python_cannot_hold_is_refused(tmp_path, text, says):
+    (tmp_path / "jobherd.toml").write_text(text)
+    assert says in refused(directory=tmp_path)[0]
+
+
 def test_a_dsn_is_never_in_an_error():
     problems = refused({"dsn": "hunter2 is my password"}, {"JOBHERD_LISTEN_DSN": "postgresql://u:hunter2@[h/d"})
     assert len(problems) == 2
@@ -169,6 +182,10 @@ def test_which_queues_are_served():
     assert load({}).serves("any")
 
 
+def test_a_schema_that_is_a_reserved_word_is_refused_in_words():
+    assert "'order' is a reserved word of SQL" in refused({"schema": "order"})[0]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")]
 )
@@ -192,6 +209,25 @@ def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, 
     file.write_text("batch = 0\n")
     with pytest.raises(SettingsError):
         first.again()
+
+
+def test_a_file_that_is_gone_when_it_is_read_again_does_not_mean_the_defaults(tmp_path, monkeypatch):
+    for name in ("WORKERS", "BATCH"):
+        monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
+    ours, other = tmp_path / "jobherd.toml", tmp_path / "pyproject.toml"
+    other.write_text("[tool.jobherd]\nworkers = 7\n")
+    first = Settings.load(directory=tmp_path)
+    other.write_text("[tool.other]\n")
+    with pytest.raises(SettingsError, match=r"pyproject\.toml is gone, or holds no settings any more: put it back"):
+        first.again()
+    ours.write_text("workers = 8\n")  # which goes before the other
+    second = first.again()
+    other.write_text("[tool.jobherd]\nworkers = 7\n")
+    ours.unlink()
+    with pytest.raises(SettingsError, match=r"jobherd\.toml is gone"):
+        second.again()
+    ours.write_text("")
+    assert (second.workers, second.again().workers) == (8, 4)
 
 
 def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from supervisor.manager import ServiceManager
 from tests.support.patience import LIMIT
 
@@ -59,6 +61,15 @@ def test_what_a_busy_manager_has_no_room_for_is_said_later(monkeypatch):
         manager.wait("STATUS=two")
         assert manager.heard == ["READY=1", "MAINPID=7", "STATUS=two"]
         ours._socket.close()
+
+
+@pytest.mark.parametrize("interval", ["²", "9" * 5000, "-1", "1e6"])
+def test_an_interval_that_is_no_number_is_none(monkeypatch, interval):
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+    monkeypatch.setenv("WATCHDOG_USEC", interval)
+    ours = ServiceManager()
+    assert ours.interval == 0
+    ours._socket.close()
 
 
 def test_it_hears_of_start_work_reload_and_end(stage: Stage, gate: Gate):

@@ -20,7 +20,7 @@ from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, log
 from workers.page.access import Keys
 from workers.page.database import Away, Database, name_of
 from workers.page.door import Door
-from workers.page.guard import Guard, Refused, Rules
+from workers.page.guard import Guard, Refused, Rules, said
 from workers.page.redaction import Redactions
 from workers.page.render import HERE, page
 
@@ -140,7 +140,8 @@ async def _trouble(request: Request, problem: Exception) -> Response:
         return _say(
             request, HTTPStatus.GATEWAY_TIMEOUT, "This took too long", "The database was stopped after 2 s. Narrow what you look for."
         )
-    log.error("%s: the database refused (%s)", request.scope.get("route", ""), name_of(problem), exc_info=problem)
+    assert isinstance(problem, psycopg.Error)
+    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))  # a trace would quote the row
     if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
         reason = "The database's schema is not the one of this version. Run `jobherd migrate`, or start a supervisor of this version."
         return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)

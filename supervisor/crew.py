@@ -119,9 +119,10 @@ class Crew:
         return slot.state is not before
 
     def reap(self, now: float) -> None:
-        """Note every death. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
+        """Note every death, and who was stopped or goes on. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
+        self._note_stopped(now)
         strangers = 0
-        while gone := _next_dead():
+        while gone := _next(os.WEXITED | os.WNOWAIT):
             slot = next((slot for slot in self._fleet.alive() if slot.pid == gone.si_pid), None)
             if slot is not None:
                 # Before it is reaped, its number cannot be anybody else's: whatever is left of its group ends here.
@@ -139,6 +140,14 @@ class Crew:
                 self._lay_out(slot, exit_, now)
         if strangers and now < self._heirs_until:
             self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
+
+    def _note_stopped(self, now: float) -> None:
+        while (change := _next(os.WSTOPPED | os.WCONTINUED)) is not None:
+            slot = next((slot for slot in self._fleet.alive() if slot.pid == change.si_pid), None)
+            if slot is not None and change.si_code == os.CLD_STOPPED:
+                self._fleet.stopped(slot, change.si_status, now)
+            elif slot is not None and change.si_code == os.CLD_CONTINUED:
+                self._fleet.continued(slot)
 
     def _end_strays(self) -> None:
         for pid in self._strays.end(list(self._fleet.alive())):
@@ -427,8 +436,8 @@ def _finished(board: Board) -> list[tuple[int, list[Finished]]]:
     return [(claim, finished_of(board, claim)) for claim in board.ledger.claims()]
 
 
-def _next_dead() -> os.waitid_result | None:
-    """A child that has ended, not reaped yet; None if there is none."""
+def _next(changes: int) -> os.waitid_result | None:
+    """A child of which one of these changes is to be told; None if there is none."""
     with suppress(ChildProcessError):
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return os.waitid(os.P_ALL, 0, changes | os.WNOHANG)
     return None

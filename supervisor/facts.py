@@ -6,7 +6,7 @@ a wake-up is never kept waiting by 64 of them. Nothing is decided by what stands
 
 The document, all times spans in seconds up to `facts_at`: `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`,
 `beats`, `watched` (for how long it goes on saying this each second), `queues`, `rss`, `cpu`, `ends` (how children ended lately that were not asked to), and `children`: `slot`, `name`, `kind`, `pid`, `state`
-(`computing`, `waiting`, `idle`, `booting`, `leaving`, `resting` after a crash), `waits_on`, `since`, `up`, `phase`, `job` or `record` with
+(`computing`, `waiting`, `idle`, `booting`, `leaving`, `stopped` by a signal, `resting` after a crash), `waits_on`, `since`, `up`, `phase`, `job` or `record` with
 `job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`, `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`,
 `queue`, and `last_end`: `cause`, `sentence`, `ago`. Of jobs that somebody watches `said`, by id: `text`, the latest lines that it has printed or
 logged, and `for`, how long it goes on saying so.
@@ -294,6 +294,8 @@ def _state(slot: Slot, board: Board, record: Now | None, seen: Look | None, cpu:
     """Return the state in a word, and what it waits on. One look may fall into a pause of a busy one: half a core is computing."""
     if slot.state in (State.BOOTING, State.LEAVING):
         return slot.state.value, None
+    if slot.stopped_at:
+        return "stopped", None
     computes = seen is not None and (seen.letter == "R" or (cpu or 0.0) >= 0.5)
     if slot.kind.works and (board.idle or record is None or record.phase is Phase.IDLE):
         return "idle", None

@@ -208,7 +208,7 @@ class Fleet:
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
         self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
         slot.now, slot.ladder, slot.nudged_claims, slot.rss, slot.worn = Now(Phase.BOOTING), None, -1, 0, False
-        slot.hook = 0.0
+        slot.hook, slot.stopped_at = 0.0, 0.0
         slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
         slot.started_at_fork = started
         spread = 1 + self.limits.jitter * jitter
@@ -271,8 +271,8 @@ class Fleet:
             )
 
     def saw_idle(self, slot: Slot, *, idle: bool, claims: int) -> None:
-        """Its idle flag was looked at. A nudge is on its way until the child has claimed for it."""
-        slot.idle, slot.claims = idle and claims != slot.nudged_claims, claims
+        """Its idle flag was looked at. A nudge is on its way until the child has claimed for it; one that is stopped would keep it to itself."""
+        slot.idle, slot.claims = idle and not slot.stopped_at and claims != slot.nudged_claims, claims
 
     def saw_held(self, slot: Slot, record: Now, now: float, *, others: bool = True, unwritten: float = 0.0, before: bool = False) -> None:
         """It holds more than the job that runs; it was looked at.
@@ -347,6 +347,21 @@ class Fleet:
         """Its wake pipe is closed."""
         if slot.state in (State.BOOTING, State.READY):
             slot.state, slot.since = State.LEAVING, now
+
+    def stopped(self, slot: Slot, signum: int, now: float) -> None:
+        """Somebody has stopped its process; the kernel tells no more of it until it goes on or ends."""
+        slot.stopped_at = now
+        self.warnings.append(
+            f"{slot.name}, process {slot.pid}, was stopped by {signal.Signals(signum).name}: between two jobs it is killed "
+            f"{self.limits.spawn_timeout:g} s later, unless it goes on; kill -CONT {slot.pid} lets it"
+        )
+
+    def continued(self, slot: Slot) -> None:
+        """Its process goes on."""
+        slot.stopped_at = 0.0
+        self.notes.append(f"{slot.name}, process {slot.pid}, goes on")
+        if slot.kind.works:
+            self.called()  # for what came meanwhile it was passed over, and nobody else may have been idle
 
     def exited(self, slot: Slot, exit_: Exit, *, now: float, started: int, jitter: float) -> Death:
         """The process of a slot is reaped. Returns what is left of it."""

@@ -212,6 +212,14 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
                 slot.ladder = Ladder(Why.HOOK, slot.hook, slot.now.token, slot.now.job, grace=limits.grace, told=True)
             else:
                 result.later(slot.hook)
+        if slot.stopped_at and not slot.now.runs:
+            # It would hold its place for ever, and perhaps a claim. One that runs a job or a hook has that one's time; whoever looks at it
+            # with a debugger stops it in another way, which nobody tells the parent.
+            since = slot.stopped_at + limits.spawn_timeout
+            if now >= since:
+                fleet.press(slot, Why.STOPPED, now, grace=0.0)
+            else:
+                result.later(since)
         if slot.state is State.BOOTING and fleet.database_since is not None:
             # A child that waits for a database which is away boots as long as that takes; one that hangs does not.
             since = max(slot.since, fleet.database_since) + limits.spawn_timeout

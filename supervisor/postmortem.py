@@ -165,6 +165,8 @@ def _sentence(death: Death, now: Now, job: str, stacks: Stacks, memory: Mapping[
             return f"A hook did not end in its time and did not stop when it was told{where}: {ended}{stood}"
         case "stuck":
             return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
+        case "stopped":
+            return f"Somebody stopped process {death.pid} and did not continue it: it was killed{where}."
         case "oom":
             return f"The kernel killed process {death.pid} for want of memory{size}{_allowed(memory)}{where}{place}."
     if name == "SIGKILL":

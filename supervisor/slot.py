@@ -54,6 +54,8 @@ class Why(Enum):
     """It holds nothing, was dismissed, and does not leave."""
     HOOK = "hook"
     """A hook does not end, in nobody's time."""
+    STOPPED = "stopped"
+    """Somebody stopped its process between two jobs, and nobody has continued it."""
 
 
 REASONS = {Why.CANCEL: Reason.CANCEL, Why.DRAIN: Reason.DRAIN, Why.LOST: Reason.LOST}
@@ -111,6 +113,8 @@ class Slot:
     """When a hook that runs outside of any job's time should be through; 0: none runs."""
     exclusive: bool = False
     """The job it runs may not outlive the lease."""
+    stopped_at: float = 0.0
+    """When its process was stopped, as by SIGSTOP; 0: it goes on."""
     nudged_claims: int = -1
     """How many claims its board showed when it was nudged; while that stands, the nudge is on its way."""
     started_at_fork: int = 0

@@ -71,7 +71,7 @@ def judge(now: Now, policy: Policy, death: Death, jitter: float) -> Verdict | No
             return None
         case "cancel":
             return Verdict("cancelled", "JOB_CANCELLED")
-        case "drain" | "quit" | "worn" | "left":
+        case "drain" | "quit" | "worn" | "left" | "stopped":
             return Verdict("abandoned", None)
         case "timeout":
             return Verdict("failed", "JOB_TIMEOUT") if last else Verdict("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))

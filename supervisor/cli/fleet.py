@@ -38,7 +38,7 @@ _COLUMNS: Final = (
     Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
     Column("JOBS", right=True), Column("HELD", right=True), Column("RESTARTS", right=True), Column("WORKS ON", least=20),
 )  # fmt: skip
-_STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "resting": "red"}
+_STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", "leaving": "yellow", "stopped": "red", "resting": "red"}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

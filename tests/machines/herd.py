@@ -71,6 +71,8 @@ class Child:
     """When somebody asked to cancel the job that it runs."""
     hook: float = 0.0
     """When the hook that it runs should be through; 0: it runs none."""
+    stopped: float = 0.0
+    """When somebody stopped its process; 0: it goes on."""
 
 
 class World:
@@ -155,7 +157,12 @@ class World:
         sleeping = [
             child
             for child in self.children.values()
-            if child.slot.kind.works and child.ready and child.idle and not child.nudged and child.slot.state is State.READY
+            if child.slot.kind.works
+            and child.ready
+            and child.idle
+            and not child.nudged
+            and not child.stopped
+            and child.slot.state is State.READY
         ]
         todo = plan(fleet, self.now)
         self.plan_at = todo.wake_at
@@ -280,6 +287,9 @@ class World:
             if not child.ready and child.dismissed is None and fleet.database_since is not None:
                 waited = self.now - max(child.born, fleet.database_since)
                 assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for ever"
+            if child.stopped and not record.runs:
+                waited = self.now - max(child.stopped, child.since)
+                assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} is stopped and keeps its place"
             if child.dismissed is not None and not record.job and (fleet.database_since is not None or not slot.kind.works):
                 since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
@@ -300,7 +310,7 @@ class World:
 
     def one(self, n: int, *, working: bool = False) -> Child | None:
         """The child that a move is about: of all that live, or of the workers that are ready."""
-        found = [child for child in self.children.values() if child.end is None]
+        found = [child for child in self.children.values() if child.end is None and not child.stopped]
         if working:
             found = [child for child in found if child.ready and child.slot.kind.works]
         return found[n % len(found)] if found else None
@@ -312,7 +322,7 @@ class World:
         self.turn()
 
     def move_ready(self, n: int) -> None:
-        found = [child for child in self.children.values() if child.end is None and not child.ready]
+        found = [child for child in self.children.values() if child.end is None and not child.ready and not child.stopped]
         if found:
             child = found[n % len(found)]
             child.ready, child.record, child.since = True, Now(Phase.IDLE, child.incarnation), self.now
@@ -378,9 +388,24 @@ class World:
             code = 70
         child.end = Exit(None, code) if code == signal.SIGSEGV else Exit(code, None)
 
+    def move_stop(self, n: int) -> None:
+        """Somebody stops its process, whatever it is at."""
+        child = self.one(n)
+        if child is not None:
+            child.stopped = self.now
+            self.fleet.stopped(child.slot, signal.SIGSTOP, self.now)
+
+    def move_continue(self, n: int) -> None:
+        found = [child for child in self.children.values() if child.end is None and child.stopped]
+        if found:
+            child = found[n % len(found)]
+            child.stopped = 0.0
+            self.fleet.continued(child.slot)
+            self.turn()
+
     def move_obey(self, n: int) -> None:
         """One that was dismissed leaves."""
-        found = [child for child in self.children.values() if child.end is None and child.dismissed is not None]
+        found = [child for child in self.children.values() if child.end is None and child.dismissed is not None and not child.stopped]
         if found:
             found[n % len(found)].end = Exit(EXIT_LEFT, None)
 
@@ -476,7 +501,7 @@ class World:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "hook": 2, "idle": 8, "die": 4, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
+    "time": 12, "turn": 3, "ready": 20, "start": 10, "next": 3, "settle": 1, "hook": 2, "idle": 8, "die": 4, "stop": 1, "continue": 1, "obey": 3, "bury": 5, "call": 6, "cancel": 3,
     "held": 2, "report": 2, "signal": 3, "leave": 1, "database": 2, "lease": 6, "refuse": 1, "wear": 1,
 }  # fmt: skip
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]

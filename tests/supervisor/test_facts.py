@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -219,6 +220,14 @@ def test_who_rests_after_a_crash_is_said_with_why(scene):
     resting = one.written()["children"][1]
     assert (resting["state"], resting["last_end"]["cause"]) == ("resting", "signal")
     assert resting["left"] > 0
+
+
+def test_who_was_stopped_is_not_called_idle(scene):
+    one = scene()
+    one.fleet.stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
+    one.report()
+    one.turn()
+    assert one.written()["children"][0]["state"] == "stopped"
 
 
 def test_an_end_that_was_asked_for_is_no_news(scene):

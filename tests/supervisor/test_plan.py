@@ -130,6 +130,52 @@ def test_a_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_
     assert story.dies(0).cause == "spawn"
 
 
+def test_one_that_somebody_stopped_between_two_jobs_is_killed_unless_it_goes_on_in_time():
+    story = Story().up()
+    story.idle(0, 1)
+    stopped, other = story.fleet.slots[:2]
+    for slot in (stopped, other):
+        story.fleet.stopped(slot, signal.SIGSTOP, story.now)
+    assert f"kill -CONT {stopped.pid}" in story.fleet.warnings[0]
+    assert story.step() == []
+    assert story.wake_at <= story.now + 10
+    assert story.step(9.9) == []
+    story.fleet.continued(other)
+    assert story.step(0.2) == [Kill(stopped, signal.SIGKILL), Nudge(other)]
+    assert story.step(60) == []
+    death = story.dies(0)
+    assert death.cause == "stopped"
+    assert ("Fork", 0) in story.names(1)
+    assert not stopped.stopped_at, "it was another one that was stopped"
+
+
+def test_one_that_is_stopped_is_not_called_until_it_goes_on():
+    story = Story().up()
+    stopped = story.fleet.slots[0]
+    story.fleet.stopped(stopped, signal.SIGSTOP, story.now)
+    story.idle(0, 1)
+    story.fleet.called()
+    assert story.names() == [("Nudge", 1)]
+    story.fleet.continued(stopped)
+    story.idle(0)
+    assert story.names() == [("Nudge", 0)]
+
+
+def test_one_that_was_stopped_in_a_job_has_the_time_of_that_job():
+    story = Story().up()
+    slot = story.runs(0, deadline=story.now + 100)
+    story.fleet.stopped(slot, signal.SIGSTOP, story.now)
+    assert story.step(99) == []
+    assert story.step(12)[-1] == Kill(slot, signal.SIGKILL)
+    assert story.dies(0).cause == "timeout"
+
+
+def test_a_keeper_that_somebody_stopped_is_replaced_too():
+    story = Story().up()
+    story.fleet.stopped(keeper(story), signal.SIGSTOP, story.now)
+    assert story.step(10) == [Kill(keeper(story), signal.SIGKILL)]
+
+
 def test_the_timeout_ladder():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 10)

@@ -51,6 +51,8 @@ def look(board, *, cause, exit_, now=RAN, **more):
         ("signal", Exit(None, signal.SIGRTMIN + 3), RAN, b"", f"Process 77 died of signal {signal.SIGRTMIN + 3} while it ran image:resize #5."),
         ("exit", Exit(3, None), RAN, b"", "Process 77 exited with code 3 while it ran image:resize #5."),
         ("spawn", Exit(None, signal.SIGKILL), Now(Phase.BOOTING), b"", "Process 77 was not ready in time and was killed."),
+        ("stopped", Exit(None, signal.SIGKILL), IDLE, b"",
+         "Somebody stopped process 77 and did not continue it: it was killed while it was idle."),
         ("handlers", Exit(78, None), Now(Phase.BOOTING), b"", "Process 77 could not load the handlers."),
     ],
 )  # fmt: skip

@@ -35,6 +35,7 @@ def now(*, attempts=1, crashes=0):
         (now(), death("cancel", Why.CANCEL, Rung.TERMED), Verdict("cancelled", "JOB_CANCELLED")),
         (now(), death("drain", Why.DRAIN), Verdict("abandoned", None)),
         (now(), death("quit", Why.QUIT), Verdict("abandoned", None)),
+        (now(), death("stopped", Why.STOPPED), Verdict("abandoned", None)),
         (now(), death("lost", Why.LOST), None),
         (now(), death("hook", Why.HOOK), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),  # `after_job`, of a job without a timeout
         # It was told, and died of something else before the parent did anything: a crash.

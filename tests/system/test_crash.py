@@ -118,6 +118,30 @@ def test_a_child_that_was_stopped_is_killed_past_its_timeout(stage: Stage, gate:
     wait_for_exit(arrival.pid)
 
 
+def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
+    fleet = stage.run_fleet(workers=1, spawn_timeout="3s")
+    [worker], keeper = fleet.workers().values(), fleet.keeper()
+    for pid in (worker, keeper):
+        os.kill(pid, signal.SIGSTOP)
+        fleet.wait_log(f"process {pid}, was stopped by SIGSTOP")
+    due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
+    assert stage.wait_state(due, "completed")["attempts"] == 1
+    for pid in (worker, keeper):
+        fleet.wait_log(f"Somebody stopped process {pid} and did not continue it: it was killed while it was ")
+        wait_for_exit(pid)
+
+
+def test_one_that_goes_on_in_time_stays_and_takes_what_came_meanwhile(stage: Stage):
+    fleet = stage.run_fleet(workers=1, poll="1m")
+    [worker] = fleet.workers().values()
+    os.kill(worker, signal.SIGSTOP)
+    fleet.wait_log(f"process {worker}, was stopped by SIGSTOP")
+    job = stage.enqueue("t:noop")
+    os.kill(worker, signal.SIGCONT)
+    [attempt] = stage.wait_state(job, "completed")["history"]
+    assert attempt["ran_on"].endswith(f"/{worker}")
+
+
 def test_a_daemon_whose_parent_dies_with_the_childs_group_is_ended_too(stage: Stage, gate: Gate):
     place = stage.write(
         "daemons.py",

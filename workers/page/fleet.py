@@ -49,7 +49,7 @@ ORDERS: Final = {
 }
 """What can be ordered here, and what it then does."""
 COURSES: Final = frozenset({"serving", "draining", "hurrying", "quitting"})
-STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "resting"})
+STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "stopped", "resting"})
 QUIET: Final = frozenset({"left", "worn"})
 """Ends that were asked for."""
 

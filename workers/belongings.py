@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Belongings:
         self._locale = _locale.setlocale(_locale.LC_ALL, None)
         self._limits = [resource.getrlimit(limit) for limit in _LIMITS]
         self._priority = os.getpriority(os.PRIO_PROCESS, 0)
-        self._processors = os.sched_getaffinity(0)
+        self._processors = self._allowed = os.sched_getaffinity(0)
         self._handlers: list[Any] = list(map(_signal.getsignal, _NUMBERS))
         self._users = (os.getresuid(), os.getresgid())
         self._group = os.getpgrp()
@@ -111,9 +112,11 @@ class Belongings:
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
             found = True
             _locale.setlocale(_locale.LC_ALL, self._locale)
-        if os.sched_getaffinity(0) != self._processors:
+        if os.sched_getaffinity(0) != self._allowed:
             found = True
-            os.sched_setaffinity(0, self._processors)
+            with suppress(OSError):  # its container was given others, and none of ours: nobody's job has done that
+                os.sched_setaffinity(0, self._processors)
+            self._allowed = os.sched_getaffinity(0)
         found = self._put_back_logging() or found
         moved, lost = self._put_back_signals()
         if not lost:

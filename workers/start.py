@@ -71,12 +71,12 @@ def begin(body: Body, caller: Caller) -> bool:
         return False
     if body.alarm.forked:
         os._exit(EXIT_LEFT)  # a copy that the hook has forked and that came back: the seat is not its own
-    if changed := _put_back(body.alarm):
+    if changed := _put_back(body.alarm, body.blocked):
         _log.warning("a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted", ", ".join(changed))
     return True
 
 
-def _put_back(alarm: Alarm) -> list[str]:
+def _put_back(alarm: Alarm, blocked: frozenset[int]) -> list[str]:
     """Put back what keeps a job from being interrupted; return what somebody had changed of it.
 
     Left to the look that follows a claim, it would be taken for a job's doing: each new worker would leave at once, before its first.
@@ -85,7 +85,7 @@ def _put_back(alarm: Alarm) -> list[str]:
     if not alarm.is_intact():
         alarm.restore()
         changed.append("signal handlers")
-    if signal.pthread_sigmask(signal.SIG_SETMASK, ()):
+    if signal.pthread_sigmask(signal.SIG_SETMASK, blocked) != blocked:
         changed.append("which signals are blocked")
     if not alarm.rearm_if_touched():
         changed.append("the interval timer")

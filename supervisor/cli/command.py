@@ -15,6 +15,7 @@ from supervisor.settings_sources import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TextIO
 
 LARGEST_ID = 2**63 - 1
 CONNECTION = ("dsn", "schema", "embedded_dir")
@@ -86,11 +87,18 @@ def job_id(text: str) -> int:
     return int(text)
 
 
+def standard_input() -> TextIO:
+    """Return standard input, to read what was to come there. Raises CommandError if it was closed: a list that is missing is not an empty one."""
+    if sys.stdin is None:
+        raise CommandError("standard input is closed: there is nothing to read", ExitCode.USAGE)
+    return sys.stdin
+
+
 def job_ids(texts: Sequence[str]) -> list[int]:
     """Return the ids of the command line; `-` stands for those on standard input. Each once, in order."""
     words: list[str] = []
     for text in texts:
-        words += sys.stdin.read().split() if text == "-" else [text]
+        words += standard_input().read().split() if text == "-" else [text]
     try:
         return list(dict.fromkeys(job_id(word) for word in words))
     except argparse.ArgumentTypeError as problem:

@@ -22,7 +22,7 @@ from handlers._enqueue import check_options
 from handlers._payload import decode_payload, max_payload
 from handlers._policy import check_kind
 from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, job_id, moment
+from supervisor.cli.command import Command, job_id, moment, standard_input
 from supervisor.cli.console import complain
 from supervisor.cli.database import session
 from supervisor.cli.progress import Progress
@@ -122,7 +122,7 @@ def _bytes_of(name: str) -> bytes:
     most = max_payload() + 1  # what is too long is refused like any other, and a file without an end is not read for ever
     try:
         if name == "-":
-            return sys.stdin.buffer.read(most)
+            return standard_input().buffer.read(most)
         with open(name, "rb") as file:
             return file.read(most)
     except OSError as problem:
@@ -153,10 +153,9 @@ def _refused(problem: ValueError | TypeError) -> str:
 
 def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     done = 0
-    if sys.stdin is None:  # somebody started us with it closed
-        raise CommandError("standard input is closed: there is nothing to read", ExitCode.USAGE)
-    progress = Progress(_length(sys.stdin.fileno()))
-    lines = _Lines(sys.stdin.buffer)
+    given = standard_input()
+    progress = Progress(_length(given.fileno()))
+    lines = _Lines(given.buffer)
 
     def tell(ids: list[int]) -> None:
         nonlocal done

@@ -65,7 +65,7 @@ def _ask(arguments: argparse.Namespace, counts: dict[str, int]) -> None:
     what = _jobs(sum(counts.values())) + _by_state(counts)
     if arguments.yes:
         console.complain(f"deleting {what}")
-    elif not sys.stdin.isatty():
+    elif sys.stdin is None or not sys.stdin.isatty():
         raise CommandError(f"would delete {what}: add --yes to do it, or --dry-run to count only", ExitCode.USAGE)
     else:
         print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)

@@ -26,7 +26,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _top(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("rich") is None:
         raise CommandError("top draws with rich, which is not installed: pip install 'jobherd[top]'", ExitCode.CONFIGURATION)
-    if not arguments.once and not (sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
+    terminals = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if not arguments.once and not terminals:
         raise CommandError("top needs a terminal; --once prints one frame, and `jobherd status --json` is for programs", ExitCode.USAGE)
     from supervisor.top.screen import Screen, show_once  # noqa: PLC0415 - rich is an extra
     from supervisor.top.watch import Watch  # noqa: PLC0415 - as above

@@ -126,10 +126,14 @@ def test_a_reader_that_goes_away_ends_a_listing_quietly(database):
 
 
 @pytest.mark.parametrize(
-    "words", [("enqueue", "a:b"), ("jobs",), ("jobs", "--json"), ("cancel", 1), ("retry", "-"), ("why", 1), ("doctor",)]
-)
+    ("words", "code"),
+    [
+        (("enqueue", "a:b"), 0), (("jobs",), 0), (("jobs", "--json"), 0), (("cancel", 1), 0), (("why", 1), 0), (("doctor",), 1),
+        (("retry", "-"), 2), (("enqueue", "a:b", "--bytes-file", "-"), 2), (("top",), 2),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("closed", [(0, 1), (0, 1, 2)])
-def test_closed_streams_are_streams_to_nowhere(database, words, closed):
+def test_closed_streams_are_streams_to_nowhere(database, words, code, closed):
     """The job was enqueued, and the command ended with a traceback and 1: a script tries again, and has it twice."""
     send(database, "SELECT jobherd.enqueue('a:b')")
     shell = "exec " + " ".join(["$0", '"$@"', *(f"{number}>&-" for number in closed)])
@@ -138,8 +142,17 @@ def test_closed_streams_are_streams_to_nowhere(database, words, closed):
             ["/bin/sh", "-c", shell, *COMMAND, *map(str, words)],
             stdout=nowhere, stderr=subprocess.PIPE, env=environment(database), timeout=LIMIT, check=False,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1 if words == ("doctor",) else 0, b"")
-    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words[0] == "enqueue" else 1,)]
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+    assert bool(done.stderr) == (code == 2 and 2 not in closed)
+    assert send(database, "SELECT count(*) FROM jobherd.jobs") == [(2 if words == ("enqueue", "a:b") else 1,)]
+
+
+def test_nobody_is_asked_on_a_closed_stream(database):
+    past(database, "failed", days=2)
+    shell = 'exec "$0" "$@" <&-'
+    words = ["/bin/sh", "-c", shell, *COMMAND, "purge", "--state", "failed", "--older-than", "1d"]
+    done = subprocess.run(words, capture_output=True, env=environment(database), timeout=LIMIT, check=False)
+    assert (done.returncode, b"add --yes" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

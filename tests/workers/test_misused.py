@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
 import pytest
 
+from workers.belongings import Belongings
 from workers.link import Inbox, More
 from workers.notice import Notice
 from workers.tidiness import SELDOM, TIDY, Tidiness
@@ -104,3 +106,26 @@ def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_foun
     tidy.look(2.0)
     assert not tidy.tidy
     assert not tidy.worn
+
+
+def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_job(monkeypatch):
+    """With none of those that were there at the start its worker died at each look; with fewer, jobs were looked after anew for ever."""
+    allowed, asked = {0, 1, 2, 3}, {0, 1, 2, 3}
+
+    def ask(_, processors):
+        if not set(processors) & allowed:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        asked.clear()
+        asked.update(processors)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: asked & allowed or set(allowed))
+    monkeypatch.setattr(os, "sched_setaffinity", ask)
+    belongings = Belongings(())
+    asked.discard(0)  # a job pins itself
+    assert belongings.put_back() == (True, "")
+    assert asked == {0, 1, 2, 3}
+    for given in ({2, 3}, {8, 9}, {0, 1, 2, 3}):
+        allowed = given
+        assert belongings.put_back()[1] == ""
+        assert belongings.put_back() == (False, "")
+        assert os.sched_getaffinity(0) == given

@@ -140,7 +140,11 @@ class Orders:
             return
         self._wanted = self._wanted or len(answer) >= MOST
         for number, name, arguments, asked_by in answer:
-            self._taken.append(Asked(int(number or 0), name or "", _document(arguments), asked_by or ""))
+            document = _document(arguments)
+            if document is None:
+                self.answer(int(number or 0), error="its arguments cannot be read: too deep, or a number that is too long")
+            else:
+                self._taken.append(Asked(int(number or 0), name or "", document, asked_by or ""))
 
     def _carry_out(self, order: Asked, now: float) -> None:
         ids = {"order": order.id, "arguments": dict(order.arguments)}
@@ -209,6 +213,13 @@ def _writable(value: Any) -> Any:
             return value
 
 
-def _document(text: str | None) -> Mapping[str, Any]:
-    found = json.loads(text) if text else {}
+def _document(text: str | None) -> Mapping[str, Any] | None:
+    """Return the arguments of an order, or None: PostgreSQL holds documents that Python cannot, and the session would be given up over one."""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+        json.dumps(found)  # as the log does, which says what was ordered
+    except (ValueError, RecursionError):
+        return None
     return found if isinstance(found, dict) else {}

@@ -117,6 +117,15 @@ def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
     assert parent.done == [fine], "and the parent lives"
 
 
+@pytest.mark.parametrize("arguments", ['{"job": ' + "7" * 5000 + "}", '{"job": ' + "[" * 4000 + "]" * 4000 + "}"])
+def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
+    number = queue.run("SELECT jobherd.order(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[0][0]
+    fine = give(queue, parent, "echo")
+    parent.until(lambda: told(queue, fine))
+    assert told(queue, number)["error"] == "its arguments cannot be read: too deep, or a number that is too long"
+    assert parent.done == [fine]
+
+
 def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
     number = give(queue, parent, "later")
     parent.until(lambda: parent.done == [number])

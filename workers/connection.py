@@ -150,6 +150,21 @@ class Session:
         """
         return self._keep_trying(lambda: self._ready().exchange(*letters, eager=eager)[-1], patient=False)
 
+    def run_alone(self, statement: str) -> bool:
+        """Send a statement that may stand in no transaction with others, once, and return whether it was done: it is worth no second try.
+
+        Behind a pooler the limits of its role hold for it. Raises nothing.
+        """
+        try:
+            self._ready().exchange_alone(statement)
+        except psycopg.Error as problem:
+            if self._broken() or problem.sqlstate is None or problem.sqlstate in _UNPREPARED:
+                self._note_lost(problem)
+            else:
+                _log.warning("the server refuses %s: %s", statement, problem, extra={"sqlstate": problem.sqlstate})
+            return False
+        return True
+
     def count(self, statement: str, parameters: Parameters) -> int:
         """Send a statement as `run` does and return how many rows it has changed."""
         self.run(statement, parameters)

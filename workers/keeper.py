@@ -270,7 +270,7 @@ class Keeper:
             begun = time.monotonic()
             if self._clearing.pays(table, dead=dead, live=live, now=begun) and begun + 2 * self._clearing.took < self._due_at:
                 with self._session.unhurried(_SLOWEST):
-                    self._session.run(VACUUMS[table])
+                    self._session.run_alone(VACUUMS[table])  # refused or not: what it has left is for the next one, in a while
                 left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
                 self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
         busy = any(dead > DEAD / 10 for _, dead, _ in rows)

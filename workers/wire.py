@@ -105,6 +105,14 @@ class Wire:
         self.changed = results[-1].command_tuples or 0
         return [self._rows(result) for result in results]
 
+    def exchange_alone(self, name: str) -> None:
+        """Send a statement that may stand in no transaction with others, not with what each begins with either: a vacuum. Raises as `exchange`."""
+        first, self._first = self._first, ()
+        try:
+            self.exchange((name, {}))
+        finally:
+            self._first = first
+
     def hurry(self, name: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Send the one statement for which somebody waits, and return its rows. Raises as `exchange`.
 

@@ -16,6 +16,7 @@ from supervisor.top.watch import Watch
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape
+from workers.clearing import DEAD
 from workers.page.database import Database
 from workers.web.measure import REST_MOST, STALE, Measurer
 
@@ -240,3 +241,27 @@ def test_a_fleet_leaves_no_setting_to_who_shares_its_backends(stage: Stage):
         assert len(left) == 2
         assert list(left.values()) == [{}, {}]
         assert fleet.stop() == 0
+
+
+@pytest.mark.parametrize("limit", ["0", "1s"])
+def test_a_keeper_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(stage: Stage, limit: str):
+    """A vacuum stands in no transaction with settings before it; refused as one that did, it was tried again for ever, and nothing became due."""
+    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass)"  # not those of the server's own accord
+    with psycopg.connect(stage.dsn, autocommit=True) as direct:
+        direct.execute("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or the server may be there first
+        direct.execute(f"INSERT INTO jobherd.ready (kind) SELECT 't:noop' FROM generate_series(1, {DEAD + 1000})")
+        direct.execute("DELETE FROM jobherd.ready")
+        direct.execute("SELECT pg_stat_force_next_flush()")
+        if limit != "0":
+            database = direct.info.dbname
+            for name, value in {"statement_timeout": limit, "vacuum_cost_delay": "100ms", "vacuum_cost_limit": "1"}.items():
+                direct.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
+        with Pooler(stage.dsn, "transaction", size=5) as pooler:
+            fleet = stage.run_fleet(dsn=pooler.dsn, workers=1, poll="1s")
+            if limit == "0":
+                stage.wait(lambda: stage.run(vacuums)[0][0] >= 1, "a vacuum", limit=LONG)
+            else:
+                fleet.wait_log("the server refuses vacuum_ready: canceling statement due to statement timeout", limit=LONG)
+            due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
+            stage.wait_state(due, "completed", limit=LONG)
+            assert fleet.stop() == 0

@@ -13,9 +13,9 @@ import psycopg_pool
 
 import sql
 from handlers import _bulk, _enqueue
-from handlers._dsn import find_dsn, find_listen_dsn
+from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import SESSION, AsyncPool, Sessions, anotice_the_end, left_behind
+from handlers._pool import AsyncPool, Sessions, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
 from handlers._waiting import Vigil, ready_to_hear
 
@@ -98,7 +98,7 @@ class AsyncClient:
         if vigil.left:
             vigil.patience()
             dsn, listens = find_listen_dsn(self._dsn)
-            async with await psycopg.AsyncConnection.connect(dsn, **SESSION) as ears:
+            async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn)) as ears:
                 if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
                     for statement in ready_to_hear(vigil):
                         await arun_on(ears, statement, schema=self.schema)
@@ -164,9 +164,10 @@ class AsyncClient:
         self._forget_the_gone()
         # No await before the pool is in place: two tasks that come here together must find the same one.
         sessions = Sessions()
+        dsn = find_dsn(self._dsn)
         pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
-            find_dsn(self._dsn),
-            kwargs=dict(SESSION),
+            dsn,
+            kwargs=session_of(dsn),
             min_size=self._sizes[0],
             max_size=self._sizes[1],
             timeout=self._timeout,

@@ -18,9 +18,9 @@ import psycopg_pool
 
 import sql
 from handlers import _bulk, _enqueue
-from handlers._dsn import find_dsn, find_listen_dsn
+from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import SESSION, Pool, left_behind, notice_the_end, prepare_nothing_on_others
+from handlers._pool import Pool, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
 from handlers._waiting import Vigil, ready_to_hear
 
@@ -156,7 +156,7 @@ class Client:
         if vigil.left:
             vigil.patience()
             dsn, listens = find_listen_dsn(self._dsn)
-            with psycopg.connect(dsn, **SESSION) as ears:
+            with psycopg.connect(dsn, **session_of(dsn)) as ears:
                 if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
                     for statement in ready_to_hear(vigil):
                         run_on(ears, statement, schema=self.schema)
@@ -232,9 +232,10 @@ class Client:
         if self._pool is None:
             with self._lock:
                 if self._pool is None:
+                    dsn = find_dsn(self._dsn)
                     pool: Pool = psycopg_pool.ConnectionPool(
-                        find_dsn(self._dsn),
-                        kwargs=dict(SESSION),
+                        dsn,
+                        kwargs=session_of(dsn),
                         min_size=self._sizes[0],
                         max_size=self._sizes[1],
                         timeout=self._timeout,

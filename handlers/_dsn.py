@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Final
+
+from psycopg.conninfo import conninfo_to_dict
+
+KEPT_ALIVE: Final = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+"""In seconds, the last in milliseconds. A host that is gone says nothing: without these a statement would wait for its answer for a quarter of an
+hour, and whoever waits for a notification for two hours."""
+_OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8"}
 
 
 class NotConfiguredError(RuntimeError):
@@ -22,3 +36,16 @@ def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
     """Return where to listen, and whether somebody has said that one can: `dsn`, or JOBHERD_LISTEN_DSN, which says so, before the others."""
     said = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN")
     return find_dsn(dsn or said), bool(said)
+
+
+def session_of(dsn: str) -> dict[str, Any]:
+    """Return what a client connects with beside `dsn`: what is ours, and what the DSN leaves open. Of several hosts one that takes writes.
+
+    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"]
+    '900'
+    """
+    given = conninfo_to_dict(dsn)
+    open_ = dict(KEPT_ALIVE)
+    if "," in str(given.get("hostaddr") or given.get("host") or "") and "PGTARGETSESSIONATTRS" not in os.environ:
+        open_["target_session_attrs"] = "read-write"  # the first that answers may be a standby
+    return {name: str(given.get(name) or value) for name, value in open_.items()} | _OURS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 import psycopg_pool
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
-
-SESSION: Final[dict[str, Any]] = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8"}
 
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from handlers._dsn import KEPT_ALIVE
 from workers.logs import redact_dsn
 from workers.processes import started
 from workers.refusals import takes_no_writes
@@ -52,16 +53,8 @@ MOST_PATIENT: Final = 64
 CONNECT_PATIENCE: Final = 10
 LEAST_PATIENCE: Final = 2
 """Seconds to connect: to all servers that the DSN names together, but to each at least so long."""
-_BEFORE_HAND: Final = {
-    "keepalives": "1",
-    "keepalives_idle": "10",
-    "keepalives_interval": "3",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "15000",
-    "target_session_attrs": "read-write",
-}
-"""A host that is gone says nothing: without these a statement would wait for its answer for two hours. And of several hosts the first that
-answers may be a standby, which takes no claim, and would be asked again and again."""
+_BEFORE_HAND: Final = {**KEPT_ALIVE, "target_session_attrs": "read-write"}
+"""Of several hosts the first that answers may be a standby, which takes no claim, and would be asked again and again."""
 _OURS: Final = {"client_encoding": "UTF8"}
 """Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written. As the server spells it: by any
 other name pgbouncer takes it for another one, and sets it anew before each transaction."""

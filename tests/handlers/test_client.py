@@ -23,7 +23,7 @@ from handlers import (
     handler,
 )
 from handlers import _default as module
-from handlers._dsn import find_dsn
+from handlers._dsn import find_dsn, session_of
 from handlers._waiting import Vigil
 from tests.support.patience import LIMIT
 
@@ -364,3 +364,17 @@ def test_another_schema(empty_database):
                 assert receipt.options(connection=connection).enqueue(7) > 0
         finally:
             module._chosen = before
+
+
+def test_a_host_that_is_gone_is_given_up_unless_the_dsn_says_otherwise(client, database, monkeypatch):
+    """Whoever waited for a job was told of nothing for two hours after the server's host had vanished."""
+    monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
+    with client._session() as connection:
+        given = connection.info.get_parameters()
+    assert (given["tcp_user_timeout"], given["keepalives_idle"], given["application_name"]) == ("15000", "10", "jobherd client")
+    with Client(f"{database} keepalives_idle=70") as other, other._session() as connection:
+        assert connection.info.get_parameters()["keepalives_idle"] == "70"
+    assert "target_session_attrs" not in session_of("host=a")
+    assert session_of("host=a,b")["target_session_attrs"] == "read-write"
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert "target_session_attrs" not in session_of("host=a,b")

@@ -410,7 +410,7 @@ MUTANTS = (
     ),
     Mutant(
         "it is notified whether or not the server has room",
-        "sql/migrations/0031_notify_while_there_is_room.sql",
+        "sql/migrations/0034_whoever_commits.sql",
         "pg_notification_queue_usage() < 0.9",
         "pg_notification_queue_usage() < 9",
         ("tests/system/test_full_notifications.py",),

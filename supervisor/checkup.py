@@ -33,6 +33,8 @@ CLOCKS: Final = 2.0
 """Seconds between this host's clock and the database's."""
 NOTIFICATIONS: Final = 0.1
 """Part of the server's queue of notifications that may be full: some hundred megabytes that nobody has read. A full one makes every commit that notifies fail."""
+HELD: Final = 10.0
+"""Seconds for which a session may lock a table of ours whole, as a migration does."""
 SPARE: Final = 10
 """Connections that should be left when all are counted."""
 
@@ -184,6 +186,18 @@ def _holder(row: Row) -> Finding | None:
             text = f"a query on the standby {row['name']} holds back {row['age']:,} transactions by its feedback"
             return Finding("wrong", "vacuum", text, "end the query there, or set hot_standby_feedback = off on it")
     return None
+
+
+def locks(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge who holds a table of ours so that nobody else can write to it."""
+    for row in rows:
+        if (row["seconds"] or 0.0) > HELD:
+            yield Finding(
+                "wrong", "locks",
+                f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that is open for "
+                f"{_span(row['seconds'])}: who claims, settles or enqueues waits for it",
+                f"end it: SELECT pg_terminate_backend({row['pid']})",
+            )  # fmt: skip
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from supervisor.cli import console
 from supervisor.cli.codes import ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.console import paint, plain, plain_lines
-from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+from supervisor.cli.database import Session, chosen, connect, explained, load_settings, why_away
 from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _MOST: Final = 10_000
 """Waiting jobs whose kinds are looked at."""
 _HEARD_IN: Final = 2.0
 """Seconds in which a notification to ourselves must arrive."""
+_BRIEFLY: Final = 2.0
+"""Seconds that we wait for somebody's lock on a table of ours."""
 _LONGEST: Final = 6
 """Lines of a remedy that a terminal shows."""
 _COLOURS: Final = {"ok": "green", "note": "yellow", "wrong": "red"}
@@ -72,17 +74,30 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         if promised == state["backend"]:  # else a shared backend would go on listening
             yield from _listen(at)
     else:
-        with connect(listen_dsn, name="doctor") as listener:
-            there = Session(listener, at.schema)
-            promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
-            yield from checkup.pooler(told=promised, real=real, listens=True)
-            if promised == real:
-                yield from _listen(there)
+        yield from _listen_there(listen_dsn, at.schema)
     try:
         check_server(at.connection)
     except SchemaError as problem:
         yield Finding("wrong", "server", str(problem), "name another database, with --dsn or JOBHERD_DSN")
         return
+    yield from checkup.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
+    try:
+        with at.connection.transaction():
+            at.rows("doctor/wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})
+            yield from _look_inside(at)
+    except psycopg.errors.LockNotAvailable:
+        yield Finding(
+            "wrong",
+            "locks",
+            f"somebody has locked a table of ours for more than {_BRIEFLY:g} s: what is not said here was not looked at",
+            "SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity says who waits, and for whom",
+        )
+    except psycopg.errors.InsufficientPrivilege as problem:
+        yield Finding("wrong", "privileges", f"this role may not look at the schema: {why_away(problem)}", "GRANT jobherd_read to it")
+
+
+def _look_inside(at: Session) -> Iterator[Finding]:
+    """Look at the schema and what is in it."""
     try:
         missing = pending(at.connection, schema=at.schema)
     except SchemaError as problem:
@@ -104,10 +119,28 @@ def _compare(at: Session) -> Iterator[Finding]:
         found = drift(at.connection, schema=at.schema)
     except psycopg.errors.InsufficientPrivilege:
         yield Finding("note", "schema", "this role may not create a schema to compare with", "run this as the owner of the database")
-    except psycopg.errors.ProgramLimitExceeded as problem:
+    except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ReadOnlySqlTransaction) as problem:
         yield _untried("schema", problem)
     else:
         yield from checkup.schema(found)
+
+
+def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
+    """Listen at the address of --listen-dsn. That it does not answer is a finding: all else is looked at over another one."""
+    try:
+        with connect(listen_dsn, name="doctor") as listener:
+            there = Session(listener, schema)
+            promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
+            yield from checkup.pooler(told=promised, real=real, listens=True)
+            if promised == real:
+                yield from _listen(there)
+    except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
+        yield Finding(
+            "wrong",
+            "listen",
+            f"--listen-dsn does not answer, and jobs wait for the poll: {why_away(problem)}",
+            "mend the address in --listen-dsn",
+        )
 
 
 def _listen(at: Session) -> Iterator[Finding]:
@@ -136,7 +169,7 @@ def _listen(at: Session) -> Iterator[Finding]:
 
 def _untried(about: str, problem: psycopg.Error) -> Finding:
     """Say that the look itself was refused: what it is refused for is found all the same, and is what to mend first."""
-    if not takes_no_writes(problem):
+    if not (takes_no_writes(problem) or isinstance(problem, psycopg.errors.ReadOnlySqlTransaction)):
         raise problem
     return Finding(
         "note", about, f"not looked at, since the server refuses it: {problem.diag.message_primary}", "mend what is said of that first"

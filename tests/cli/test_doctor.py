@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
 
+import sql
 from tests.cli.rows import child, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
@@ -62,6 +66,46 @@ def test_a_server_that_refuses_listen_is_found_and_the_rest_is_looked_at(databas
     words = "LISTEN is refused, and jobs wait for the poll: refused by the network"
     assert found.pop(words)["remedy"] == "give the server's own address in --listen-dsn"
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
+
+
+def test_a_listen_dsn_that_does_not_answer_is_found_and_the_rest_is_looked_at(database, tmp_path):
+    answer = jobherd("doctor", "--json", "--listen-dsn", f"host={tmp_path} dbname=nowhere", dsn=database)
+    assert answer.code == 1, answer
+    found = {one["about"]: one for one in answer.json["findings"]}
+    assert "--listen-dsn does not answer" in found["listen"]["text"]
+    assert {found[about]["weight"] for about in ("settings", "schema", "bloat")} == {"ok"}
+
+
+def test_where_nothing_may_be_written_all_the_rest_is_looked_at(database):
+    answer = jobherd("doctor", "--json", dsn=database, PGOPTIONS="-c default_transaction_read_only=on")
+    assert answer.code == 1, answer
+    found = {one["about"]: one for one in answer.json["findings"]}
+    assert "transactions are read-only here" in found["settings"]["text"]
+    assert "not looked at" in found["schema"]["text"]
+    assert found["bloat"]["weight"] == "ok"
+
+
+def test_a_role_that_may_not_look_at_the_schema_is_told_so_and_what_it_may_see(database):
+    send(database, "CREATE ROLE stranger LOGIN")
+    try:
+        answer = jobherd("doctor", "--json", dsn=make_conninfo(database, user="stranger"))
+    finally:
+        send(database, "DROP ROLE stranger")
+    assert answer.code == 1, answer
+    found = [(one["weight"], one["about"]) for one in answer.json["findings"]]
+    assert ("wrong", "privileges") in found
+    assert ("ok", "settings") in found
+
+
+def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
+    with psycopg.connect(database) as locking:
+        locking.execute("LOCK TABLE jobherd.gates")
+        with psycopg.connect(database, row_factory=dict_row) as looking:
+            (row,) = looking.execute(sql.load("doctor/list_locks"), {"schema": "jobherd"}).fetchall()
+        found = findings(database, 1)
+        assert (row["pid"], row["tables"], row["state"]) == (locking.info.backend_pid, "gates", "idle in transaction")
+    assert row["seconds"] >= 0
+    assert any("has locked a table of ours" in text for text in found)
 
 
 def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mends_it(database):

@@ -98,6 +98,13 @@ def test_whoever_holds_back_vacuum_for_long_is_named_with_the_statement_that_end
         assert ("hot_standby_feedback" if found.text.startswith("a query on the standby") else changed.get("handle", "77")) in found.remedy
 
 
+def test_who_locks_a_table_for_long_is_named_with_the_statement_that_ends_it():
+    lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "tables": "ready", "seconds": 100.0}
+    (found,) = checkup.locks([lock, lock | {"seconds": 1.0}, lock | {"seconds": None}])
+    assert (found.weight, found.about) == ("wrong", "locks")
+    assert "77" in found.remedy
+
+
 def test_dead_rows_count_against_the_live_ones():
     table = {"name": "ready", "live": 1_000_000, "dead": 900_000, "vacuumed_ago": 5.0}
     assert weights(checkup.tables([table])) == [("ok", "bloat")]

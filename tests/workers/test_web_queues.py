@@ -15,6 +15,7 @@ from tests.support.postgres import Cluster, quick_place
 from tests.workers.web_support import Web
 from workers.tally import Policy
 from workers.web import measure
+from workers.web.metrics import JobherdCollector
 
 JOBS = "jobherd_queue_jobs"
 CAPPED = "jobherd_queue_jobs_capped"
@@ -284,6 +285,8 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
             now[0] += measure.STALE
             assert measurer.latest() == {}
             assert measurer.paused() == {}
+            told = {family.name: len(family.samples) for family in JobherdCollector((), None, measurer)._queues()}
+            assert (told[JOBS], told[MEASURED]) == (0, len(measure.STATES)), "else the alert on its age would end as it begins"
         finally:
             await measurer.close()
 

@@ -153,6 +153,13 @@ class Measurer:
         now = self._clock()
         return {state: found for state, found in self._found.items() if now - found.taken < STALE}
 
+    def told_at(self) -> dict[str, float]:
+        """Return when each state was last measured, in Unix time.
+
+        Also when that is stale: a time that vanished with what was measured could raise no alarm about it.
+        """
+        return {state: found.at for state, found in self._found.items()}
+
     def paused(self) -> dict[str, bool]:
         """Return for every known queue whether it is paused; nothing when that is stale."""
         return self._paused if self.latest() else {}

@@ -297,11 +297,12 @@ class JobherdCollector(Collector):
             measured = found.get(state)
             if measured is None:
                 continue
-            at.add_metric([state], measured.at)
             for queue, depth in _filled(measured.depths, queues):
                 jobs.add_metric([queue, state], depth.jobs if depth else 0)
                 capped.add_metric([queue, state], depth.capped if depth else 0)
                 oldest.add_metric([queue, state], depth.oldest if depth else 0)
+        for state, moment in self._measurer.told_at().items():
+            at.add_metric([state], moment)
         for queue, held in queues.items():
             paused.add_metric([queue], held)
         gate = GaugeMetricFamily("jobherd_paused", "Whether a queue, a kind or everything is paused.", labels=["scope", "name"])

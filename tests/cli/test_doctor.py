@@ -146,6 +146,17 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     assert not [text for text in findings(database, 1) if "served by nobody" in text], "it was paused on purpose"
 
 
+def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_serves(database):
+    child(database, supervisor(database))
+    send(database, "SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    put = "INSERT INTO jobherd.{} (kind, queue, priority, run_at, created_at) VALUES ('a:b', %s, %s, now() - interval '5 min', now() - interval '5 min')"
+    for queue in ("media", "mail"):
+        send(database, put.format("parked"), queue, 0)
+    send(database, put.format("ready"), "mail", 1)
+    (text,) = [text for text in findings(database, 1) if "served by nobody" in text]
+    assert text.startswith("queue mail "), "behind those that were put aside there is one that anybody may claim"
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
     answer = jobherd("doctor", dsn=database, COLUMNS=columns)

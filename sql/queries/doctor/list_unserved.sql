@@ -1,11 +1,11 @@
 -- Queues whose first job has been due for more than %(late)s seconds though nobody paused them, nothing of them runs, and a worker is
--- idle: nobody serves them. Each queue costs one probe of the index, whatever waits in it.
+-- idle: nobody serves them. What is parked was put aside for a cap or a pause by who serves it. Each queue costs one probe of the index, whatever waits in it.
 WITH RECURSIVE head AS (
-    (SELECT queue, priority, id FROM jobherd.ready ORDER BY queue, priority, id LIMIT 1)
+    (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL
     SELECT after.queue, after.priority, after.id
       FROM head h CROSS JOIN LATERAL (
-           SELECT r.queue, r.priority, r.id FROM jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
+           SELECT r.queue, r.priority, r.id FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue, r.priority, r.id LIMIT 1
            ) AS after
 ), idle AS (
     SELECT count(*) AS workers
@@ -15,7 +15,7 @@ WITH RECURSIVE head AS (
 )
 SELECT h.queue, r.kind, r.id, extract(epoch FROM clock_timestamp() - greatest(r.run_at, r.created_at))::double precision AS waited,
        idle.workers AS idle
-  FROM head h JOIN jobherd.ready r ON r.id = h.id CROSS JOIN idle
+  FROM head h JOIN ONLY jobherd.ready r ON r.id = h.id CROSS JOIN idle
  WHERE greatest(r.run_at, r.created_at) < clock_timestamp() - make_interval(secs => %(late)s)
    AND NOT EXISTS (SELECT FROM jobherd.gates g
                     WHERE g.paused_at IS NOT NULL AND (g.scope, g.name) IN (('queue', h.queue), ('kind', r.kind), ('all', '*')))

@@ -176,12 +176,12 @@ def _holder(row: Row) -> Finding | None:
             return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"end it: SELECT pg_terminate_backend({handle})")
         case "prepared" if seconds > OLD:
             text = f"a prepared transaction of {row['name']} stands for {_span(seconds)}: it holds its locks and vacuum back, over restarts too"
-            return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"ROLLBACK PREPARED '{handle}', or commit it")
+            return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"ROLLBACK PREPARED {_quoted(handle)}, or commit it")
         case "slot" if (row["age"] or 0) > SLOT_AGE or (not row["active"] and (row["bytes"] or 0) > SLOT_BYTES):
             kept = f" and {(row['bytes'] or 0) / 1024**3:.1f} GiB of log"
             use = "in use" if row["active"] else "which nobody uses,"
             text = f"the replication slot {row['name']}, {use} holds back {row['age'] or 0:,} transactions{kept}"
-            return Finding("wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot('{handle}')")
+            return Finding("wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot({_quoted(handle)})")
         case "standby" if (row["age"] or 0) > SLOT_AGE:
             text = f"a query on the standby {row['name']} holds back {row['age']:,} transactions by its feedback"
             return Finding("wrong", "vacuum", text, "end the query there, or set hot_standby_feedback = off on it")
@@ -221,7 +221,7 @@ def indexes(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         yield Finding(
             "wrong", "indexes", f"the index {row['name']} of {row['of']} was never built to the end: it costs writes and serves no read",
-            f"REINDEX INDEX CONCURRENTLY {row['name']}",
+            f"REINDEX INDEX CONCURRENTLY {row['called']}",
         )  # fmt: skip
 
 
@@ -283,6 +283,12 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
             f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and {kind['jobs'] - 1} others",
             "load the module that has its handler, or mend the name at the producer",
         )  # fmt: skip
+
+
+def _quoted(text: str) -> str:
+    """Return a text as SQL writes it: the name of a prepared transaction is anybody's, and a remedy is run by whoever may do most."""
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _span(seconds: float) -> str:

@@ -122,6 +122,16 @@ def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mend
     assert not left
 
 
+def test_an_index_that_was_not_built_to_the_end_is_mended_by_the_sql_that_is_printed(database):
+    send(
+        database,
+        "SET allow_system_table_mods = on; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'jobherd.ready_by_id'::regclass",
+    )
+    (found,) = [one for one in findings(database, 1).values() if one["about"] == "indexes"]
+    send(database, found["remedy"])
+    assert not [one for one in findings(database, 0).values() if one["about"] == "indexes"]
+
+
 def test_an_object_of_the_users_own_is_only_noted(database):
     send(database, "CREATE INDEX mine ON jobherd.history (kind)")
     assert findings(database, 0)["the index mine of history is not of Jobherd's making"]["weight"] == "note"

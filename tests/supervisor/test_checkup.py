@@ -98,6 +98,11 @@ def test_whoever_holds_back_vacuum_for_long_is_named_with_the_statement_that_end
         assert ("hot_standby_feedback" if found.text.startswith("a query on the standby") else changed.get("handle", "77")) in found.remedy
 
 
+def test_the_name_of_a_prepared_transaction_is_no_sql():
+    (found,) = checkup.holders([HOLDER | {"what": "prepared", "handle": "x'; DROP TABLE y; --", "seconds": 4000.0}])
+    assert "ROLLBACK PREPARED 'x''; DROP TABLE y; --'" in found.remedy
+
+
 def test_who_locks_a_table_for_long_is_named_with_the_statement_that_ends_it():
     lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "tables": "ready", "seconds": 100.0}
     (found,) = checkup.locks([lock, lock | {"seconds": 1.0}, lock | {"seconds": None}])
@@ -112,7 +117,7 @@ def test_dead_rows_count_against_the_live_ones():
 
 
 def test_an_index_that_was_not_built_to_the_end():
-    assert weights(checkup.indexes([{"name": "i", "of": "ready"}])) == [("wrong", "indexes")]
+    assert weights(checkup.indexes([{"name": "i", "of": "ready", "called": "jobherd.i"}])) == [("wrong", "indexes")]
 
 
 @pytest.mark.parametrize(

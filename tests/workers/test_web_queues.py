@@ -10,6 +10,7 @@ import pytest
 
 import sql
 from sql.migrate import migrate
+from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place
 from tests.workers.web_support import Web
@@ -289,6 +290,28 @@ def test_a_measurement_that_is_stale_is_not_shown(database):
             assert (told[JOBS], told[MEASURED]) == (0, len(measure.STATES)), "else the alert on its age would end as it begins"
         finally:
             await measurer.close()
+
+    asyncio.run(measured())
+
+
+def test_a_session_that_something_between_swallows_is_given_up(database, monkeypatch):
+    import asyncio
+
+    async def measured():
+        now = [100.0]
+        with Network(database) as network:
+            measurer = measure.Measurer(network.dsn, clock=lambda: now[0])
+            try:
+                await measurer.refresh(LIMIT)
+                assert measurer.latest()
+                assert network.stall() == 1
+                for well in (False, True):
+                    monkeypatch.setattr(measure, "LOST", LIMIT if well else 0.5)
+                    now[0] += measure.STALE
+                    await measurer.refresh(LIMIT)
+                    assert bool(measurer.latest()) is well
+            finally:
+                await measurer.close()
 
     asyncio.run(measured())
 

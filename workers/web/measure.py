@@ -40,6 +40,8 @@ STALE: Final = 120.0
 """Seconds after which a measurement is not shown any more: a gap is better than a lie."""
 STATEMENT: Final = 2.0
 """The longest a statement may take, in seconds; the server ends it."""
+LOST: Final = 20.0
+"""Seconds after which a measurement is given up with its session: something between may confirm every packet and carry none, and then no server ends it."""
 PATIENCE: Final = 1.0
 """The longest a scrape waits for a fresh measurement, in seconds."""
 
@@ -182,8 +184,9 @@ class Measurer:
     async def _measure(self) -> None:
         started = self._clock()
         try:
-            connection = await self._connect()
-            await self._ask(connection)
+            async with asyncio.timeout(LOST):
+                connection = await self._connect()
+                await self._ask(connection)
         except Exception as error:
             await self._hang_up()
             self._lose(error)

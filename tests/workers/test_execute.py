@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 
+from handlers import Failed, KeyMissingError
+from handlers._outcome import KEY_MISSING, Raised, outcome_of, unreadable
+from handlers._sealing import ring
 from tests.support.seats import Bench, count_of
+from workers.claimed import Claimed
+from workers.execute import sealed
 from workers.link import EXIT_LEFT, EXIT_WORN
 
 ALL = ("completed", "failed", "cancelled", "expired", "scheduled", "retrying", "ready")
@@ -241,3 +247,16 @@ def test_lines_that_a_handler_logs_carry_the_job_and_no_payload(bench: Bench):
     assert "colour=red" in line
     assert "secret" not in child.log()
     assert "\\nforged" in line
+
+
+def test_a_failure_with_the_code_of_a_missing_key_is_encrypted_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JOBHERD_KEYS", "2026=" + base64.b64encode(bytes(32)).decode())
+    ring.cache_clear()
+    row = Claimed(1, 7, "card:charge", "default", "{}", 1, None, 0, 0, None, 0.0, 0.0, None, 0.0, True)
+    outcome, log = sealed(outcome_of(Raised(Failed("4111 1111", code=KEY_MISSING))), '{"output": "4111 1111"}', row)
+    ring.cache_clear()
+    assert outcome.code == KEY_MISSING
+    assert "4111" not in f"{outcome}{log}"
+    assert log is not None
+    missing, _ = sealed(unreadable(KeyMissingError("there is no key")), None, row)
+    assert missing.error == "there is no key", "of which nothing is the job's"

@@ -1105,6 +1105,7 @@ BEGIN
                                                queue, kind, payload, extras) SELECT job.*;
                 answer := 'scheduled';
             ELSE
+                job.run_at := greatest(due, job.created_at + interval '1 microsecond');  -- see the index ready_came_back
                 INSERT INTO jobherd.ready SELECT job.*;
                 answer := 'ready';
             END IF;

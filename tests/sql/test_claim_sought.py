@@ -100,6 +100,16 @@ def test_named_queues_are_sought_by_their_names(queue):
     assert sought < 100
 
 
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_it_looks_back_for_what_was_moved_to_a_time_before_it_was_enqueued(queue, table):
+    child = queue.child()
+    moved = queue.enqueue("a:b", delay=3600.0 if table == "scheduled" else None)
+    queue.enqueue_many("a:b", 20)
+    assert queue.run("SELECT jobherd.reschedule(%s, now() - interval '1 day')", moved) == [("ready",)]
+    parameters = child.parameters(1) | dict(zip(PLACE, ("default", 0, moved + 5), strict=True)) | {"back": True}
+    assert [row[1] for row in child.connection.execute(queue.text(SOUGHT), parameters).fetchall()] == [moved]
+
+
 def test_it_looks_back_for_what_came_from_a_delay_or_for_a_retry_and_walks_no_way_to_it(queue):
     child = queue.child()
     with psycopg.connect(queue.dsn) as old:

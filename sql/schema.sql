@@ -51,7 +51,7 @@ BEGIN
         )
         INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, max_attempts, crashes,
                                      state, queue, kind, payload, extras, timeout, error_code, error)
-        SELECT g.id, g.created_at, g.run_at, clock_timestamp(), current_date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
+        SELECT g.id, g.created_at, g.run_at, clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + coalesce(k.keep_failed, 30), g.priority, g.attempts,
                g.max_attempts, g.crashes, 'cancelled', g.queue, g.kind, g.payload, g.extras, g.timeout, 'JOB_CANCELLED', 'cancelled while it waited'
           FROM gone g LEFT JOIN jobherd.kinds k ON k.name = g.kind
         RETURNING state INTO answer;
@@ -848,6 +848,7 @@ DECLARE
     parent text;
     part   text;
     day    date;
+    today  CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
 BEGIN
     made := 0;
     dropped := 0;
@@ -861,10 +862,10 @@ BEGIN
         -- are, and waits for the default one, would miss what has moved out of it: a job that is over would not exist. So nobody uses the
         -- parent meanwhile.
         IF EXISTS (SELECT FROM generate_series(1, ahead) AS d
-                    WHERE to_regclass('jobherd.' || parent || '_' || to_char(current_date + d, 'YYYYMMDD')) IS NULL) THEN
+                    WHERE to_regclass('jobherd.' || parent || '_' || to_char(today + d, 'YYYYMMDD')) IS NULL) THEN
             EXECUTE format('LOCK TABLE ONLY jobherd.%I IN ACCESS EXCLUSIVE MODE', parent);
         END IF;
-        FOR day IN SELECT current_date + d FROM generate_series(1, ahead) AS d LOOP
+        FOR day IN SELECT today + d FROM generate_series(1, ahead) AS d LOOP
             part := parent || '_' || to_char(day, 'YYYYMMDD');
             IF to_regclass('jobherd.' || part) IS NULL THEN
                 IF made >= most THEN
@@ -883,12 +884,12 @@ BEGIN
         FOR part IN
             SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
              WHERE i.inhparent = ('jobherd.' || parent)::regclass
-               AND c.relname ~ ('^' || parent || '_[0-9]{8}$') AND right(c.relname, 8) <= to_char(current_date, 'YYYYMMDD')
+               AND c.relname ~ ('^' || parent || '_[0-9]{8}$') AND right(c.relname, 8) <= to_char(today, 'YYYYMMDD')
         LOOP
             EXECUTE format('DROP TABLE jobherd.%I', part);
             dropped := dropped + 1;
         END LOOP;
-        EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= current_date', parent || '_default');
+        EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= %L', parent || '_default', today);
     END LOOP;
 END $_$;
 
@@ -1170,7 +1171,7 @@ BEGIN
                 INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback,
                                               ran_on, usage, post_mortem)
                 SELECT id, token, attempts, state, started_at, finished_at,
-                       current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30), error_code, error, traceback,
+                       (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = over.kind), 30), error_code, error, traceback,
                        ran_on, usage,
                        post_mortem
                   FROM over

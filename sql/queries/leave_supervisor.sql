@@ -20,7 +20,7 @@ WITH me AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
                                  queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(),
-           current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
+           (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority, greatest(attempts - 1, 0), max_attempts, crashes,
            'cancelled', queue, kind, payload, extras, timeout, 'JOB_CANCELLED', 'cancelled; its supervisor has left'
       FROM job
      WHERE cancelled

@@ -50,14 +50,14 @@ WITH lapsed AS (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, error_code, error, ran_on)
-    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
+    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, token, priority, attempts, max_attempts, crashes,
            fate, queue, kind, payload, extras, timeout, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            CASE fate WHEN 'failed' THEN 'its supervisor was lost in its last attempt' ELSE 'cancelled; its supervisor was lost' END, ran_on
       FROM job
      WHERE fate <> 'ready'
 ), tried AS (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, ran_on)
-    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
+    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, 'WORKER_LOST',
            'its supervisor was lost: the lease lapsed or the process died', ran_on
       FROM job
      WHERE fate = 'ready'

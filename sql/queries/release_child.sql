@@ -19,7 +19,7 @@ WITH gone AS (
     INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes, state,
                                  queue, kind, payload, extras, timeout, error_code, error)
     SELECT id, created_at, run_at, clock_timestamp(),
-           current_date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority,
+           (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = job.kind), 30), token, priority,
            CASE WHEN %(counted)s::boolean THEN attempts ELSE greatest(attempts - 1, 0) END, max_attempts, crashes, 'cancelled',
            queue, kind, payload, extras, timeout, 'JOB_CANCELLED', 'cancelled before it started'
       FROM job

@@ -29,14 +29,14 @@ WITH stray AS (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, error_code, error)
-    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), current_date + keep, token, priority, attempts, max_attempts, crashes,
+    SELECT id, created_at, run_at, least(claimed_at, statement_timestamp()), clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, token, priority, attempts, max_attempts, crashes,
            fate, queue, kind, payload, extras, timeout, CASE fate WHEN 'failed' THEN 'WORKER_LOST' ELSE 'JOB_CANCELLED' END,
            'its child was lost'
       FROM job
      WHERE fate <> 'ready'
 ), tried AS (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error)
-    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), current_date + keep, 'WORKER_LOST',
+    SELECT id, token, attempts, 'lost', claimed_at, clock_timestamp(), (now() AT TIME ZONE 'UTC')::date + keep, 'WORKER_LOST',
            'its child was lost: its claim was committed after the child was given up'
       FROM job
      WHERE fate = 'ready'

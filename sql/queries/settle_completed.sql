@@ -13,7 +13,7 @@ WITH gone AS MATERIALIZED (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, result, ran_on, usage, progress)
     SELECT CASE WHEN j.id = j.job THEN j.id END, created_at, run_at, statement_timestamp() - make_interval(secs => ago + ran),
-           statement_timestamp() - make_interval(secs => ago), current_date + keep, g.token, priority, attempts, max_attempts, crashes,
+           statement_timestamp() - make_interval(secs => ago), (now() AT TIME ZONE 'UTC')::date + keep, g.token, priority, attempts, max_attempts, crashes,
            'completed', queue, kind, payload, extras, timeout, result::json, %(ran_on)s::text, usage::jsonb, progress::jsonb
       FROM gone g CROSS JOIN LATERAL ROWS FROM (
            unnest(g.jobs), unnest(%(ids)s::bigint[]), unnest(%(ran)s::double precision[]), unnest(%(ago)s::double precision[]),

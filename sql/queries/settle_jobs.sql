@@ -37,7 +37,7 @@ WITH said AS MATERIALIZED (
 ), past AS (
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, max_attempts, crashes,
                                  state, queue, kind, payload, extras, timeout, result, error_code, error, traceback, ran_on, usage, post_mortem, progress)
-    SELECT id, created_at, run_at, started_at, finished_at, current_date + coalesce(keep, 30), token, priority, attempts, max_attempts,
+    SELECT id, created_at, run_at, started_at, finished_at, (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), token, priority, attempts, max_attempts,
            crashes, CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END,
            queue, kind, payload, extras, timeout, result::json, code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb, progress::jsonb
       FROM done
@@ -62,13 +62,13 @@ WITH said AS MATERIALIZED (
     INSERT INTO jobherd.attempts (job, token, attempt, outcome, started_at, finished_at, drop_on, error_code, error, traceback, ran_on,
                                   usage, post_mortem)
     SELECT id, token, CASE WHEN outcome IN ('snoozed', 'abandoned') THEN attempts + 1 ELSE attempts END, outcome, started_at, finished_at,
-           current_date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
+           (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
       FROM done
      WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND started_at IS NOT NULL
 ), logged AS (
     INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output, entries)
     SELECT d.id, d.token, CASE WHEN d.outcome IN ('snoozed', 'abandoned') THEN d.attempts + 1 ELSE d.attempts END, d.finished_at,
-           current_date + coalesce(d.keep, 30), l.log ->> 'output', l.log -> 'entries'
+           (now() AT TIME ZONE 'UTC')::date + coalesce(d.keep, 30), l.log ->> 'output', l.log -> 'entries'
       FROM unnest(%(ids)s::bigint[], %(logs)s::jsonb[]) AS l (job, log) JOIN done d ON d.id = l.job
      WHERE l.log IS NOT NULL AND NOT (d.outcome = 'ok' AND d.keep IS NOT DISTINCT FROM 0)
     ON CONFLICT DO NOTHING

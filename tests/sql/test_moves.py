@@ -190,11 +190,17 @@ def test_what_is_over_and_run_again_has_the_timeout_it_was_enqueued_with(queue, 
     again(queue, job)
 
 
-KEPT = "SELECT array_agg(DISTINCT drop_on - current_date) FROM jobherd.{} WHERE {} = %s"
+KEPT = "SELECT array_agg(DISTINCT drop_on - (now() AT TIME ZONE 'UTC')::date) FROM jobherd.{} WHERE {} = %s"
+
+
+@pytest.fixture(params=["Etc/GMT+12", "Etc/GMT-14"])
+def zone(request, monkeypatch):
+    """The session's day is not the day of UTC, in one of them at any time."""
+    monkeypatch.setenv("PGTZ", request.param)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again(queue, end):
+def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again(zone, queue, end):
     queue.run(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('a:b', 'media', 0, 5, 3, 3, 3)"
     )

@@ -238,7 +238,9 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     child = queue.child()
     (job,) = child.claim(1)
     child.settle(job.token, [number], "ok", keep=7)
-    place = queue.run("SELECT tableoid::regclass::text, drop_on - current_date FROM jobherd.history WHERE id = %s", number)
+    place = queue.run(
+        "SELECT tableoid::regclass::text, drop_on - (now() AT TIME ZONE 'UTC')::date FROM jobherd.history WHERE id = %s", number
+    )
     assert place[0][0].startswith("jobherd.history_2")
     assert place[0][1] == 7
     assert queue.run("SELECT made, dropped FROM jobherd.keep_partitions(31)") == [(0, 0)]
@@ -248,6 +250,18 @@ def test_a_settlement_lands_in_the_partition_of_its_last_day_and_the_day_is_drop
     queue.run("ALTER TABLE jobherd.history ATTACH PARTITION jobherd.history_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
     assert queue.run("SELECT made, dropped FROM jobherd.keep_partitions(31)") == [(1, 1)]
     assert queue.state(number) is None
+
+
+def test_what_ended_today_is_not_dropped_by_who_has_tomorrow(queue):
+    number = queue.enqueue("a:b")
+    child = queue.child()
+    child.connection.execute("SET timezone TO 'Etc/GMT+12'")
+    (job,) = child.claim(1)
+    child.settle(job.token, [number], "ok", keep=1, log='{"output": "said"}')
+    queue.run("SET timezone TO 'Etc/GMT-14'")
+    queue.run("SELECT jobherd.keep_partitions(3)")
+    assert queue.connection.execute(queue.text("drop_logs"), {"most": 10}).rowcount == 0
+    assert queue.state(number) == "completed"
 
 
 def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(queue):

@@ -88,7 +88,7 @@ class AsyncClient:
 
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
         """Return the rows of these jobs by id once all are over. See `Client.wait_many`."""
-        vigil = Vigil(job_ids, timeout, deaf=self._connection is not None)
+        vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         first = vigil.due()
         vigil.found(first, await self.run(_enqueue.show_jobs(first)))
         while vigil.left and self._connection is not None:

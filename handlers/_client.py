@@ -146,7 +146,7 @@ class Client:
         >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
         ['completed', 'failed']
         """
-        vigil = Vigil(job_ids, timeout, deaf=self._connection is not None)
+        vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         first = vigil.due()
         vigil.found(first, self.run(_enqueue.show_jobs(first)))
         while vigil.left and self._connection is not None:

@@ -36,10 +36,10 @@ SHOWN: Final = 10
 class Vigil:
     """The jobs that somebody waits for. The caller looks at `due()`, hands over what it `found()`, and waits for `patience()` seconds.
 
-    deaf: the caller cannot listen.
+    schema: where they are. deaf: the caller cannot listen.
     """
 
-    def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, deaf: bool) -> None:
+    def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, schema: str, deaf: bool) -> None:
         self.left: dict[int, JobRow | None] = {check_id(number): None for number in job_ids}
         """The jobs that are not over, as they were last seen."""
         self._order = tuple(self.left)
@@ -47,6 +47,7 @@ class Vigil:
         self._told: dict[int, str] = {}
         self._missed: dict[int, float] = {}
         """Jobs that were there and are not any more, and until when a word of their end may come."""
+        self._schema = schema
         self._deaf = deaf
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
         self._look = time.monotonic()
@@ -96,11 +97,8 @@ class Vigil:
             )
 
     def heard(self, message: str) -> None:
-        """Note a notification: words like 7=completed."""
-        for word in message.split():
-            number, _, state = word.partition("=")
-            if number.isascii() and number.isdigit() and len(number) < 20 and int(number) in self.left:
-                self._told[int(number)] = state
+        """Note a notification."""
+        self._told |= {number: state for number, state in ends(message, self._schema).items() if number in self.left}
 
     def patience(self) -> float:
         """Return the seconds to wait for a word. Raises TimeoutError when the time is up."""
@@ -115,6 +113,21 @@ class Vigil:
     def rows(self) -> dict[int, JobRow]:
         """Return the rows of the jobs, all over, in the order in which they were asked for."""
         return {number: self._over[number] for number in self._order}
+
+
+def ends(message: str, schema: str) -> dict[int, str]:
+    """Return the ends that a notification tells, by id: words like 7=completed, and first the schema with a dot, for all of a database hear each other.
+
+    >>> ends("jobherd. 7=completed 8=failed", "jobherd"), ends("jobs_eu. 7=failed", "jobherd")
+    ({7: 'completed', 8: 'failed'}, {})
+    """
+    whose, *words = message.split() or [""]
+    if not whose.endswith("."):
+        words = [whose, *words]  # of a schema that was not migrated yet
+    elif whose != f"{schema}.":
+        return {}
+    told = (word.partition("=") for word in words)
+    return {int(number): state for number, _, state in told if number.isascii() and number.isdigit() and len(number) < 20}
 
 
 def ready_to_hear(vigil: Vigil) -> list[Statement[None]]:

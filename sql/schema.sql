@@ -57,7 +57,7 @@ BEGIN
         RETURNING state INTO answer;
         IF answer IS NOT NULL THEN
             did := true;
-            PERFORM jobherd.notify('jobherd_done', job_id || '=' || answer);
+            PERFORM jobherd.notify('jobherd_done', 'jobherd.' || ' ' || job_id || '=' || answer);
         ELSE
             -- The whole batch is found through its jobs: running is as small as the fleet.
             UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
@@ -1300,7 +1300,7 @@ CREATE FUNCTION jobherd.tell_waiters(ended text[]) RETURNS boolean
     AS $$
     -- Two hundred to a message: the longest ids and states fit.
     SELECT count(*) >= 0
-      FROM (SELECT jobherd.notify('jobherd_done', string_agg(word, ' '))
+      FROM (SELECT jobherd.notify('jobherd_done', 'jobherd.' || ' ' || string_agg(word, ' '))
               FROM (SELECT word, (row_number() OVER () - 1) / 200 AS part
                       FROM unnest(ended) AS word
                      WHERE split_part(word, '=', 1)::bigint & 63 IN (

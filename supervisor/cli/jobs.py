@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import socket
 import time
@@ -340,15 +339,13 @@ def _answered(at: Session, until: float | None) -> Iterator[None]:
 
 def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
     """Wait until the database says that one of these jobs is over, or so long; return the states that it told."""
+    from handlers._waiting import ends  # noqa: PLC0415  # nobody else here waits
+
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         told: dict[int, str] = {}
         for note in at.connection.notifies(timeout=left, stop_after=1):
-            told |= {
-                int(number): state
-                for number, _, state in (word.partition("=") for word in note.payload.split())
-                if re.fullmatch(r"[0-9]{1,19}", number)
-            }
+            told |= ends(note.payload, at.schema)
         if told := {number: state for number, state in told.items() if number in ids}:
             return told
     return {}

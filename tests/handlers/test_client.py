@@ -136,11 +136,13 @@ def test_waiting_ends_with_the_job(client, database):
 
 def test_who_waits_passes_over_words_that_are_none_of_ours(client):
     job_id = client.enqueue("a:b")
-    waiting = Vigil([job_id], None, deaf=False)
+    waiting = Vigil([job_id], None, schema="jobherd", deaf=False)
     assert waiting.due() == [job_id]  # the first look
     waiting.heard("² ²=completed " + "9" * 5000 + "=completed")
     assert waiting.due() == []
-    waiting.heard(f"{job_id}=completed")
+    waiting.heard(f"other. {job_id}=completed")
+    assert waiting.due() == []
+    waiting.heard(f"jobherd. {job_id}=completed")
     assert waiting.due() == [job_id]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from handlers import AsyncClient, Client, _waiting
 from handlers._outcome import OK
+from sql.migrate import migrate
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
 from workers.settle import Finished, settlement
@@ -61,7 +62,9 @@ def heard(connection):
     for note in connection.notifies(timeout=LIMIT):
         if note.payload == "so far":
             return words
-        words |= set(note.payload.split())
+        whose, *told = note.payload.split()
+        assert whose == "jobherd."
+        words |= set(told)
     raise AssertionError("it does not hear itself")
 
 
@@ -278,10 +281,27 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
     assert set() in looked
 
 
+def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue, never_looks):
+    migrate(queue.connection, schema="other")
+    number = queue.enqueue("a:b")
+    [[theirs]] = queue.run("SELECT setval('other.job_ids', %s, false)", number)
+    assert queue.run("SELECT other.enqueue('a:b')") == [(theirs,)] == [(number,)]
+    child = queue.child()
+    with Client(queue.dsn) as client:
+        thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
+        until(lambda: waiters(queue) == 1)
+        (job,) = child.claim(1)
+        with child.connection.transaction():  # both are heard at once
+            child.settle(job.token, [number], "ok", keep=0)
+            child.connection.execute("SELECT other.cancel(%s)", [theirs])
+        thread.join()
+    assert answers[0]["state"] == "completed"
+
+
 @pytest.mark.parametrize("deaf", [True, False])
 def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     monkeypatch.setattr(_waiting, "LATE", 600.0)
-    vigil = _waiting.Vigil([7], None, deaf=deaf)
+    vigil = _waiting.Vigil([7], None, schema="jobherd", deaf=deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
         with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):  # whoever hears nothing need not wait for a word

@@ -17,6 +17,7 @@ from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
 from handlers._pool import AsyncPool, Sessions, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
+from handlers._silence import SilentError, aanswered
 from handlers._waiting import Vigil, ready_to_hear
 
 if TYPE_CHECKING:
@@ -89,31 +90,22 @@ class AsyncClient:
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
         """Return the rows of these jobs by id once all are over. See `Client.wait_many`."""
         vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
-        first = vigil.due()
-        vigil.found(first, await self.run(_enqueue.show_jobs(first)))
+        due = vigil.due()
+        try:
+            async with self._session() as connection:
+                await self._look(vigil, due, connection)
+        except SilentError:
+            vigil.unanswered()
         while vigil.left and self._connection is not None:
             await asyncio.sleep(vigil.patience())
             due = vigil.due()
             vigil.found(due, await self.run(_enqueue.show_jobs(due)))
-        if vigil.left:
+        while vigil.left:
             vigil.patience()
-            dsn, listens = find_listen_dsn(self._dsn)
-            async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn)) as ears:
-                if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
-                    for statement in ready_to_hear(vigil):
-                        await arun_on(ears, statement, schema=self.schema)
-                else:
-                    vigil.deafen()
-                    ears.prepare_threshold = None
-                due = list(vigil.left)
-                while True:
-                    if due:
-                        vigil.found(due, await arun_on(ears, _enqueue.show_jobs(due), schema=self.schema))
-                    if not vigil.left:
-                        break
-                    async for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
-                        vigil.heard(note.payload)
-                    due = vigil.due()
+            try:
+                await self._listen(vigil)
+            except SilentError:
+                vigil.unanswered()
         return vigil.rows()
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
@@ -147,6 +139,36 @@ class AsyncClient:
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    async def _listen(self, vigil: Vigil) -> None:
+        """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
+        dsn, listens = find_listen_dsn(self._dsn)
+        async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn)) as ears:
+            with aanswered(ears, vigil.within()):
+                if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                    for statement in ready_to_hear(vigil):
+                        await arun_on(ears, statement, schema=self.schema)
+                else:
+                    vigil.deafen()
+                    ears.prepare_threshold = None
+            due = list(vigil.left)
+            while True:
+                if due:
+                    await self._look(vigil, due, ears)
+                if not vigil.left:
+                    break
+                async for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
+                    vigil.heard(note.payload)
+                due = vigil.due()
+
+    async def _look(self, vigil: Vigil, due: list[int], connection: AsyncConnection) -> None:
+        statement = _enqueue.show_jobs(due)
+        if connection is self._connection:
+            rows = await arun_on(connection, statement, schema=self.schema)
+        else:
+            with aanswered(connection, vigil.within()):
+                rows = await arun_on(connection, statement, schema=self.schema)
+        vigil.found(due, rows)
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncConnection]:

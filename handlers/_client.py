@@ -22,6 +22,7 @@ from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
 from handlers._pool import Pool, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
+from handlers._silence import SilentError, answered
 from handlers._waiting import Vigil, ready_to_hear
 
 if TYPE_CHECKING:
@@ -147,31 +148,22 @@ class Client:
         ['completed', 'failed']
         """
         vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
-        first = vigil.due()
-        vigil.found(first, self.run(_enqueue.show_jobs(first)))
+        due = vigil.due()
+        try:
+            with self._session() as connection:
+                self._look(vigil, due, connection)
+        except SilentError:
+            vigil.unanswered()
         while vigil.left and self._connection is not None:
             time.sleep(vigil.patience())
             due = vigil.due()
             vigil.found(due, self.run(_enqueue.show_jobs(due)))
-        if vigil.left:
+        while vigil.left:
             vigil.patience()
-            dsn, listens = find_listen_dsn(self._dsn)
-            with psycopg.connect(dsn, **session_of(dsn)) as ears:
-                if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
-                    for statement in ready_to_hear(vigil):
-                        run_on(ears, statement, schema=self.schema)
-                else:
-                    vigil.deafen()
-                    ears.prepare_threshold = None
-                due = list(vigil.left)
-                while True:
-                    if due:
-                        vigil.found(due, run_on(ears, _enqueue.show_jobs(due), schema=self.schema))
-                    if not vigil.left:
-                        break
-                    for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
-                        vigil.heard(note.payload)
-                    due = vigil.due()
+            try:
+                self._listen(vigil)
+            except SilentError:
+                vigil.unanswered()
         return vigil.rows()
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
@@ -218,6 +210,36 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _listen(self, vigil: Vigil) -> None:
+        """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
+        dsn, listens = find_listen_dsn(self._dsn)
+        with psycopg.connect(dsn, **session_of(dsn)) as ears:
+            with answered(ears, vigil.within()):
+                if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                    for statement in ready_to_hear(vigil):
+                        run_on(ears, statement, schema=self.schema)
+                else:
+                    vigil.deafen()
+                    ears.prepare_threshold = None
+            due = list(vigil.left)
+            while True:
+                if due:
+                    self._look(vigil, due, ears)
+                if not vigil.left:
+                    break
+                for note in ears.notifies(timeout=vigil.patience(), stop_after=1):
+                    vigil.heard(note.payload)
+                due = vigil.due()
+
+    def _look(self, vigil: Vigil, due: list[int], connection: Connection) -> None:
+        statement = _enqueue.show_jobs(due)
+        if connection is self._connection:
+            rows = run_on(connection, statement, schema=self.schema)
+        else:
+            with answered(connection, vigil.within()):
+                rows = run_on(connection, statement, schema=self.schema)
+        vigil.found(due, rows)
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Connection]:

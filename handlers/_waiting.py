@@ -29,6 +29,10 @@ FACTOR: Final = 1.5
 """By which the one grows into the other."""
 LATE: Final = 2.0
 """Seconds that the word of an end may come after the end itself was seen: of some kinds nothing else is left."""
+SILENCE: Final = 10.0
+"""Seconds for an answer, at first: twice as many after each that did not come, for of very many jobs it may take long."""
+GRACE: Final = 1.0
+"""Seconds for an answer once the time is up: it may still say that all are over."""
 SHOWN: Final = 10
 """Ids in an error."""
 
@@ -52,6 +56,7 @@ class Vigil:
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
         self._look = time.monotonic()
         self._pause, self._longest = BLIND if deaf else BACKSTOP
+        self._silence = SILENCE
 
     def deafen(self) -> None:
         """Note that the caller cannot listen after all: behind a pooler a shared backend would."""
@@ -67,6 +72,15 @@ class Vigil:
             self._pause = min(self._longest, self._pause * FACTOR)
             return list(self.left)
         return [number for number in self.left if number in self._told or self._missed.get(number, now + 1) <= now]
+
+    def within(self) -> float:
+        """Return the seconds in which the next question is to be answered."""
+        return self._silence if self._until is None else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
+
+    def unanswered(self) -> None:
+        """Note that it was not. Raises TimeoutError when the time is up."""
+        self._silence *= 2
+        self.patience()
 
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
         """Enter what was found of these jobs. Raises LookupError for one that does not exist, or does no more, and is not told of."""
@@ -106,8 +120,10 @@ class Vigil:
         left = float("inf") if self._until is None else self._until - now
         if left <= 0:
             states = {row["state"] for row in self.left.values() if row is not None}
-            many = len(self.left) > 1
-            raise TimeoutError(f"job{'s' * many} {_listed(list(self.left))} {'are' if many else 'is'} still {' or '.join(sorted(states))}")
+            jobs = f"job{'s' * (len(self.left) > 1)} {_listed(list(self.left))}"
+            if not states:
+                raise TimeoutError(f"nothing is known of {jobs}: the database does not answer")
+            raise TimeoutError(f"{jobs} {'are' if len(self.left) > 1 else 'is'} still {' or '.join(sorted(states))}")
         return min(max(min(self._look, *self._missed.values(), float("inf")) - now, 0.0), left)
 
     def rows(self) -> dict[int, JobRow]:

@@ -8,10 +8,13 @@ import time
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from handlers import AsyncClient, Client, _waiting
 from handlers._outcome import OK
+from handlers._silence import aanswered
 from sql.migrate import migrate
+from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
 from workers.settle import Finished, settlement
@@ -47,6 +50,14 @@ def ears(database):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("LISTEN jobherd_done")
         yield connection
+
+
+@pytest.fixture
+def looks_often(monkeypatch):
+    """Whoever waits asks again at once, and soon takes a line for dead that answers nothing."""
+    monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
+    monkeypatch.setattr(_waiting, "SILENCE", 0.2)
+    monkeypatch.setattr(_waiting, "GRACE", 0.2)
 
 
 @pytest.fixture
@@ -313,6 +324,90 @@ def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     assert vigil.due() == [7]
     with pytest.raises(LookupError, match="there is no job 7"):
         vigil.found([7], {})
+
+
+def stalled(network):
+    """Nothing passes any more of the sessions that a client has; each packet is confirmed all the same."""
+    assert network.stall("jobherd client")
+
+
+@pytest.mark.parametrize("asked", ["before", "while it waits"])
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_a_session_that_something_swallows_is_followed_by_another(queue, looks_often, asked, coroutine):
+    """It waited for ever for the answer to a look."""
+    number = queue.enqueue("a:b")
+
+    async def wait(client):
+        await client.job(number)
+        if asked == "before":
+            await asyncio.to_thread(stalled, network)
+        return await client.wait(number, LIMIT)
+
+    with Network(queue.dsn) as network:
+        if coroutine:
+            thread, answers = in_a_thread(lambda: asyncio.run(wait(AsyncClient(network.dsn))))
+        else:
+            client = Client(network.dsn)
+            client.job(number)
+            if asked == "before":
+                stalled(network)
+            thread, answers = in_a_thread(lambda: client.wait(number, LIMIT))
+        until(lambda: waiters(queue) == 1)
+        if asked == "while it waits":
+            stalled(network)
+        queue.cancel(number)
+        thread.join(2 * LIMIT)
+        assert answers[0]["state"] == "cancelled"
+        if not coroutine:
+            client.close()
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_the_time_is_up_also_on_a_line_that_something_swallows(queue, looks_often, monkeypatch, coroutine):
+    monkeypatch.setattr(_waiting, "SILENCE", 2 * LIMIT)
+    number = queue.enqueue("a:b")
+
+    async def wait():
+        async with AsyncClient(network.dsn) as client:
+            await client.job(number)
+            await asyncio.to_thread(stalled, network)
+            await client.wait(number, timeout="0.1s")
+
+    with (
+        Network(queue.dsn) as network,
+        pytest.raises(TimeoutError, match=f"nothing is known of job {number}: the database does not answer"),
+    ):
+        if coroutine:
+            asyncio.run(wait())
+        else:
+            with Client(network.dsn) as client:
+                client.job(number)
+                stalled(network)
+                client.wait(number, timeout="0.1s")
+
+
+def test_a_coroutine_that_waits_on_such_a_line_can_be_cancelled(database):
+    """The end of the session came in the place of the cancellation, which was forgotten."""
+
+    async def wait():
+        async with await psycopg.AsyncConnection.connect(network.dsn, application_name="jobherd client") as connection:
+
+            async def ask():
+                with aanswered(connection, 0.2):
+                    try:
+                        await connection.execute("SELECT 1")
+                    except asyncio.CancelledError:
+                        raise psycopg.OperationalError from None  # as psycopg 3.2 does
+
+            await asyncio.to_thread(stalled, network)
+            task = asyncio.create_task(ask())
+            await asyncio.to_thread(until, lambda: connection.pgconn.transaction_status == TransactionStatus.ACTIVE)
+            task.cancel()
+            await asyncio.wait([task], timeout=LIMIT)
+            assert task.cancelled()
+
+    with Network(database) as network:
+        asyncio.run(wait())
 
 
 def test_asyncio_waits_for_many_at_once(queue, never_looks):

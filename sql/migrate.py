@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from psycopg import errors
 
 from sql import SCHEMA, check_schema, in_schema, load
 
@@ -23,6 +26,10 @@ log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
 OLDEST_SERVER = 150000
+BRIEFLY: Final = 1.0
+"""Seconds that a step waits for a table which others use. Whoever comes after it waits behind it, claims too."""
+PAUSE: Final = 5.0
+"""Seconds that the others have before it is tried again."""
 
 
 class SchemaError(Exception):
@@ -58,18 +65,36 @@ def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
     """
     if not grant and not pending(connection, schema=schema, area=area):
         return 0
-    cursor = connection.cursor
+    told = False
     with connection.transaction():
         check_server(connection)
-        cursor().execute(load("forgo_limits"), {"local": True})
-        cursor().execute(load("lock_migrations"))
-        cursor().execute(load("prepare_migrations", schema))
-        missing = _missing(connection, schema=schema, area=area)
-        for step in missing:
-            cursor().execute(in_schema(step.text, schema).encode())
-            cursor().execute(load("note_migration", schema), {"area": area, "version": step.version, "name": step.name})
-        if missing or grant:
-            _grant(connection, schema)
+        connection.cursor().execute(load("forgo_limits"), {"local": True})
+        connection.cursor().execute(load("lock_migrations"))
+        while True:
+            try:
+                with connection.transaction():
+                    return _apply(connection, schema=schema, area=area, grant=grant)
+            except (errors.LockNotAvailable, errors.DeadlockDetected):
+                if not told:
+                    log.warning(
+                        "a table that the migration changes is in use by a long transaction: trying until it is not (`jobherd doctor` names "
+                        "what is open for minutes)"
+                    )
+                told = True
+            time.sleep(PAUSE)  # the lock of the migrations stays ours, or each of several would try in the pauses of the others
+
+
+def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, grant: bool) -> int:
+    """Apply what is missing; return how many steps that were. Raises LockNotAvailable if a table is in use for long."""
+    cursor = connection.cursor
+    cursor().execute(load("wait_briefly"), {"milliseconds": round(BRIEFLY * 1000)})
+    cursor().execute(load("prepare_migrations", schema))
+    missing = _missing(connection, schema=schema, area=area)
+    for step in missing:
+        cursor().execute(in_schema(step.text, schema).encode())
+        cursor().execute(load("note_migration", schema), {"area": area, "version": step.version, "name": step.name})
+    if missing or grant:
+        _grant(connection, schema)
     return len(missing)
 
 

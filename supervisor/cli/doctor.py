@@ -83,7 +83,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     yield from checkup.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
     try:
         with at.connection.transaction():
-            at.rows("doctor/wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})
+            at.rows("wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})
             yield from _look_inside(at)
     except psycopg.errors.LockNotAvailable:
         yield Finding(

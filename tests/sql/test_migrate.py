@@ -7,12 +7,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
 import sql
-from sql.migrate import CORE, SchemaError, migrate, migrations, pending
+from sql.migrate import CORE, Migration, SchemaError, migrate, migrations, pending
 from tests.support.schema import dump
 
 
@@ -59,6 +60,27 @@ def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
         with pytest.raises(psycopg.errors.DivisionByZero):
             migrate(connection)
         assert connection.execute("SELECT to_regclass('jobherd.ready'), to_regclass('jobherd.half')").fetchone() == (None, None)
+
+
+@pytest.mark.timeout(60)
+def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monkeypatch, caplog):
+    steps = (*migrations(), Migration(9998, "changes", "ALTER TABLE jobherd.ready ALTER priority SET DEFAULT 1"))
+    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: steps)
+    paused = []
+    with connect(database) as using, connect(database) as producing, connect(database) as migrating:
+        using.execute("BEGIN")
+        using.execute("SELECT FROM jobherd.ready")
+
+        def pause(seconds):
+            paused.append(seconds)
+            producing.execute("SET lock_timeout = 100")
+            producing.execute("INSERT INTO jobherd.ready (kind) VALUES ('a:b')")
+            using.execute("COMMIT")
+
+        monkeypatch.setattr("sql.migrate.time", SimpleNamespace(sleep=pause))
+        assert migrate(migrating) == 1
+    assert len(paused) == 1
+    assert "in use" in caplog.text
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import sql
-from supervisor import lease, spawn
+from supervisor import lease, spawn, strays
 from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
@@ -137,7 +137,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until told to leave; return the exit code."""
-        spawn.become_subreaper()
+        strays.become_subreaper()
         self.signals.raises = False  # what has come so far is in the pipe
         with self.signals.heard():
             self.selector.register(self.signals, selectors.EVENT_READ, "signals")

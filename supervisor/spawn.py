@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from workers.seat import ChildSettings
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _OUTPUT = 256 * 1024
 """Bytes that a worker may print before the parent must have looked, four times a second."""
 LOOKUP_PATIENCE: Final = 8.0
@@ -74,11 +73,6 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def become_subreaper() -> None:
-    """Make the parent inherit what its dead children leave behind, so that a daemon that escaped by setsid can be found and ended."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def fork_child(

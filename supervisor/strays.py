@@ -8,6 +8,7 @@ that is process 1 of a container, or was started with children, inherits strange
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from contextlib import suppress
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 MARK: Final = b"JOBHERD_CHILD="
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def become_subreaper() -> None:
+    """Make this process inherit what its dead children leave behind, so that a daemon that escaped by setsid can be found and ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Strays:

@@ -23,6 +23,7 @@ from supervisor.cli.command import Command, given_flags, span
 from supervisor.cli.console import Column, plain
 from supervisor.settings import Settings, specifications
 from supervisor.settings_sources import SettingsError
+from supervisor.strays import Strays, become_subreaper
 
 if TYPE_CHECKING:
     import argparse
@@ -80,6 +81,8 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
         answer = Path(folder) / "answer"
         sources = json.dumps([settings.handlers, settings.hooks])  # in ASCII: a path may be in another encoding
         words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
+        become_subreaper()
+        strays = Strays()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:
             try:
@@ -92,6 +95,9 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
                     os.killpg(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
+        while left := strays.end():  # nor what has left the group; what it had started comes to us next
+            for pid in left:
+                os.waitpid(pid, 0)
         try:
             found: dict[str, Any] = orjson.loads(answer.read_bytes())
         except (OSError, orjson.JSONDecodeError):

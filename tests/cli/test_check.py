@@ -80,6 +80,27 @@ def test_a_module_that_hangs_ends_with_its_grandchildren(tmp_path):
     wait_for_exit(int(note.read_text()))
 
 
+def test_what_a_module_has_started_in_a_session_of_its_own_does_not_outlive_the_look(tmp_path):
+    note = tmp_path / "pid"
+    module(
+        tmp_path,
+        "starts",
+        f"""
+        import os, subprocess
+        more = "sleep 3600 & echo $! > {note}; wait"
+        subprocess.Popen(["sh", "-c", more], start_new_session=True)
+        while not (os.path.exists({str(note)!r}) and open({str(note)!r}).read()):
+            pass
+
+        @handler("a:b")
+        def b() -> None: ...
+        """,
+    )
+    answer = jobherd("check", "--handlers", tmp_path)
+    assert answer.code == 0, answer
+    wait_for_exit(int(note.read_text()))
+
+
 def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
     module(tmp_path, "prints", 'print("{")\n@handler("a:b")\ndef b() -> None: ...\n')
     answer = jobherd("check", "--handlers", tmp_path, "--json")

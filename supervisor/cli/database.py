@@ -165,6 +165,8 @@ def explained() -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
         if not is_away(problem):
             raise CommandError(f"the database refuses: {_said(problem)}") from None
+        if lacks_room(problem):
+            raise CommandError(f"the database has no room: {_said(problem)}", ExitCode.NO_DATABASE) from None
         raise CommandError(
             f"the database does not answer: {_said(problem)}; is it running, and is --dsn or JOBHERD_DSN right?", ExitCode.NO_DATABASE
         ) from None
@@ -178,6 +180,11 @@ def explained() -> Iterator[None]:
 def is_away(problem: psycopg.Error) -> bool:
     """Whether an error says that the database is not there now, rather than that it does not like the statement."""
     return problem.sqlstate is None or problem.sqlstate[:2] in {"08", "53"} or problem.sqlstate[:3] == "57P"
+
+
+def lacks_room(problem: psycopg.Error) -> bool:
+    """Whether a server answers that it lacks what it needs: a full disk, memory, a place for one more session."""
+    return (problem.sqlstate or "")[:2] == "53"
 
 
 def why_away(problem: psycopg.Error) -> str:

@@ -17,7 +17,7 @@ import psycopg
 from sql.migrate import SchemaError, migrate
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import Command, given_flags
-from supervisor.cli.database import chosen, connect, explained, load_settings, why_away
+from supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
 from supervisor.settings import Settings, shown, specifications
 from supervisor.signals import SignalPipe, told_to_stop
 from supervisor.voice import Voice
@@ -99,6 +99,8 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 ) from None
             if not away and takes_no_writes(problem):
                 log.warning("the database takes no writes: %s; trying until it does", why_away(problem))
+            elif not away and lacks_room(problem):
+                log.warning("the database has no room: %s; trying until it has", why_away(problem))
             elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True

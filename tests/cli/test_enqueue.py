@@ -206,6 +206,18 @@ def test_null_is_a_payload_too(database):
     assert send(database, "SELECT payload::text FROM jobherd.ready") == [("null",), ("null",)]
 
 
+def test_a_full_disk_is_said_to_be_one(database):
+    send(
+        database,
+        """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN RAISE 'could not extend file "base/1/2": No space left on device' USING ERRCODE = 'disk_full'; END $$""",
+    )
+    send(database, "CREATE TRIGGER full_disk BEFORE INSERT ON jobherd.ready EXECUTE FUNCTION full_disk()")
+    answer = jobherd("enqueue", "a:b", "{}", dsn=database)
+    assert answer.code == 69
+    assert answer.err == 'jobherd: the database has no room: could not extend file "base/1/2": No space left on device\n'
+
+
 def test_a_missing_schema_is_made(empty_database):
     answer = jobherd("enqueue", "a:b", "{}", dsn=empty_database)
     assert answer.code == 0

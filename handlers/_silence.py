@@ -71,5 +71,5 @@ class _Line:
 
     def check(self) -> None:
         if self.silent:
-            message = "the database does not answer"
+            message = "nothing was answered for too long"
             raise SilentError(message)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import socket
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import psycopg
 
 from handlers._payload import PayloadError
 from handlers._sealing import KeyMissingError, decrypt, open_text
@@ -22,7 +17,6 @@ from supervisor.cli.console import Column, paint, plain, plain_lines, show_momen
 from supervisor.cli.database import session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from supervisor.cli.database import Session
@@ -284,6 +278,8 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
+    from handlers._silence import answered  # noqa: PLC0415  # nobody else here waits
+
     ids = job_ids(arguments.ids)
     until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
     found: dict[int, dict[str, Any]] = {}
@@ -293,11 +289,9 @@ def _wait(arguments: argparse.Namespace) -> int:
         try:
             with session(arguments) as at:
                 away = False
-                with _answered(at, until):
+                with answered(at.connection, _within(until)):
                     if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
-                        if (
-                            at.row("tell_backend")["backend"] == at.connection.info.backend_pid
-                        ):  # else a pooler's shared backend would listen
+                        if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:  # else a shared backend would listen
                             for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
                                 at.send(name, {"ids": ids})
                         over = _look(at, ids, found, printed, {}, quiet=arguments.json)
@@ -306,7 +300,7 @@ def _wait(arguments: argparse.Namespace) -> int:
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
                     told = _hear(at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP))
-                    with _answered(at, until):
+                    with answered(at.connection, _within(until)):
                         over = _look(at, ids, found, printed, told, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
@@ -319,22 +313,9 @@ def _wait(arguments: argparse.Namespace) -> int:
             time.sleep(BACKSTOP)
 
 
-@contextmanager
-def _answered(at: Session, until: float | None) -> Iterator[None]:
-    """Cut the session if it is silent too long, as if the server had ended it: what lies between may confirm every packet and carry none."""
-
-    def cut(*_: object) -> None:
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(at.connection.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
-
-    before = signal.signal(signal.SIGALRM, cut)
-    left = SILENCE if until is None else max(0.0, until - time.monotonic()) + BACKSTOP
-    signal.setitimer(signal.ITIMER_REAL, min(SILENCE, left), BACKSTOP)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _within(until: float | None) -> float:
+    """Return the seconds in which what is asked now is to be answered."""
+    return SILENCE if until is None else min(SILENCE, max(0.0, until - time.monotonic()) + BACKSTOP)
 
 
 def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:

@@ -91,14 +91,11 @@ BEGIN
 END $$;
 
 CREATE FUNCTION jobherd.cap_from_here() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
+    LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF NEW.capped_at < clock_timestamp() - interval '1 s' AND (TG_OP = 'INSERT' OR OLD.capped_at IS DISTINCT FROM NEW.capped_at) THEN
-        UPDATE jobherd.gates g SET capped_at = clock_timestamp() WHERE g.scope = NEW.scope AND g.name = NEW.name AND g.capped_at = NEW.capped_at;
-    END IF;
-    RETURN NULL;
+    NEW.seen_at := NULL;
+    RETURN NEW;
 END $$;
 
 CREATE FUNCTION jobherd.check_tenant(tenant text) RETURNS text
@@ -503,15 +500,18 @@ END $$;
 CREATE FUNCTION jobherd.count_running(scope text, name text, capped_at timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
+DECLARE
+    until CONSTANT timestamptz := coalesce((SELECT g.seen_at FROM jobherd.gates g WHERE g.scope = count_running.scope AND g.name = count_running.name)
+                                           + interval '10 s', 'infinity');
 BEGIN
     IF scope = 'queue' THEN
         RETURN (SELECT count(*) FROM jobherd.running r WHERE r.queue = count_running.name AND r.kind IS NOT NULL)
              + (SELECT coalesce(sum(cardinality(r.jobs)), 0) FROM jobherd.running r
-                 WHERE r.kind IS NULL AND r.claimed_at < count_running.capped_at + interval '10 s' AND r.queue = count_running.name);
+                 WHERE r.kind IS NULL AND r.claimed_at < until AND r.queue = count_running.name);
     END IF;
     RETURN (SELECT count(*) FROM jobherd.running r WHERE r.kind = count_running.name)
          + (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j
-             WHERE r.kind IS NULL AND r.claimed_at < count_running.capped_at + interval '10 s' AND j.kind = count_running.name);
+             WHERE r.kind IS NULL AND r.claimed_at < until AND j.kind = count_running.name);
 END $$;
 
 CREATE FUNCTION jobherd.default_tenant() RETURNS text
@@ -1448,6 +1448,7 @@ CREATE TABLE jobherd.gates (
     max_running integer,
     capped_at timestamp with time zone,
     capped_by text,
+    seen_at timestamp with time zone,
     CONSTRAINT gates_cap_is_a_count CHECK (((max_running >= 1) AND ((max_running IS NULL) = (capped_at IS NULL)))),
     CONSTRAINT gates_resume_what_is_paused CHECK (((resume_at IS NULL) OR ((paused_at IS NOT NULL) AND isfinite(resume_at)))),
     CONSTRAINT gates_say_something CHECK (((paused_at IS NOT NULL) OR (max_running IS NOT NULL))),
@@ -2172,7 +2173,7 @@ ALTER INDEX jobherd.history_troubled ATTACH PARTITION jobherd.history_default_id
 
 ALTER INDEX jobherd.history_set_off ATTACH PARTITION jobherd.history_default_set_off_by_id_idx;
 
-CREATE CONSTRAINT TRIGGER capped AFTER INSERT OR UPDATE OF capped_at ON jobherd.gates DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.capped_at IS NOT NULL)) EXECUTE FUNCTION jobherd.cap_from_here();
+CREATE TRIGGER capped BEFORE UPDATE OF capped_at ON jobherd.gates FOR EACH ROW WHEN ((new.capped_at IS DISTINCT FROM old.capped_at)) EXECUTE FUNCTION jobherd.cap_from_here();
 
 CREATE TRIGGER delete_job INSTEAD OF DELETE ON jobherd.jobs FOR EACH ROW EXECUTE FUNCTION jobherd.delete_job();
 

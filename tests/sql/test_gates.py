@@ -155,6 +155,50 @@ def test_a_cap_in_a_transaction_that_stays_open_counts_from_its_commit_on(queue)
     assert gated(late) == []
 
 
+def test_a_cap_whose_commit_takes_long_counts_what_was_claimed_meanwhile(queue):
+    """As one that waits for a synchronous standby does."""
+    jobs = queue.enqueue_many("a:b", 4, queue="media")
+    early, late = queue.child(), queue.child()
+    queue.run(
+        "CREATE TABLE slow (); CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_lock(7); RETURN NULL; END'"
+    )
+    queue.run("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()")
+    with psycopg.connect(queue.dsn, autocommit=True) as holder, psycopg.connect(queue.dsn) as slow:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        slow.execute("SELECT jobherd.set_cap('media', 3), jobherd.set_cap(kind => 'a:b', max_running => 3)")
+        slow.execute("INSERT INTO slow DEFAULT VALUES")
+        committing = threading.Thread(target=slow.commit)
+        committing.start()
+        until = time.monotonic() + LIMIT
+        while not holder.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone()[0]:
+            assert time.monotonic() < until, "it does not commit"
+        assert [job.id for job in early.claim(3)] == jobs[:3]
+        queue.run("UPDATE jobherd.running SET claimed_at = clock_timestamp() + interval '1 minute'")  # so long after it had been written
+        holder.execute("SELECT pg_advisory_unlock(7)")
+        committing.join(LIMIT)
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 3), ("queue", 3)]
+    assert gated(late) == []
+
+
+def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(queue):
+    queue.enqueue_many("a:b", 4, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 9), jobherd.set_cap(kind => 'a:b', max_running => 9)")
+    assert queue.run(queue.text("open_gates"))[0][3]
+    with psycopg.connect(queue.dsn) as other:
+        other.execute("SELECT FROM jobherd.gates WHERE scope = 'queue' FOR UPDATE")
+        queue.run(queue.text("note_caps"))  # and it does not wait
+    assert queue.run("SELECT scope FROM jobherd.gates WHERE seen_at IS NULL") == [("queue",)]
+    queue.run(queue.text("note_caps"))
+    assert not queue.run(queue.text("open_gates"))[0][3]
+    # Such a claim is not made any more. That it is not counted shows that a claim under a cap need not open the batches of all others.
+    queue.run(
+        "INSERT INTO jobherd.running (child, token, claimed_at, queue, jobs) SELECT 1, 1, now() + interval '1 minute', 'media', array_agg(r) FROM jobherd.ready r"
+    )
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 0)]
+    queue.run("SELECT jobherd.pause('media'), jobherd.set_cap('media'), jobherd.set_cap('media', 9)")
+    assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 4)], "this one nobody has seen"
+
+
 def test_who_waited_for_the_lock_counts_anew(queue):
     """The one that waits has begun before the other one's claim was there to see."""
     queue.enqueue_many("a:b", 2, queue="media")
@@ -285,11 +329,11 @@ def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(q
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("SELECT jobherd.set_cap('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
-    [(opened, next_in, _)] = queue.run(queue.text("open_gates"))
+    [(opened, next_in, _, _)] = queue.run(queue.text("open_gates"))
     assert opened == 0
     assert 3500 < next_in <= 3600
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert queue.run(queue.text("open_gates")) == [(1, None, False)]
+    assert queue.run(queue.text("open_gates")) == [(1, None, False, True)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
     assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
     assert queue.count("gates") == 0

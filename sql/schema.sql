@@ -1492,7 +1492,7 @@ ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 CREATE TABLE jobherd.demands (
     job bigint NOT NULL,
     cost jsonb NOT NULL,
-    CONSTRAINT demands_are_amounts CHECK ((jsonb_typeof(cost) = 'object'::text))
+    CONSTRAINT demands_are_amounts CHECK (((jsonb_typeof(cost) = 'object'::text) AND (NOT jsonb_path_exists(cost, 'strict $.*?(@.type() != "number" || @ < 0)'::jsonpath, '{}'::jsonb, true))))
 );
 
 CREATE TABLE jobherd.history (

@@ -192,6 +192,18 @@ def test_caps_and_the_budget_hold_together(queue):
     assert holder.claim() == [large]
 
 
+@pytest.mark.parametrize(
+    "cost", ['{"gpus": "many"}', '{"gpus": true}', '{"gpus": [1]}', '{"gpus": null}', '{"gpus": -100}', '{"a": 1, "b": {}}']
+)
+def test_what_raw_sql_says_a_job_costs_is_amounts_or_refused(queue, cost):
+    """One that is none was met by every claim, and refused it."""
+    job = queue.enqueue("k:small")
+    with pytest.raises(psycopg.errors.CheckViolation, match="demands_are_amounts"):
+        queue.run("INSERT INTO jobherd.demands (job, cost) VALUES (%s, %s)", job, cost)
+    queue.run("INSERT INTO jobherd.demands (job, cost) VALUES (%s, %s)", job, '{"gpus": 0, "memory_mb": 0.5}')
+    assert Claimer(queue).claim() == [job]
+
+
 def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue):
     cheap = queue.run("SELECT jobherd.demand(jobherd.enqueue('k:large'), %s)", '{"memory_mb": 100.5}')[0][0]
     dear = queue.enqueue("k:none")

@@ -904,12 +904,14 @@ $$;
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    key CONSTANT integer := hashtext('jobherd.' || rank || ' ' || name);
 BEGIN
     IF held < rank THEN
-        PERFORM pg_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
+        PERFORM pg_advisory_xact_lock(1785684586, key);
         had := true;
     ELSE
-        had := pg_try_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));
+        had := pg_try_advisory_xact_lock(1785684586, key);
     END IF;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;

@@ -214,8 +214,8 @@ MUTANTS = (
     ),
     Mutant(
         "a cap is counted without its lock",
-        "sql/migrations/0012_flow.sql",
-        "        PERFORM pg_advisory_xact_lock(1785684586, hashtext(rank || ' ' || name));\n",
+        "sql/migrations/0048_caps_of_this_schema.sql",
+        "        PERFORM pg_advisory_xact_lock(1785684586, key);\n",
         "",
         ("tests/sql/test_gates.py::test_who_waited_for_the_lock_counts_anew",),
     ),

@@ -13,6 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 
 import sql
+from sql.migrate import migrate
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.wire import Wire
@@ -197,6 +198,17 @@ def test_what_is_claimed_after_a_keeper_has_seen_the_cap_was_claimed_under_it(qu
     assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 0)]
     queue.run("SELECT jobherd.pause('media'), jobherd.set_cap('media'), jobherd.set_cap('media', 9)")
     assert sorted(queue.run("SELECT scope, running FROM jobherd.caps")) == [("kind", 0), ("queue", 4)], "this one nobody has seen"
+
+
+def test_the_cap_of_that_name_in_another_schema_holds_up_nobody(queue):
+    migrate(queue.connection, schema="other")
+    jobs = queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 1), jobherd.set_cap(kind => 'a:b', max_running => 1)")
+    child = queue.child()
+    child.connection.execute("SET lock_timeout TO '10ms'")
+    with psycopg.connect(queue.dsn) as theirs:
+        theirs.execute("SELECT other.lock_cap(2, 'media', 0), other.lock_cap(3, 'a:b', 0)")
+        assert ids(gated(child)) == jobs[:1]
 
 
 def test_who_waited_for_the_lock_counts_anew(queue):

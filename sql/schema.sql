@@ -2041,6 +2041,9 @@ ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
 
 ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
+
+ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR
 CASE
     WHEN (((pg_column_size(payload) + COALESCE(pg_column_size(extras), 0)) + COALESCE(pg_column_size(last_error), 0)) < 262144) THEN true
@@ -2079,6 +2082,9 @@ ALTER TABLE ONLY jobherd.running
 
 ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
+
+ALTER TABLE jobherd.scheduled
+    ADD CONSTRAINT scheduled_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR

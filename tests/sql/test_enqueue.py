@@ -205,3 +205,10 @@ def test_the_table_itself_refuses_what_no_door_would_let_in(queue, column):
     queue.enqueue("a:b")
     with pytest.raises(psycopg.errors.CheckViolation):
         queue.run(f"UPDATE jobherd.ready SET {column}")
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+@pytest.mark.parametrize("moment", ["9000-01-01 00:00Z", "200000-01-01", "1900-01-01 00:00Z", "0044-03-15 BC"])
+def test_raw_sql_creates_no_job_in_a_time_that_nobody_could_list(queue, table, moment):
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"{table}_is_created_in_our_time"):
+        queue.run(f"INSERT INTO jobherd.{table} (kind, created_at) VALUES ('a:b', %s)", moment)

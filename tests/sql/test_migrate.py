@@ -148,3 +148,35 @@ def test_partitions_are_kept_in_a_schema_of_another_name(empty_database):
         migrate(connection, schema="jobs_eu")
         for made in (4, 0):
             assert connection.execute(sql.load("keep_partitions", "jobs_eu"), {"ahead": 2, "most": None}).fetchone() == (made, 0)
+
+
+def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeypatch):
+    """A cost that is no amount goes; a creation of another time becomes now, where the job waits and where it runs, and nothing else changes."""
+    before = tuple(step for step in migrations() if step.version < 47)
+    with connect(empty_database) as connection:
+        with monkeypatch.context() as older:
+            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            migrate(connection)
+        for cost in ('{"gpu": "two"}', '{"gpu": -1}', '{"gpu": 1.5, "licences": 0}'):
+            connection.execute("INSERT INTO jobherd.demands VALUES (nextval('jobherd.job_ids'), %s)", (cost,))
+        connection.execute(
+            "INSERT INTO jobherd.ready (kind, created_at) VALUES ('a:b', '200000-01-01'), ('a:b', '1800-01-01'), ('a:b', '2026-01-01')"
+        )
+        connection.execute("INSERT INTO jobherd.scheduled SELECT * FROM ONLY jobherd.ready")
+        connection.execute(
+            "INSERT INTO jobherd.running (child, token, queue, jobs) SELECT 1, 1, 'default', array_agg(r ORDER BY priority, id) FROM ONLY jobherd.ready r"
+        )
+        look = "SELECT to_jsonb(j) FROM ONLY jobherd.ready j ORDER BY id"
+        scheduled = "SELECT to_jsonb(j) FROM jobherd.scheduled j ORDER BY id"
+        runs = "SELECT to_jsonb(j) FROM jobherd.running r, unnest(r.jobs) WITH ORDINALITY AS j ORDER BY ordinality"
+        was = [row for (row,) in connection.execute(look)]
+
+        assert migrate(connection) == len(migrations()) - len(before)
+
+        assert connection.execute("SELECT cost FROM jobherd.demands").fetchall() == [({"gpu": 1.5, "licences": 0},)]
+        (now,) = connection.execute("SELECT to_jsonb(max(created_at)) FROM ONLY jobherd.ready").fetchone()
+        mended = [row | {"created_at": now} for row in was[:2]] + was[2:]
+        for query in (look, scheduled, runs):
+            found = [{name: value for name, value in row.items() if name != "ordinality"} for (row,) in connection.execute(query)]
+            assert found == mended, query
+        assert was[2]["created_at"] != now

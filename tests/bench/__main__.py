@@ -20,6 +20,7 @@ QUICK = {
     "cpu": "--pairs 2 --seconds 1",
     "scheduled": "--seconds 5 --runs 2",
     "claim": "--rounds 25",
+    "capped": "--rounds 3",
     "hot": "--rounds 40",
     "drain": "--jobs 20000 --runs 2",
     "backlog": "--jobs 50000 --some 5000 --pairs 2 --runs 2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -29,6 +30,14 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: no collection looks at it again, neither here nor in whatever a test forks, where each look would copy it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def depth() -> Iterator[None]:
+    """How deep calls may go is again what it was: mypy raises it where it is run, and the next test would find nothing too deep."""
+    was = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(was)
 
 
 @pytest.fixture(scope="session")

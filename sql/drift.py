@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from psycopg import errors
+
 from sql import SCHEMA, check_schema, load
 from sql.migrate import migrate
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 _SKETCH: Final = "jobherd_sketch"
 """The schema that is drawn and rolled back. Two at once wait for each other, under the lock of the migrations."""
+_PATIENCE: Final = 2.0
+"""Seconds to wait for that lock: a migration may have to wait for a long transaction, and who asks what is wrong is not to wait behind it."""
+
+
+class MigratingError(Exception):
+    """Somebody migrates: what it will be is not there yet, and the lock of the migrations is theirs."""
 
 
 class Difference(NamedTuple):
@@ -40,14 +48,17 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
     """Return every difference, in no order that matters. The schema must be at this version.
 
     connection: in no transaction, of a role that may create a schema; is left as it was.
-    Raises psycopg.errors.InsufficientPrivilege if it may not.
+    Raises psycopg.errors.InsufficientPrivilege if it may not, and MigratingError while a migration waits or runs.
 
     >>> drift(connection)  # doctest: +SKIP
     [Difference(what='index', name='ready_by_id', of='ready', found=None, wanted='CREATE UNIQUE INDEX ready_by_id ON ...', ...)]
     """
     check_schema(schema)
     with connection.transaction(force_rollback=True):
-        migrate(connection, schema=_SKETCH)
+        try:
+            migrate(connection, schema=_SKETCH, patience=_PATIENCE)
+        except errors.LockNotAvailable:
+            raise MigratingError from None
         wanted = _read(connection, _SKETCH, called=schema)
     with connection.transaction():
         found = _read(connection, schema, called=schema)

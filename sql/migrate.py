@@ -56,10 +56,13 @@ def migrations(area: str = CORE) -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda step: step.version))
 
 
-def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE, grant: bool = False) -> int:
+def migrate(
+    connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE, grant: bool = False, patience: float | None = None
+) -> int:
     """Apply what is missing, say again what each role may do, and return how many steps that were.
 
     grant: say it also if nothing is missing. Without it nothing is written then, and a role that may only look can ask.
+    patience: seconds to wait for somebody else's migration, default None: until it is over. Past it LockNotAvailable is raised.
     `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when the server is older than
     PostgreSQL 15, or when the database does not hold UTF-8.
     """
@@ -69,6 +72,8 @@ def migrate(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
     with connection.transaction():
         check_server(connection)
         connection.cursor().execute(load("forgo_limits"), {"local": True})
+        if patience is not None:
+            connection.cursor().execute(load("wait_briefly"), {"milliseconds": round(patience * 1000)})
         connection.cursor().execute(load("lock_migrations"))
         while True:
             try:

@@ -269,7 +269,8 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
                 "wrong", "queues",
                 f"queue {queue['queue']} is served by nobody: job {queue['id']} ({queue['kind']}) is due for {_span(queue['waited'])}, "
                 f"and {queue['idle']} workers are idle",
-                f"start a supervisor with --queues {queue['queue']}, or without --queues",
+                f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more than any budget that serves the "
+                "queue, a larger --budget",
             )  # fmt: skip
         elif row["workers"]:
             yield Finding(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 import sql
-from sql.drift import drift
+from sql.drift import MigratingError, drift
 from sql.migrate import SchemaError, check_server, pending
 from supervisor import checkup
 from supervisor.checkup import Finding
@@ -119,6 +119,13 @@ def _compare(at: Session) -> Iterator[Finding]:
         found = drift(at.connection, schema=at.schema)
     except psycopg.errors.InsufficientPrivilege:
         yield Finding("note", "schema", "this role may not create a schema to compare with", "run this as the owner of the database")
+    except MigratingError:
+        yield Finding(
+            "note",
+            "schema",
+            "not compared: somebody migrates, or compares it, just now",
+            "ask again; a migration that lasts waits for a long transaction, which is named under vacuum",
+        )
     except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ReadOnlySqlTransaction) as problem:
         yield _untried("schema", problem)
     else:

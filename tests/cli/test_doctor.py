@@ -108,6 +108,16 @@ def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
     assert any("has locked a table of ours" in text for text in found)
 
 
+def test_a_migration_that_does_not_end_is_not_waited_for(database):
+    with psycopg.connect(database, autocommit=True) as migrator, migrator.transaction():
+        migrator.execute(sql.load("lock_migrations"))
+        found = findings(database, 0)
+    assert {text: note["about"] for text, note in found.items() if "compared" in text} == {
+        "not compared: somebody migrates, or compares it, just now": "schema"
+    }
+    assert "no supervisor holds a lease: nothing runs" in found, "what comes after it is looked at all the same"
+
+
 def test_what_somebody_changed_by_hand_is_found_and_the_sql_that_is_printed_mends_it(database):
     function = send(database, "SELECT pg_get_function_identity_arguments('jobherd.cancel'::regproc)")[0][0]
     for harm in HARM:

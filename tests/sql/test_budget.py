@@ -126,6 +126,17 @@ def test_the_jobs_of_a_claim_run_one_after_the_other_and_another_supervisor_has_
     assert elsewhere.claim() == [large]
 
 
+def test_supervisors_of_two_schemas_with_one_number_do_not_wait_for_each_other(queue):
+    """Each schema counts from 1, and advisory locks are shared by all of a database."""
+    number = {"supervisor": queue.child().supervisor}
+    with queue.child().connection as here, queue.child().connection as there, here.transaction(), there.transaction():
+        here.execute(sql.load("lock_budget"), number)
+        there.execute("SET LOCAL lock_timeout = '1ms'")
+        there.execute(sql.load("lock_budget", "jobs_eu"), number)
+        with pytest.raises(psycopg.errors.LockNotAvailable), there.transaction():
+            there.execute(sql.load("lock_budget"), number)
+
+
 def age(queue, job):
     queue.run("UPDATE jobherd.ready SET created_at = now() - interval '2 min', run_at = now() - interval '2 min' WHERE id = %s", job)
 

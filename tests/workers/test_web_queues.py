@@ -356,6 +356,33 @@ def test_tenants_are_counted_if_asked_for_the_largest_by_name_and_the_others_tog
     }  # fmt: skip
 
 
+def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database, conn, monkeypatch):
+    import asyncio
+
+    monkeypatch.setattr(measure, "PERIOD", 0.0)
+    monkeypatch.setattr(measure, "EASE", 0.0)
+    monkeypatch.setattr(measure, "STATEMENT", 2.0)
+    conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
+
+    async def measured():
+        measurer = measure.Measurer(database, tenants=2)
+        try:
+            await measurer.refresh(LIMIT)
+            (session,) = conn.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall()
+            # The others are asked first, so that a lock taken now would hold up all of them: a statement that only sleeps stands for this one alone.
+            monkeypatch.setitem(vars(sql), "load", lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema))
+            before = measurer.told_at()
+            await measurer.refresh(LIMIT)
+            assert all(measurer.told_at()[state] > before[state] for state in measure.STATES)
+            assert measurer.tenants() == {("acme", "ready"): 1}, "as they were counted last"
+            assert conn.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall() == [session]
+        finally:
+            await measurer.close()
+
+    load = sql.load
+    asyncio.run(measured())
+
+
 def test_a_scrape_shows_tenants(database, conn, monkeypatch):
     monkeypatch.setattr("workers.web.exposition.PATIENCE", LIMIT)
     conn.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")

@@ -226,6 +226,20 @@ class Measurer:
             await connection.execute(sql.load("steer_measuring"), {"milliseconds": round(STATEMENT * 1000)})
             return await (await connection.execute(sql.load(name, self._schema), parameters)).fetchall()
 
+    async def _in_time(
+        self, connection: psycopg.AsyncConnection[tuple[Any, ...]], name: str, parameters: dict[str, Any], *, what: str
+    ) -> list[tuple[Any, ...]] | None:
+        """Send a statement as `_rows` does; return None if it took too long, for the others may do better, and say so once."""
+        try:
+            rows = await self._rows(connection, name, parameters)
+        except psycopg.errors.QueryCanceled:
+            if name not in self._failing:
+                self._failing.add(name)
+                log.warning("metrics: %s took longer than %g s to measure", what, STATEMENT)
+            return None
+        self._failing.discard(name)
+        return rows
+
     async def _ask(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
         names = await self._rows(connection, "name_queues", {"queues": 2 * QUEUES, "names": self._labels.all()})
         known = dict.fromkeys(self._paused, False)  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
@@ -238,14 +252,9 @@ class Measurer:
         )
         for state in STATES:
             wanted = {"most": MOST, "queues": QUEUES, "names": self._labels.all()}
-            try:
-                rows = await self._rows(connection, f"measure_{state}", wanted)
-            except psycopg.errors.QueryCanceled:  # it took too long: the others may do better
-                if state not in self._failing:
-                    self._failing.add(state)
-                    log.warning("metrics: the depth of %s jobs took longer than %g s to measure", state, STATEMENT)
+            rows = await self._in_time(connection, f"measure_{state}", wanted, what=f"the depth of {state} jobs")
+            if rows is None:
                 continue
-            self._failing.discard(state)
             depths: dict[str, Depth] = {}
             for queue, jobs, capped, oldest in rows:
                 called = OTHERS if queue is None else label(self._labels, str(queue))
@@ -255,7 +264,11 @@ class Measurer:
                 known.setdefault(called, False)
         self._paused = known
         if self._tenants:
-            found = await self._rows(connection, "measure_tenants", {"most": MOST, "tenants": self._tenants})
+            found = await self._in_time(
+                connection, "measure_tenants", {"most": MOST, "tenants": self._tenants}, what="the number of jobs of tenants"
+            )
+            if found is None:
+                return
             # Whom nothing waits for any more has none: a gauge that vanishes looks like one that stands still.
             owned = dict.fromkeys(self._owned, 0)
             for tenant, state, jobs in found:

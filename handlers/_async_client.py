@@ -15,9 +15,9 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import AsyncPool, Sessions, anotice_the_end, left_behind
+from handlers._pool import UNANSWERED, AsyncPool, Sessions, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
-from handlers._silence import SilentError, aanswered
+from handlers._silence import aanswered
 from handlers._waiting import Vigil, ready_to_hear
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class AsyncClient:
         vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         due = vigil.due()
         try:
-            async with self._session() as connection:
+            async with self._session(vigil.connecting()) as connection:
                 await self._look(vigil, due, connection)
-        except SilentError:
-            vigil.unanswered()
+        except UNANSWERED as problem:
+            vigil.unanswered(problem)
         while vigil.left and self._connection is not None:
             await asyncio.sleep(vigil.patience())
             due = vigil.due()
@@ -104,8 +104,8 @@ class AsyncClient:
             vigil.patience()
             try:
                 await self._listen(vigil)
-            except SilentError:
-                vigil.unanswered()
+            except UNANSWERED as problem:
+                vigil.unanswered(problem)
         return vigil.rows()
 
     async def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
@@ -143,7 +143,7 @@ class AsyncClient:
     async def _listen(self, vigil: Vigil) -> None:
         """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
         dsn, listens = find_listen_dsn(self._dsn)
-        async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn)) as ears:
+        async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with aanswered(ears, vigil.within()):
                 if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
                     for statement in ready_to_hear(vigil):
@@ -171,12 +171,12 @@ class AsyncClient:
         vigil.found(due, rows)
 
     @contextlib.asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncConnection]:
+    async def _session(self, within: float | None = None) -> AsyncIterator[AsyncConnection]:
         if self._connection is not None:
             yield self._connection
             return
         pool = await self._opened()
-        async with pool.connection() as connection:
+        async with pool.connection(timeout=None if within is None else min(within, self._timeout)) as connection:
             yield connection
 
     async def _opened(self) -> AsyncPool:

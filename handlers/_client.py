@@ -20,9 +20,9 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import Pool, left_behind, notice_the_end, prepare_nothing_on_others
+from handlers._pool import UNANSWERED, Pool, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
-from handlers._silence import SilentError, answered
+from handlers._silence import answered
 from handlers._waiting import Vigil, ready_to_hear
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ class Client:
         vigil = Vigil(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         due = vigil.due()
         try:
-            with self._session() as connection:
+            with self._session(vigil.connecting()) as connection:
                 self._look(vigil, due, connection)
-        except SilentError:
-            vigil.unanswered()
+        except UNANSWERED as problem:
+            vigil.unanswered(problem)
         while vigil.left and self._connection is not None:
             time.sleep(vigil.patience())
             due = vigil.due()
@@ -162,8 +162,8 @@ class Client:
             vigil.patience()
             try:
                 self._listen(vigil)
-            except SilentError:
-                vigil.unanswered()
+            except UNANSWERED as problem:
+                vigil.unanswered(problem)
         return vigil.rows()
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
@@ -214,7 +214,7 @@ class Client:
     def _listen(self, vigil: Vigil) -> None:
         """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
         dsn, listens = find_listen_dsn(self._dsn)
-        with psycopg.connect(dsn, **session_of(dsn)) as ears:
+        with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with answered(ears, vigil.within()):
                 if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
                     for statement in ready_to_hear(vigil):
@@ -242,11 +242,12 @@ class Client:
         vigil.found(due, rows)
 
     @contextlib.contextmanager
-    def _session(self) -> Iterator[Connection]:
+    def _session(self, within: float | None = None) -> Iterator[Connection]:
+        """Lend a session. within: seconds until one is to be had, if that is less than the client's `timeout`."""
         if self._connection is not None:
             yield self._connection
             return
-        with self._opened().connection() as connection:
+        with self._opened().connection(timeout=None if within is None else min(within, self._timeout)) as connection:
             yield connection
 
     def _opened(self) -> Pool:

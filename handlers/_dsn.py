@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import ceil
 from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict
@@ -38,14 +39,22 @@ def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
     return find_dsn(dsn or said), bool(said)
 
 
-def session_of(dsn: str) -> dict[str, Any]:
+def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
     """Return what a client connects with beside `dsn`: what is ours, and what the DSN leaves open. Of several hosts one that takes writes.
 
-    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"]
-    '900'
+    within: seconds that each host has to answer, in whole ones and at least 2, as the driver takes them; what the DSN says stands if it is less. Default
+    None: what the DSN or the driver says.
+
+    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"], session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
+    ('900', '3')
     """
     given = conninfo_to_dict(dsn)
     open_ = dict(KEPT_ALIVE)
     if "," in str(given.get("hostaddr") or given.get("host") or "") and "PGTARGETSESSIONATTRS" not in os.environ:
         open_["target_session_attrs"] = "read-write"  # the first that answers may be a standby
+    if within is not None:
+        own = str(given.get("connect_timeout") or "")
+        open_["connect_timeout"] = str(max(2, ceil(within)))
+        if not (own.isascii() and own.isdigit() and len(own) < 10 and 0 < int(own) < within):
+            given.pop("connect_timeout", None)
     return {name: str(given.get(name) or value) for name, value in open_.items()} | _OURS

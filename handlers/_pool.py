@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakSet
 
+import psycopg
 import psycopg_pool
 
 import sql
 from handlers._enqueue import tell_backend
 from handlers._send import arun_on, run_on
+from handlers._silence import SilentError
 
 if TYPE_CHECKING:
-    import psycopg
-
     from handlers._enqueue import Row
 
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
 
+UNANSWERED: Final = (SilentError, psycopg.errors.ConnectionTimeout, psycopg_pool.PoolTimeout)
+"""What it ends with when a session says nothing, or none is to be had in time."""
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from handlers import _enqueue
 from handlers._durations import Duration, at_least_zero
 from handlers._enqueue import OVER, check_id
+from handlers._silence import SilentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,8 +78,14 @@ class Vigil:
         """Return the seconds in which the next question is to be answered."""
         return self._silence if self._until is None else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
 
-    def unanswered(self) -> None:
-        """Note that it was not. Raises TimeoutError when the time is up."""
+    def connecting(self) -> float | None:
+        """Return the seconds in which a session is to be had: None if nobody said how long to wait, for then the driver's own time holds."""
+        return None if self._until is None else self.within()
+
+    def unanswered(self, problem: Exception) -> None:
+        """Note that it was not, or that no session was to be had. Raises TimeoutError when the time is up, and the problem if that was the driver's time."""
+        if self._until is None and not isinstance(problem, SilentError):
+            raise problem
         self._silence *= 2
         self.patience()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 
@@ -384,6 +385,38 @@ def test_the_time_is_up_also_on_a_line_that_something_swallows(queue, looks_ofte
                 client.job(number)
                 stalled(network)
                 client.wait(number, timeout="0.1s")
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+@pytest.mark.parametrize("silent", ["the database", "where one listens"])
+def test_the_time_is_up_also_while_a_session_is_made(queue, monkeypatch, silent, coroutine):
+    """The driver waits 130 s for a server that takes a connection and says nothing, and the pool half a minute for such a session."""
+    number = queue.enqueue("a:b")
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        there = f"host=127.0.0.1 port={nobody.getsockname()[1]} sslmode=disable"
+        monkeypatch.setenv("JOBHERD_DSN", f"{there} connect_timeout=2" if silent == "the database" else queue.dsn)
+        monkeypatch.setenv("JOBHERD_LISTEN_DSN", there)
+
+        async def wait():
+            async with AsyncClient() as client:
+                await client.wait(number, timeout="0.1s")
+
+        known = f"nothing is known of job {number}" if silent == "the database" else f"job {number} is still ready"
+        with pytest.raises(TimeoutError, match=known):
+            if coroutine:
+                asyncio.run(wait())
+            else:
+                with Client() as client:
+                    client.wait(number, timeout="0.1s")
+
+
+def test_who_waits_for_ever_is_told_by_the_driver_that_no_session_is_to_be_had(queue, monkeypatch):
+    number = queue.enqueue("a:b")
+    monkeypatch.setenv("JOBHERD_DSN", queue.dsn)
+    with socket.create_server(("127.0.0.1", 0)) as nobody, Client() as client:
+        monkeypatch.setenv("JOBHERD_LISTEN_DSN", f"host=127.0.0.1 port={nobody.getsockname()[1]} sslmode=disable connect_timeout=2")
+        with pytest.raises(psycopg.errors.ConnectionTimeout):
+            client.wait(number)
 
 
 def test_a_coroutine_that_waits_on_such_a_line_can_be_cancelled(database):

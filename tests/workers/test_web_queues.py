@@ -370,7 +370,9 @@ def test_tenants_that_take_too_long_to_count_cost_no_other_measurement(database,
             await measurer.refresh(LIMIT)
             (session,) = conn.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'jobherd web'").fetchall()
             # The others are asked first, so that a lock taken now would hold up all of them: a statement that only sleeps stands for this one alone.
-            monkeypatch.setitem(vars(sql), "load", lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema))
+            monkeypatch.setitem(
+                vars(sql), "load", lambda name, *schema: "SELECT pg_sleep(60)" if name == "measure_tenants" else load(name, *schema)
+            )
             before = measurer.told_at()
             await measurer.refresh(LIMIT)
             assert all(measurer.told_at()[state] > before[state] for state in measure.STATES)

@@ -68,6 +68,7 @@ WEBHOOK: Final = "jobs:webhook"
 """The kind of jobs that tell of the end of others. Every supervisor that has a secret serves it."""
 BATCH_ANSWER_MISSING: Final = "BATCH_ANSWER_MISSING"
 BATCH_ANSWER_INVALID: Final = "BATCH_ANSWER_INVALID"
+CANCELLED: Final = "cancelled while it ran"
 
 _CODE_BYTES = 100
 KEYLESS: Final = 60.0
@@ -138,9 +139,30 @@ def outcome_of(  # each is a different thing to know
     except BaseException as problem:  # a metaclass, a subclass of a disposition: still the failure must be written
         message, _ = describe_exception(problem)
         error = sanitize(f"what the handler returned or raised could not be judged: {message}")
-        if last:
-            return Outcome("failed", "failed", error=error, code=UNHANDLED_ERROR)
-        return Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), error=error, code=UNHANDLED_ERROR)
+        return unjudged(ending, error, attempt=attempt, last=last, interruption=interruption)
+
+
+def unjudged(ending: object, error: str, *, attempt: int, last: bool, interruption: JobInterrupted | None) -> Outcome:
+    """Return what becomes of a job of whose end nothing can be told but what the ladder raised in it. Runs no code of the handler's.
+
+    error: why not. last: there is no further attempt. The rest is as in `outcome_of`. What raised an exception after it was told to end has ended by that: a
+    cancelled job must not run again because its exception cannot be read.
+
+    >>> unjudged(Raised(ValueError()), "unreadable", attempt=1, last=False, interruption=JobCancelled("no")).state
+    'cancelled'
+    """
+    code = UNHANDLED_ERROR
+    if type(ending) is Raised:  # isinstance asks what was returned for its class, and that may be what cannot be judged
+        match interruption:
+            case JobCancelled():
+                return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED)
+            case JobDrained():
+                return Outcome("abandoned", "ready", counted=False)
+            case JobTimeout():
+                code, error = JOB_TIMEOUT, sanitize(f"JobTimeout: {interruption}; {error}")
+    if last:
+        return Outcome("failed", "failed", error=error, code=code)
+    return Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), error=error, code=code)
 
 
 def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float = 60.0) -> Outcome:
@@ -199,7 +221,7 @@ def _judge(  # one return for each row of the table
         case _ if raised is None:
             return _completed(said)
         case JobCancelled():
-            return Outcome("cancelled", "cancelled", error="cancelled while it ran", code=JOB_CANCELLED, traceback=_trace(raised))
+            return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED, traceback=_trace(raised))
         case JobDrained():
             return Outcome("abandoned", "ready", counted=False)
         case JobTimeout():

@@ -141,8 +141,13 @@ class Alarm:
         if rings < self._rings_at:
             self._arm(rings)
 
-    def judge(self, seconds: float) -> None:
-        """The handler is out, the alarm is closed, and its end is about to be judged: no interruption means that, but it may not last for ever."""
+    def judge(self, seconds: float) -> JobInterrupted | None:
+        """The handler is out, the alarm is closed, and its end is about to be judged: no interruption means that, but it may not last for ever.
+
+        Returns what was raised until now. It is forgotten, or a second word of it, a SIGTERM or a ring, would tear out the judging too, and a cancelled job
+        would run again. Whoever called puts it back.
+        """
+        before, self.raised = self.raised, None
         self._job = 0
         self._lease = None
         self._long_at = FOR_EVER
@@ -150,6 +155,7 @@ class Alarm:
         self._deadline = time.monotonic() + seconds
         if self._deadline < self._rings_at:
             self._arm(self._deadline)
+        return before
 
     def leave(self) -> None:
         """The job is out, and the alarm is closed."""

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from handlers._backoff import DEFAULT
 from handlers._call import call
 from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
 from handlers._job import FOR_EVER, Job, tell_nobody
-from handlers._outcome import EXPIRED, KEY_MISSING, OK, UNHANDLED_ERROR, Outcome, Raised, outcome_of, unknown_kind, unreadable
+from handlers._outcome import EXPIRED, KEY_MISSING, OK, Outcome, Raised, outcome_of, unjudged, unknown_kind, unreadable
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
 from handlers._sealing import KeyMissingError, open_bytes, open_payload, ring, seal_log, seal_outcome
@@ -327,22 +326,19 @@ class Executor:
 
     def _judge(self, ending: object, handler: AnyHandler, attempt: int, most: int) -> Outcome:
         alarm = self._alarm
-        alarm.judge(JUDGING)
+        interruption = alarm.judge(JUDGING)
         try:
             alarm.open = True
             if isinstance(ending, Unreadable):
                 outcome = unreadable(ending.problem)
             else:
-                outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=alarm.raised)
+                outcome = outcome_of(ending, handler=handler, attempt=attempt, max_attempts=most, interruption=interruption)
             alarm.open = False
         except BaseException:
             alarm.open = False
             error = f"what the handler returned or raised could not be judged within {JUDGING:g} s"
-            outcome = (
-                Outcome("failed", "failed", code=UNHANDLED_ERROR, error=error)
-                if attempt >= most
-                else Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), code=UNHANDLED_ERROR, error=error)
-            )
+            outcome = unjudged(ending, error, attempt=attempt, last=attempt >= most, interruption=interruption)
+        alarm.raised = interruption or alarm.raised
         return outcome
 
     def _job(self, row: Claimed, most: int, deadline: float) -> Job:

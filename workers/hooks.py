@@ -72,9 +72,8 @@ class Caller:
 
     def _attempt(self, step: Callable[[], object]) -> object:
         alarm = self._alarm
-        before = self._take_raised()
         self._board.say_hook(time.monotonic() + LIMIT)
-        alarm.judge(LIMIT)
+        before = alarm.judge(LIMIT)
         ending: object
         # As in execute.py: between these two stores anything may be raised, and nothing anywhere else.
         try:
@@ -86,16 +85,12 @@ class Caller:
             ending = Raised(problem)
         if alarm.forked:
             os._exit(0)  # a copy that the hook has forked and that came back
-        if (torn := self._take_raised()) is not None:
+        if (torn := alarm.raised) is not None:
             self.torn = f"a hook was torn out by {type(torn).__name__}"
         alarm.raised = torn or before  # after a job whoever examines the process sees it there
         alarm.leave()
         self._board.say_hook(0.0)
         return ending
-
-    def _take_raised(self) -> JobInterrupted | None:
-        raised, self._alarm.raised = self._alarm.raised, None
-        return raised
 
     def tell_end(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
         """Tell the hooks of a kind what became of an attempt."""

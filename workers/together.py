@@ -211,14 +211,15 @@ class TogetherExecutor(Executor):
     def _part(self, ending: object, ids: list[int]) -> dict[int, object]:
         """Return how each of the called jobs ended. What was returned is the handler's and may run code of its own: it has its time too."""
         alarm = self._alarm
-        alarm.judge(JUDGING)
+        before = alarm.judge(JUDGING)
         try:
             alarm.open = True
-            found = dict(zip(ids, endings_of(ending, ids), strict=True))
+            found: dict[int, object] = dict(zip(ids, endings_of(ending, ids), strict=True))
             alarm.open = False
         except BaseException as problem:
             alarm.open = False
-            return dict.fromkeys(ids, Raised(problem))
+            found = dict.fromkeys(ids, Raised(problem))
+        alarm.raised = before or alarm.raised
         return found
 
     def _one_of(self, row: Claimed, deadline: float, said: dict[int, str]) -> Job:

@@ -302,6 +302,30 @@ def test_nothing_that_a_handler_does_keeps_its_end_from_being_written():
         assert judge(ending, by=by, attempt=5).state == "failed"
 
 
+class EvilError(Exception):
+    @property
+    def __class__(self):
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("interruption", "state", "code"),
+    [
+        (JobCancelled("no more"), "cancelled", "JOB_CANCELLED"),
+        (JobDrained("leaving"), "ready", None),
+        (JobTimeout("ran longer than 1 s"), "scheduled", "JOB_TIMEOUT"),
+        (None, "scheduled", "UNHANDLED_ERROR"),
+    ],
+)
+def test_who_was_told_to_end_has_ended_by_that_though_what_it_raised_cannot_be_judged(interruption, state, code):
+    """A cancelled job ran again."""
+    outcome = judge(thrown(EvilError()), interruption=interruption)
+    assert (outcome.state, outcome.code) == (state, code)
+    assert judge(EvilResult(), interruption=interruption).code == "UNHANDLED_ERROR", "a handler that returned all the same has finished"
+    last = judge(thrown(EvilError()), interruption=interruption, attempt=5)
+    assert last.state == ("failed" if state == "scheduled" else state)
+
+
 def test_hostile_texts_are_stored_clean():
     for said in (Failed("a\0\ud800" * 9999, code="\0" * 999), Poison("\0", code="\ud800"), Nack(1, "\0"), Failed(None, code=5)):
         outcome = judge(thrown(said))

@@ -255,6 +255,13 @@ MUTANTS = (
         ("tests/sql/test_settle.py", "tests/machines/test_queue.py"),
     ),
     Mutant(
+        "a second word reaches what is made of the end",
+        "workers/alarm.py",
+        "before, self.raised = self.raised, None",
+        "before = self.raised",
+        ("tests/workers/test_alarm.py",),
+    ),
+    Mutant(
         "a cancel that comes before its claim is known is forgotten",
         "workers/alarm.py",
         "            self.hear()  # one that came before its claim was known here\n",

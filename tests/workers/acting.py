@@ -135,6 +135,27 @@ def raises(what: str) -> object:
     return None
 
 
+class Explained(Exception):
+    """Takes its time to say what it is, once."""
+
+    asked = False
+
+    def __str__(self) -> str:
+        if self.asked:
+            return self.args[0]
+        self.asked = True
+        self.args = (at_gate(self.args[0]),)
+        return self.args[0]
+
+
+@handler("act:explains", timeout="10m", backoff="1h")
+def explains(name: str) -> None:
+    try:
+        at_gate(name)
+    except BaseException:
+        raise Explained(f"{name} explains") from None
+
+
 @handler("act:unstorable")
 def unstorable() -> object:
     return object()

@@ -134,6 +134,22 @@ def test_the_parent_s_sigterm_past_the_deadline_interrupts_once_more(bench: Benc
     bench.wait(job, "cancelled")
 
 
+@pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGALRM], ids=["the parent's SIGTERM", "a ring"])
+def test_a_second_word_does_not_reach_what_is_made_of_the_end(bench: Bench, gate: Gate, word: signal.Signals):
+    """It was raised there, so that a job that somebody had cancelled, and that had ended, was taken for one that cannot be judged, and ran again."""
+    child = bench.start()
+    job = bench.enqueue("act:explains", name="a")
+    child.nudge()
+    gate.wait_arrival("a")
+    child.interrupt(Reason.CANCEL)
+    explains = gate.wait_arrival("a explains")
+    os.kill(child.pid, word)
+    explains.open("in its own words")
+    row = bench.wait(job, "cancelled")
+    assert "acting.Explained: in its own words" in row["history"][0]["traceback"]
+    assert child.wait() == EXIT_WORN
+
+
 def test_an_exclusive_job_ends_before_the_lease_can_lapse(bench: Bench, gate: Gate):
     child = bench.start(lease=200.0)  # it is to be out a fifth of that before the end, which leaves time for a busy machine
     job = bench.enqueue("act:exclusive", name="a")

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUITE  := $(BIN)/python -m tests
 
-.PHONY: help run test check format unit test-pg15 chromium promtool screenshots promises schema alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
+.PHONY: help run test check format unit test-pg15 chromium spin promtool screenshots promises schema alerts bench bench-peers bench-parent bench-page faults points chaos chaos-long soak chaos-page machines model audit tls clean network pgbouncer
 
 help:                ## what there is
 	@grep -hE '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -31,10 +31,10 @@ format: $(VENV)/.ready  ## write the format and what lint can mend
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 
-unit: $(VENV)/.ready chromium faketime promtool  ## the suite against the embedded PostgreSQL
+unit: $(VENV)/.ready chromium faketime pgbouncer spin promtool  ## the suite against the embedded PostgreSQL
 	$(SUITE)
 
-test-pg15: $(VENV)/.ready chromium faketime  ## what of the suite touches a server, against Debian's PostgreSQL 15
+test-pg15: $(VENV)/.ready chromium faketime pgbouncer  ## what of the suite touches a server, against Debian's PostgreSQL 15
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(SUITE) --touching
 
@@ -47,6 +47,9 @@ faketime:            ## what makes clocks wrong in tests, from Debian
 
 pgbouncer:           ## the pooler that some faults are about, from Debian
 	@test -x /usr/sbin/pgbouncer || { echo 'installing pgbouncer'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq pgbouncer >/dev/null; }
+
+spin:                ## what goes through every interleaving of a protocol, from Debian
+	@command -v spin >/dev/null || { echo 'installing spin'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq spin gcc libc6-dev >/dev/null; }
 
 network: $(VENV)/.ready pgbouncer  ## the network's faults: resets, silence, lost answers, poolers, and hosts that are cut off (root; some 10 minutes)
 	$(BIN)/python -m tests.faults.network
@@ -147,7 +150,7 @@ machines: $(VENV)/.ready  ## the parent's policies under a million random moves,
 mutants: $(VENV)/.ready  ## take out each guard, one by one, and see a test turn red (some 15 minutes)
 	$(BIN)/python -m tests.mutants
 
-model: $(VENV)/.ready  ## the protocols, every interleaving, if Spin is installed (WIDE=1: within wider bounds, minutes)
+model: $(VENV)/.ready spin  ## the protocols, every interleaving (three minutes; WIDE=1: within wider bounds, ten more)
 	$(BIN)/python -m tests.models $(if $(WIDE),--wide)
 
 clean:               ## remove what the targets made, the data too

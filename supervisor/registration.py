@@ -65,8 +65,8 @@ class Registration:
         self._neighbours_at = float("inf")
         self._cancels_at = 0.0
         self._dead: list[int] = []
-        self._connected_at = 0.0
-        self._sessions = 0
+        self._open_since = 0.0
+        """Since when we can write without a gap: before that nobody could, for all we know, and the leases of the living may have lapsed."""
         self._clock: tuple[float, float] | None = None
         """What the server's clock was ahead of ours at the latest beat: at least, at most."""
         self._steady_at = 0.0
@@ -94,8 +94,7 @@ class Registration:
         if self._epoch != self._courier.epoch:
             self._epoch = self._courier.epoch
             self._asked = False
-            self._sessions += 1
-            self._connected_at = now
+            self._open_since = now
             self._beat_at, self._echo_by = now, float("inf")
         if not self._fleet.supervisor:
             if not self._asked and now >= self._beat_at:
@@ -175,7 +174,7 @@ class Registration:
         if not answer:
             self._beat_at = sent + 0.5
             return
-        self._admitted(sent)
+        self._admitted(sent, after_a_gap=True)  # who has just come may have come at the end of an outage of all
         number = int(answer[0][0] or 0)
         self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
         self._fleet.registered(number)
@@ -205,9 +204,9 @@ class Registration:
             self._echo_by = float("inf")
             self._beat_at = min(self._beat_at, sent + AGAIN)
             return
-        self._admitted(sent)
+        # A neighbour's last beat may have been a third of the lease before ours.
+        self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / BEATS)
         self.beats += 1
-        self._renewed_at = sent
         if answer:
             self._notice.lease_deadline = sent + self._lease
             self._note_room(told=answer[0][1] == "t")
@@ -219,12 +218,15 @@ class Registration:
         self._beat_at, self._echo_by = sent, float("inf")
         self._fleet.lease_lost(time.monotonic())
 
-    def _admitted(self, now: float) -> None:
-        """We have written. If nobody could for a while, that was an outage as any other: the leases of the living may have lapsed."""
-        if self._courier.barred:
+    def _admitted(self, now: float, *, after_a_gap: bool) -> None:
+        """We have written. If nobody could for a while, that was an outage as any other, though the session stood: the leases of the living may have lapsed.
+
+        after_a_gap: nobody could, for all we know: somebody had locked the table, or commits waited for a standby that was away.
+        """
+        if self._courier.barred or after_a_gap:
             self._courier.barred = ""
-            self._sessions += 1
-            self._connected_at = now
+            self._open_since = now
+        self._renewed_at = now
 
     def _note_room(self, *, told: bool) -> None:
         """Without room the server is told nothing, and what should come back cannot: it says nothing of our hearing."""
@@ -257,7 +259,7 @@ class Registration:
         clock: what it was. Should it jump before this is executed, the leases of the living are held against the time from before.
         """
         # After an outage, too, everybody gets one whole lease to renew before anybody is reclaimed.
-        patient = (self._sessions == 1 or now - self._connected_at >= self._lease) and time.monotonic() >= self._steady_at
+        patient = now - self._open_since >= self._lease and time.monotonic() >= self._steady_at
         dead = list(self._dead)  # who is met before the answer comes was not in the letter
         self._courier.ask(
             "reclaim_supervisors",

@@ -205,11 +205,72 @@ def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, datab
         lapsed, beating = queue.child(), queue.supervisor()
         lapsed.claim(1)
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor)
-        # The server of the tests has run for less than a lease: that alone would make everybody wait.
-        parent.registration._lease = 0.001
+        # The server of the tests has run for less than a lease, and the session stands for less: either would make everybody wait.
+        parent.registration._lease = 0.5
         parent.until(lambda: parent.registration.reclaimed == 1, ahead=LEASE)
         assert queue.state(number) == "retrying"
         assert beating.id in [row[0] for row in leases(database)]
+
+
+def noted(parent):
+    """Whether it would take over who has not renewed, at each look for them from now on."""
+    asked, ask = [], parent.courier.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append(parameters["patient"])
+        ask(name, parameters, *more)
+
+    parent.courier.ask = noting
+    return asked
+
+
+def by_thirds(parent, asked, ahead):
+    """Let it beat three times, each a third of the lease after the last."""
+    for third in range(1, 4):
+        parent.until(lambda: parent.courier.is_quiet, ahead=ahead + (third - 1) * LEASE / 3)
+        seen = len(asked)
+        parent.until(lambda seen=seen: len(asked) > seen, ahead=ahead + third * LEASE / 3)
+
+
+def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
+    """It may have come at the end of an outage of all, before the first of the others was back: with a failover the server is as old as ever."""
+    parent = Parent(database)
+    asked = noted(parent)
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
+        parent.until(lambda: asked)
+        parent.until(lambda: parent.courier.is_quiet)
+        assert asked == [False]
+        assert living.id in [row[0] for row in leases(database)]
+    by_thirds(parent, asked, ahead=0.5)
+    assert asked[-1]
+    parent.courier.close()
+
+
+def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
+    """The session stood all the while, and so did the server: somebody has locked a table, or commits waited for a standby that was away."""
+    by_thirds(parent, asked := noted(parent), ahead=1.0)
+    assert asked[-1], "it has been there for long enough"
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
+        queue.run(
+            "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
+            "CREATE TRIGGER lock BEFORE UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
+        )
+        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + LEASE)
+        parent.until(lambda: any(note.startswith("@refused:renew_lease") for note in parent.heard), ahead=1.0 + 5 * LEASE / 3)
+        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + 5 * LEASE / 3)
+        queue.run("DROP FUNCTION public.lock() CASCADE")
+        asked.clear()
+        parent.until(lambda: asked, ahead=1.0 + 2 * LEASE)
+        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + 2 * LEASE)
+        assert asked == [False], "its own lease has lapsed: so may those of all"
+        assert living.id in [row[0] for row in leases(database)]
+    by_thirds(parent, asked, ahead=1.0 + 2 * LEASE)
+    assert asked[-1]
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
@@ -295,6 +356,7 @@ def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_leas
         living = queue.supervisor()
         parent.courier.ask = jumping
         parent.registration._lease = 0.5  # the server has just been started
+        parent.registration._open_since = float("-inf")  # and it has beaten for as long
         parent.registration._beat(time.monotonic())
         parent.registration._beat_at = float("inf")  # one beat and no other, however long its answers take
         parent.until(lambda: seen and parent.courier.is_quiet)

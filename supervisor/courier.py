@@ -45,6 +45,9 @@ ANSWER_PATIENCE: Final = 10.0
 """Seconds without an answer after which a session is taken for dead."""
 SERVER_PATIENCE_MS: Final = 5000
 """The server gives up a statement of ours by itself before we give up the session."""
+LOCK_PATIENCE_MS: Final = 2500
+"""And one that waits for a lock sooner than a beat must be heard: a session that is given up for that is followed by one that waits for the same lock,
+every few seconds, and calls every worker each time."""
 URGENT: Final = ("end_backend", "settle_jobs", "release_child")
 """What somebody waits for when a child has died: prepared, for planning takes longer than running."""
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
@@ -318,7 +321,7 @@ class Courier:
         self.deaf = self.pooled and not self._listens
         waiting, self._queue = self._queue, deque()
         if not self.pooled:  # else others would get our time limits with the backend, and we their statements
-            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms"}, self._steered)
+            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
         if self.pooled:
             self.notifications.append("@pooler")
         if self.deaf:

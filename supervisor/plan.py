@@ -229,7 +229,7 @@ def _press_the_late(fleet: Fleet, now: float, result: Plan) -> None:
                 result.later(since)
         if slot.state is State.LEAVING and not slot.now.job and (fleet.database_since is not None or not slot.kind.works):
             # A worker that waits for a database has something to hand back; the others have not, and need none to leave. They would be waited
-            # for anew with each session of ours, which ends every few seconds while a lock on a table keeps our statements waiting.
+            # for anew with each session of ours, which may end every few seconds while something keeps our statements waiting.
             since = max(slot.since, (fleet.database_since or 0.0) if slot.kind.works else 0.0) + limits.spawn_timeout
             if now >= since:
                 fleet.press(slot, Why.STUCK, now, grace=0.0)

@@ -62,6 +62,8 @@ class Registration:
         self._echo_by = float("inf")
         self._in_flight = False
         """The beat whose echo is waited for has no answer yet."""
+        self._unanswered = False
+        """Some beat has none: another one would wait behind it, and one more for each that is refused."""
         self._neighbours_at = float("inf")
         self._cancels_at = 0.0
         self._dead: list[int] = []
@@ -84,7 +86,8 @@ class Registration:
             return float("inf")
         if not self._fleet.supervisor:
             return self._beat_at  # the rest is ours to do again once we are registered: `step` leaves it alone as well
-        return min(self._beat_at, self._echo_due(), self._neighbours_at, self._cancels_due())
+        beat_at = float("inf") if self._unanswered else self._beat_at
+        return min(beat_at, self._echo_due(), self._neighbours_at, self._cancels_due())
 
     def step(self, now: float) -> None:
         """Register, beat, look for the dead: whatever is due."""
@@ -109,7 +112,7 @@ class Registration:
                 return
             self._courier.lose("the session does not hear its own notifications", now)
             return
-        if now >= self._beat_at:
+        if now >= self._beat_at and not self._unanswered:
             self._beat(now)
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
@@ -187,7 +190,7 @@ class Registration:
         self._beat_at = now + self._lease / BEATS
         if self._echo_by == float("inf"):
             self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
-        number, asked = self._fleet.supervisor, time.monotonic()
+        number, asked, self._unanswered = self._fleet.supervisor, time.monotonic(), True
         self._courier.ask(
             "renew_lease",
             {"supervisor": number, "lease": self._lease},
@@ -196,6 +199,7 @@ class Registration:
         self.look_for_cancels()
 
     def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
+        self._unanswered = False
         if number != self._fleet.supervisor:
             return
         self._echo_by, self._in_flight = self._echo_due(), False

@@ -1,7 +1,7 @@
 -- Bound what the parent's session may wait for: it holds the lease, and a statement that waits for a lock must not outlast it. Whatever
 -- role and database say of sessions that are idle, or of isolation, is not for it. What follows a child's death is prepared: without the
 -- generic plan its first five uses would be planned anew, while somebody's job waits.
-SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_timeout', %(patience)s, false),
+SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_timeout', %(locks)s, false),
        set_config('idle_in_transaction_session_timeout', %(patience)s, false), set_config('idle_session_timeout', '0', false),
        CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', false) END,
        set_config('default_transaction_isolation', 'read committed', false),

@@ -131,6 +131,26 @@ def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
     assert None not in answers
 
 
+def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
+    """Somebody holds it, or a session of ours from before, whose commit waits for a standby that is away. The server refuses the beat in time, each time."""
+    parent.until(lambda: parent.courier.is_quiet)
+    epoch, beat = parent.courier.epoch, "renew_lease"
+    with psycopg.connect(database) as stranger:
+        stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
+        parent.registration.change_lease(3.0)  # it beats each second, and each beat waits for longer
+        most = 0
+        limit = time.monotonic() + LIMIT
+        while sum(note.startswith("@refused:renew_lease") for note in parent.heard) < 2:
+            assert time.monotonic() < limit
+            parent.turn(time.monotonic())
+            most = max(most, [letter.name for letter in parent.courier._queue].count(beat))
+        assert (parent.courier.link, parent.courier.epoch) == (Link.UP, epoch), parent.courier.trouble
+        assert most <= 1, "they pile up, and none is said any more when the lock is free"
+    parent.registration.heard_back = False
+    parent.until(lambda: parent.registration.heard_back)
+    assert parent.courier.epoch == epoch
+
+
 def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_left_to_lapse(database):
     with Network(database) as network:
         network.arm("parent", "INTO jobherd.supervisors", where="answered")
@@ -225,12 +245,20 @@ def noted(parent):
     return asked
 
 
-def by_thirds(parent, asked, ahead):
-    """Let it beat three times, each a third of the lease after the last."""
-    for third in range(1, 4):
-        parent.until(lambda: parent.courier.is_quiet, ahead=ahead + (third - 1) * LEASE / 3)
-        seen = len(asked)
-        parent.until(lambda seen=seen: len(asked) > seen, ahead=ahead + third * LEASE / 3)
+def turned(parent, now, condition):
+    """Turn it at that moment, however long it takes, until something holds and nothing is on its way."""
+    limit = time.monotonic() + LIMIT
+    while not (condition() and parent.courier.is_quiet):
+        assert time.monotonic() < limit, (parent.courier.link, parent.courier.trouble)
+        parent.turn(now)
+
+
+def by_thirds(parent, asked, now):
+    """Let it beat three times, each a third of the lease after the last; return when that was."""
+    for _ in range(3):
+        now, seen = now + LEASE / 3, len(asked)
+        turned(parent, now, lambda seen=seen: len(asked) > seen)
+    return now
 
 
 def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
@@ -240,18 +268,19 @@ def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
     with Queue(database) as queue:
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
-        parent.until(lambda: asked)
-        parent.until(lambda: parent.courier.is_quiet)
-        assert asked == [False]
+        parent.until(lambda: asked and parent.courier.is_quiet)
+        assert not any(asked)
         assert living.id in [row[0] for row in leases(database)]
-    by_thirds(parent, asked, ahead=0.5)
+    by_thirds(parent, asked, time.monotonic() + 0.5)
     assert asked[-1]
     parent.courier.close()
 
 
 def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
     """The session stood all the while, and so did the server: somebody has locked a table, or commits waited for a standby that was away."""
-    by_thirds(parent, asked := noted(parent), ahead=1.0)
+    parent.until(lambda: parent.courier.is_quiet)
+    asked = noted(parent)
+    now = by_thirds(parent, asked, time.monotonic())
     assert asked[-1], "it has been there for long enough"
     with Queue(database) as queue:
         living = queue.supervisor()
@@ -260,16 +289,15 @@ def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to
             "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
             "CREATE TRIGGER lock BEFORE UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
         )
-        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + LEASE)
-        parent.until(lambda: any(note.startswith("@refused:renew_lease") for note in parent.heard), ahead=1.0 + 5 * LEASE / 3)
-        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + 5 * LEASE / 3)
+        now += LEASE / 3
+        turned(parent, now, lambda: any(note.startswith("@refused:renew_lease") for note in parent.heard))
         queue.run("DROP FUNCTION public.lock() CASCADE")
+        now += LEASE / 2
         asked.clear()
-        parent.until(lambda: asked, ahead=1.0 + 2 * LEASE)
-        parent.until(lambda: parent.courier.is_quiet, ahead=1.0 + 2 * LEASE)
-        assert asked == [False], "its own lease has lapsed: so may those of all"
+        turned(parent, now, lambda: asked)
+        assert asked == [False], "its own lease may have lapsed, and so may those of all"
         assert living.id in [row[0] for row in leases(database)]
-    by_thirds(parent, asked, ahead=1.0 + 2 * LEASE)
+    by_thirds(parent, asked, now)
     assert asked[-1]
 
 

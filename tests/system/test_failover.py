@@ -1,4 +1,5 @@
-"""The primary is lost and its standby promoted: the same processes go on with the new one, and nothing that was acknowledged is lost."""
+"""The primary is lost and its standby promoted: the same processes go on with the new one, and nothing that was acknowledged is lost. And the standby is
+lost that the primary's commits wait for."""
 
 from __future__ import annotations
 
@@ -69,3 +70,59 @@ def test_after_a_failover_the_same_processes_go_on_with_the_promoted_standby(tmp
                     assert fleet.stop() == 0
                 finally:
                     stage.show()
+
+
+SESSIONS = "SELECT application_name, count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobherd:%' GROUP BY 1"
+
+
+def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_sessions_do_not_pile_up(tmp_path: Path, gate: Gate):
+    """Each process comes back again and again for an answer, and each time there is a session more that waits in the server for the one before it."""
+    with Cluster(place=quick_place()) as primary, primary.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        with Stage(dsn, tmp_path) as stage, psycopg.connect(primary.dsn(), autocommit=True) as owner:
+            try:
+                fleets = [
+                    stage.run_fleet(workers=1, lease="6s", patience=1, db_retry_initial="0.1s", db_retry_max="0.5s") for _ in range(2)
+                ]
+                supervisors = stage.run("SELECT id FROM jobherd.supervisors ORDER BY id")
+                jobs = [stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(2)]
+                arrivals = [gate.wait_arrival(str(number)) for number in range(2)]
+                owner.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+                owner.execute("SELECT pg_reload_conf()")
+                for arrival in arrivals:
+                    arrival.open("written")
+                backends: dict[str, set[int]] = {}
+
+                def fourth() -> bool:
+                    """While the last session of a worker waits in the server the next one begins to."""
+                    for name, pid in stage.run(
+                        "SELECT application_name, pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:worker:%'"
+                    ):
+                        backends.setdefault(name, set()).add(pid)
+                    return all(len(seen) >= 4 for seen in backends.values())
+
+                stage.wait(fourth, "the fourth session of each worker", limit=LIMIT)
+                for fleet in fleets:
+                    fleet.wait_log("the database refused a statement of the supervisor: renew_lease", limit=LIMIT)
+                lapsed = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
+                stage.wait(lambda: stage.call(lapsed), "the end of both leases", limit=LIMIT)
+                # One that commits and cannot be ended, one that waits for it, and what has just been given up.
+                stage.wait(
+                    lambda: max(count for _, count in stage.run(SESSIONS)) <= 2,
+                    lambda: f"fewer sessions: {stage.run(SESSIONS)}",
+                    limit=LIMIT,
+                )
+                owner.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                owner.execute("SELECT pg_reload_conf()")
+                for job in jobs:
+                    row = stage.wait_state(job, "completed", limit=LIMIT)
+                    assert (row["result"], row["attempts"], stage.runs(job)) == ("written", 1, 1)
+                assert stage.completed_twice() == []
+                stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LIMIT)
+                assert stage.run("SELECT id FROM jobherd.supervisors ORDER BY id") == supervisors, "nobody was taken over"
+                for fleet in fleets:
+                    assert len(fleet.said("the database is away")) <= 8, fleet.text()
+                    assert fleet.stop() == 0
+            finally:
+                stage.show()

@@ -362,6 +362,16 @@ def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
     assert jumped(caplog) == pytest.approx(3600, abs=LIMIT)
 
 
+def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_same(database):
+    """Of a time in seconds only the first digits were left: the clock stood still, then jumped, and nobody was ever taken over."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
+    parent = Parent(database)
+    parent.until(lambda: parent.registration.heard_back and parent.courier.is_quiet)
+    assert parent.registration._clock[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
+    parent.courier.close()
+
+
 @pytest.mark.parametrize("jump", ["1 hour", "-1 hour"])
 def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_lease(parent, database, jump):
     """The beat has told the time from before it, so that nobody is on guard yet."""

@@ -84,6 +84,31 @@ def test_time_limits_of_the_role_are_not_for_our_sessions(stage: Stage, gate: Ga
     assert fleet.stop() == 0
 
 
+def test_how_a_role_has_values_read_and_written_is_not_for_our_sessions(stage: Stage, gate: Gate):
+    """As an application of long ago may want it. The outcomes of one batch are lists, and most of what can be said of a job is not said of each."""
+    name = database(stage)
+    for setting, value in (
+        ("array_nulls", "off"), ("extra_float_digits", "-15"), ("standard_conforming_strings", "off"), ("bytea_output", "escape"),
+        ("DateStyle", "SQL, DMY"), ("IntervalStyle", "sql_standard"), ("TimeZone", "Asia/Kathmandu"), ("transform_null_equals", "on"),
+    ):  # fmt: skip
+        stage.run(f"ALTER DATABASE {name} SET {setting} = {value if ',' in value else repr(value)}")
+    fleet = stage.run_fleet(workers=2, handlers=stage.write("work.py", WORK))
+    gated = stage.enqueue("s:gate", '{"label": "dies"}')
+    os.kill(gate.wait_arrival("dies").pid, signal.SIGKILL)  # its parent writes that, and gives the job back
+    arrival = gate.wait_arrival("dies")
+    soon = stage.call("""SELECT jobherd.enqueue('s:short', '{}', '{"delay": 1}')""")
+    arrival.open("a \\ and a ' and a \"")
+    row = stage.wait_state(gated, "completed", "failed", limit=LIMIT)
+    assert (row["attempts"], row["crashes"], row["result"]) == (2, 1, "a \\ and a ' and a \"")
+    stage.wait_state(soon, "completed", limit=LIMIT)
+    holding = stage.enqueue("s:holds", '{"label": "holds"}')
+    gate.wait_arrival("holds").open("held")
+    row = stage.wait_state(holding, "completed", "failed", "retrying", limit=LIMIT)
+    assert (row["state"], row["result"], row["attempts"]) == ("completed", "held", 1)
+    assert fleet.stop() == 0
+    assert not fleet.said(lambda event: event.get("level") == "error" or "the database is away" in event.get("message", ""))
+
+
 def test_deadlocks_and_serialization_failures_are_tried_again_and_cost_no_attempt(stage: Stage, gate: Gate):
     stage.run("""
         CREATE SEQUENCE public.turns;

@@ -245,6 +245,9 @@ class Claimer:
         if not rested:
             self._executor.look_at_clock()
         found = [Claimed._make(row) for row in rows]
+        if not found and self._gated:
+            # Told by this claim. Told again by each that finds nothing, idle workers would call each other for ever.
+            self._last = ("", "")
         took = self.claimed_at - begun
         if (stride.until or took > LONG) and (by == SOUGHT or by in WALKS):
             stride.note_claim(found, sought=by == SOUGHT, took=took, together=together and hand.behind is None, now=self.claimed_at)

@@ -279,6 +279,23 @@ def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
     bench.wait(job, "completed")
 
 
+def test_a_place_under_a_cap_that_was_left_is_told_once(bench: Bench):
+    """Told again with each empty claim, idle workers would call each other for ever."""
+    bench.ask("SELECT jobherd.set_cap(kind => 'act:nothing', max_running => 1)")
+    job = bench.enqueue("act:nothing")
+    with psycopg.connect(bench.dsn, autocommit=True) as parent:
+        parent.execute("LISTEN jobherd_jobs")
+        parent.execute(sql.load("start_hearing"))
+        child = bench.start()
+        bench.wait(job, "completed")
+        assert [heard.payload for heard in parent.notifies(timeout=LIMIT, stop_after=1)] == ["*"]
+        child.wait_idle()
+        child.nudge()
+        child.wait_heard()
+        assert child.dismiss() == EXIT_LEFT
+        assert list(parent.notifies(timeout=0)) == []
+
+
 def test_sigterm_to_an_idle_worker_makes_it_leave(bench: Bench):
     child = bench.start()
     os.kill(child.pid, signal.SIGTERM)

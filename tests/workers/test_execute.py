@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from handlers._outcome import KEY_MISSING, Raised, outcome_of, unreadable
 from handlers._sealing import ring
 from tests.support.seats import Bench, count_of
 from workers.claimed import Claimed
+from workers.claimer import Claimer
 from workers.execute import sealed
 from workers.link import EXIT_LEFT, EXIT_WORN
 
@@ -212,6 +214,25 @@ def test_what_a_long_run_used_is_kept_with_it(bench: Bench):
     usage = row["history"][-1]["usage"]
     assert 0.09 < usage["cpu_user"] + usage["cpu_system"] < 1
     assert usage["max_rss"] > 1_000_000
+
+
+def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    def burn(*_: object) -> bool:
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        return False
+
+    monkeypatch.setattr(Claimer, "_give_back_unheard", burn)  # what it does before each sleep
+    child = bench.start()
+    child.wait_idle()
+    child.nudge()
+    child.wait_heard()
+    child.wait_idle()
+    job = bench.enqueue("act:burns", seconds=0.05)
+    child.nudge()
+    usage = bench.wait(job, "completed")["history"][-1]["usage"]
+    assert usage["cpu_user"] + usage["cpu_system"] < 0.2
 
 
 def test_a_short_run_asks_the_kernel_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import UNANSWERED, AsyncPool, Sessions, anotice_the_end, left_behind
+from handlers._pool import UNANSWERED, AsyncPool, Sessions, Tries, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
 from handlers._silence import aanswered
 from handlers._waiting import Vigil, ready_to_hear
@@ -57,6 +57,7 @@ class AsyncClient:
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
         self._pools: dict[asyncio.AbstractEventLoop, tuple[AsyncPool, Sessions]] = {}
+        self._tries = Tries()
         self._pid = os.getpid()
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
@@ -176,7 +177,9 @@ class AsyncClient:
             yield self._connection
             return
         pool = await self._opened()
-        async with pool.connection(timeout=None if within is None else min(within, self._timeout)) as connection:
+        async with contextlib.AsyncExitStack() as lent:
+            with self._tries.told():
+                connection = await lent.enter_async_context(pool.connection(None if within is None else min(within, self._timeout)))
             yield connection
 
     async def _opened(self) -> AsyncPool:
@@ -190,6 +193,7 @@ class AsyncClient:
         pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
             dsn,
             kwargs=session_of(dsn),
+            connection_class=self._tries.aconnections(),
             min_size=self._sizes[0],
             max_size=self._sizes[1],
             timeout=self._timeout,

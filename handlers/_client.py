@@ -20,7 +20,7 @@ import sql
 from handlers import _bulk, _enqueue
 from handlers._dsn import find_dsn, find_listen_dsn, session_of
 from handlers._durations import Duration, at_least_zero
-from handlers._pool import UNANSWERED, Pool, left_behind, notice_the_end, prepare_nothing_on_others
+from handlers._pool import UNANSWERED, Pool, Tries, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
 from handlers._silence import answered
 from handlers._waiting import Vigil, ready_to_hear
@@ -67,6 +67,7 @@ class Client:
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")
         self._pool: Pool | None = None
+        self._tries = Tries()
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -247,7 +248,9 @@ class Client:
         if self._connection is not None:
             yield self._connection
             return
-        with self._opened().connection(timeout=None if within is None else min(within, self._timeout)) as connection:
+        with contextlib.ExitStack() as lent:
+            with self._tries.told():
+                connection = lent.enter_context(self._opened().connection(None if within is None else min(within, self._timeout)))
             yield connection
 
     def _opened(self) -> Pool:
@@ -259,6 +262,7 @@ class Client:
                     pool: Pool = psycopg_pool.ConnectionPool(
                         dsn,
                         kwargs=session_of(dsn),
+                        connection_class=self._tries.connections(),
                         min_size=self._sizes[0],
                         max_size=self._sizes[1],
                         timeout=self._timeout,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import WeakSet
 
 import psycopg
@@ -15,6 +16,8 @@ from handlers._send import arun_on, run_on
 from handlers._silence import SilentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from handlers._enqueue import Row
 
 Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
@@ -24,6 +27,61 @@ UNANSWERED: Final = (SilentError, psycopg.errors.ConnectionTimeout, psycopg_pool
 """What it ends with when a session says nothing, or none is to be had in time."""
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+
+
+class Tries:
+    """Why a pool could not connect, the last time it tried: it tells that to a log, and whoever waits only for how long they did.
+
+    failed: what the server or the network said; None if it could.
+    """
+
+    def __init__(self) -> None:
+        self.failed: str | None = None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note whether the block connects."""
+        try:
+            yield
+        except psycopg.Error as problem:
+            self.failed = " ".join(str(problem).split())
+            raise
+        self.failed = None
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Have who is lent no connection in the block hear why."""
+        try:
+            yield
+        except psycopg_pool.PoolTimeout as problem:
+            if self.failed is None:
+                raise  # all are lent
+            message = f"{problem}: {self.failed}"
+            raise psycopg_pool.PoolTimeout(message) from None
+
+    def connections(self) -> type[psycopg.Connection[Any]]:
+        """Return what a pool makes its connections of."""
+        tries = self
+
+        class Noted(psycopg.Connection[Any]):
+            @classmethod
+            def connect(cls, conninfo: str = "", **given: Any) -> Self:
+                with tries.noted():
+                    return super().connect(conninfo, **given)
+
+        return Noted
+
+    def aconnections(self) -> type[psycopg.AsyncConnection[Any]]:
+        """Return what an asynchronous pool makes its connections of."""
+        tries = self
+
+        class Noted(psycopg.AsyncConnection[Any]):
+            @classmethod
+            async def connect(cls, conninfo: str = "", **given: Any) -> Self:
+                with tries.noted():
+                    return await super().connect(conninfo, **given)
+
+        return Noted
 
 
 class Sessions:

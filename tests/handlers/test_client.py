@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 
@@ -328,6 +330,35 @@ def test_a_connection_that_the_server_ended_is_replaced_before_it_is_used(client
         ).fetchall()
     assert (True,) in ended
     assert client.enqueue("a:b") in ids(database)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_who_is_lent_no_connection_hears_why(database, kind):
+    """That it was waited for so long is all that the pool tells; why, it tells a log that few look at."""
+
+    async def ask(client):
+        if isinstance(client, Client):
+            client.enqueue("mail:receipt")
+        else:
+            async with client:
+                await client.enqueue("mail:receipt")
+
+    client = kind(f"{database} dbname=nowhere", timeout="50ms")
+    until = time.monotonic() + LIMIT
+    said = ""
+    while "nowhere" not in said:  # the first try may take longer than it is waited for
+        assert time.monotonic() < until, said
+        with pytest.raises(psycopg_pool.PoolTimeout) as problem:
+            asyncio.run(ask(client))
+        said = str(problem.value)
+    assert 'database "nowhere" does not exist' in said
+    if isinstance(client, Client):
+        client.close()
+
+
+def test_who_waits_for_one_of_too_few_connections_is_told_of_no_other_failure(database):
+    with Client(database, max_size=1, timeout="10ms") as client, client._session(), pytest.raises(psycopg_pool.PoolTimeout, match="sec$"):
+        client.enqueue("mail:receipt")
 
 
 def test_a_client_opens_nothing_before_it_is_asked(monkeypatch):

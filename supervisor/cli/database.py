@@ -158,6 +158,10 @@ def explained() -> Iterator[None]:
         ) from None
     except errors.InsufficientPrivilege as problem:
         raise CommandError(f"the database refuses: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION) from None
+    except errors.ReadOnlySqlTransaction as problem:
+        raise CommandError(
+            f"the database takes no writes: {_said(problem)}; is it a standby, and is --dsn or JOBHERD_DSN right?", ExitCode.NO_DATABASE
+        ) from None
     except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
         if takes_no_writes(problem):
             raise CommandError(f"the database takes no writes: {_said(problem)}", ExitCode.NO_DATABASE) from None

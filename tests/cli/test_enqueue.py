@@ -218,6 +218,15 @@ def test_a_full_disk_is_said_to_be_one(database):
     assert answer.err == 'jobherd: the database has no room: could not extend file "base/1/2": No space left on device\n'
 
 
+@pytest.mark.parametrize("schema", ["jobherd", "elsewhere"])
+def test_a_database_that_takes_no_writes_is_said_to_be_one(database, schema):
+    """A standby, or a primary that was made read-only. That a SELECT is refused told nobody what is the matter."""
+    answer = jobherd("enqueue", "a:b", "{}", "--schema", schema, dsn=f"{database} options='-c default_transaction_read_only=on'")
+    assert answer.code == 69
+    assert answer.err.startswith("jobherd: the database takes no writes: cannot execute ")
+    assert answer.err.endswith("in a read-only transaction; is it a standby, and is --dsn or JOBHERD_DSN right?\n")
+
+
 def test_a_missing_schema_is_made(empty_database):
     answer = jobherd("enqueue", "a:b", "{}", dsn=empty_database)
     assert answer.code == 0

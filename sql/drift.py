@@ -28,6 +28,10 @@ class MigratingError(Exception):
     """Somebody migrates: what it will be is not there yet, and the lock of the migrations is theirs."""
 
 
+_WEBHOOKS: Final = ("trigger", "webhook", "history")
+"""What the first supervisor with a secret makes. Drawn too where it is, or it would be taken for somebody's own, and nobody would see that it is switched off."""
+
+
 class Difference(NamedTuple):
     """One thing that is not as the migrations leave it."""
 
@@ -54,14 +58,16 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
     [Difference(what='index', name='ready_by_id', of='ready', found=None, wanted='CREATE UNIQUE INDEX ready_by_id ON ...', ...)]
     """
     check_schema(schema)
+    with connection.transaction():
+        found = _read(connection, schema, called=schema)
     with connection.transaction(force_rollback=True):
         try:
             migrate(connection, schema=_SKETCH, patience=_PATIENCE)
         except errors.LockNotAvailable:
             raise MigratingError from None
+        if _WEBHOOKS in found:
+            connection.execute(load("enable_webhooks", schema=_SKETCH))
         wanted = _read(connection, _SKETCH, called=schema)
-    with connection.transaction():
-        found = _read(connection, schema, called=schema)
     return [
         Difference(
             *key, found[key][0] if key in found else None, wanted[key][0] if key in wanted else None, _remedy(key, schema, found, wanted)

@@ -147,6 +147,15 @@ def test_an_object_of_the_users_own_is_only_noted(database):
     assert findings(database, 0)["the index mine of history is not of Jobherd's making"]["weight"] == "note"
 
 
+def test_what_calls_webhooks_is_of_jobherds_making(database):
+    send(database, "SELECT jobherd.enable_webhooks()")
+    assert not [text for text in findings(database, 0) if "webhook" in text]
+    send(database, "ALTER TABLE jobherd.history DISABLE TRIGGER webhook")
+    found = findings(database, 1)["the trigger webhook of history is not as the migrations make it"]
+    send(database, found["remedy"])
+    assert not [text for text in findings(database, 0) if "webhook" in text]
+
+
 def test_a_schema_that_is_not_there_or_behind_is_named_with_the_command_that_makes_it(empty_database):
     found = findings(empty_database, 1)
     (missing,) = [text for text in found if "migrations are missing" in text]

@@ -105,13 +105,15 @@ def fork_child(
         board=board,
         notice=notice,
         settings=settings,
-        output=output,
+        output=None if output is None else output[:2],
         boards=tuple(inherited.boards) if slot.kind.sees_all else (),
     )
 
     def life() -> NoReturn:
         os.close(wake_write)
         os.close(report_read)
+        if output is not None:
+            os.close(output[2])
         _let_go(inherited, keep=set(inherited.boards) if slot.kind.sees_all else {board})
         main.main(seat)
 
@@ -125,17 +127,28 @@ def fork_child(
     os.close(report_write)
     if output is None:
         return pid, Ends(wake_write, report_read)
+    os.close(output[0])
     os.close(output[1])
-    return pid, Ends(wake_write, report_read, output[0])
+    return pid, Ends(wake_write, report_read, output[2])
 
 
-def _open_output() -> tuple[int, int]:
-    """Return the two ends of a pipe for what a worker prints. Who prints may wait; who reads never does."""
+def _open_output() -> tuple[int, int, int]:
+    """Return the ends of a pipe for what a worker prints: where the worker reads and writes, and where we read. Who prints may wait; who reads never does.
+
+    Ours is opened once more, and not inherited: whether a read waits is a property of what was opened, and a job that changed it in its process
+    would stop the parent's loop at the next read.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        ours = os.open(f"/proc/self/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
     os.set_blocking(reading, False)
     with suppress(OSError):  # so much is not everybody's right
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _OUTPUT)
-    return reading, writing
+    return reading, writing, ours
 
 
 def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:

@@ -107,9 +107,7 @@ class Output:
         """Return whether there is something to take. A system call."""
         if self.dirty or self._kept or self._board.times_drained != self._drained:
             return True
-        with suppress(OSError):
-            fcntl.ioctl(self._reading, termios.FIONREAD, self._waiting)
-        return self._waiting[0] > 0
+        return self._is_waiting()
 
     def peek(self) -> str | None:
         """Return what was said since the last `take`, as `digest` does, and keep it."""
@@ -136,7 +134,8 @@ class Output:
             self._drained = self._board.times_drained
             for _ in range(_ROUNDS):
                 try:
-                    chunk = os.read(self._reading, CHUNK)
+                    # Not read until it is empty: a job may have changed it so that the last read waits for ever.
+                    chunk = os.read(self._reading, CHUNK) if self._is_waiting() else b""
                 except OSError:
                     break
                 if not chunk:
@@ -144,6 +143,12 @@ class Output:
                 self._keep(chunk)
         finally:
             self._board.say_reading(reading=False)
+
+    def _is_waiting(self) -> bool:
+        self._waiting[0] = 0
+        with suppress(OSError):
+            fcntl.ioctl(self._reading, termios.FIONREAD, self._waiting)
+        return self._waiting[0] > 0
 
     def _keep(self, data: bytes) -> None:
         self._kept += data

@@ -268,6 +268,20 @@ def leaves_a_generator_in_the_middle():
     next(generator())
 
 
+def _make_every_file_wait():
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.set_blocking(int(name), True)
+        except OSError:
+            continue
+
+
+@act()
+def makes_every_file_wait():
+    _make_every_file_wait()
+    print("and says so")
+
+
 # -- what wears the process out ----------------------------------------------------------------------------------------------
 
 
@@ -591,6 +605,16 @@ def stops_itself():
 @is_late
 def stops_the_timer_and_sleeps():
     signal.setitimer(signal.ITIMER_REAL, 0)
+    while True:
+        time.sleep(FOR_EVER)
+
+
+@is_late
+def makes_every_file_wait_and_says_much():
+    """What its parent must read, which has the same file open, and must not wait there for more."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _make_every_file_wait()
+    os.write(1, b"x" * 50_000)
     while True:
         time.sleep(FOR_EVER)
 

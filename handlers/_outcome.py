@@ -40,6 +40,7 @@ from handlers._dispositions import (
     Said,
     Snooze,
 )
+from handlers._durations import at_least_zero
 from handlers._payload import PayloadError, ResultError, encode_result
 from handlers._policy import Policy
 from handlers._sanitize import describe_exception, sanitize
@@ -209,10 +210,10 @@ def _judge(  # one return for each row of the table
             text, name = sanitize(error) or "the handler said that it failed", _code(code or UNHANDLED_ERROR)
             return _failure(None, text, name, _trace(raised), policy, attempt=attempt, last=last, random=random)
         case Nack(delay=delay, reason=reason):
-            wanted = wait(policy.backoff, attempt, random) if delay is None else delay
+            wanted = wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
             return _again(last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK)
-        case Snooze(delay=delay):
-            return Outcome("snoozed", "scheduled", delay=delay, counted=False)
+        case Snooze(delay=delay):  # looked at again: a subclass may say anything, and what is no span of time can never be written
+            return Outcome("snoozed", "scheduled", delay=at_least_zero(delay, field="Snooze delay"), counted=False)
         case Abandon():
             return Outcome("abandoned", "ready", counted=False)
         case Poison(message=text, code=code):

@@ -133,6 +133,8 @@ class Executor:
         alarm.on_long = self._show_job
         self._child = 0
         self._said = False
+        self._clock = time.monotonic
+        """As it was before any job: one may put another in its place, and a run that ended before it began is refused by the database."""
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
@@ -243,7 +245,7 @@ class Executor:
         if alarm.forked:
             # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own.
             os._exit(0)
-        ended = time.monotonic()
+        ended = max(self._clock(), started)
         reach("job.ended")
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
         if transactions.used:

@@ -235,7 +235,7 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
         "errors": None if plain else _some([outcome.error for outcome in outcomes]),
         "tracebacks": None if plain else _some([outcome.traceback for outcome in outcomes]),
         "ran": _some(ran),
-        "ago": [now - end if end else 0.0 for end in ended],
+        "ago": [max(0.0, now - end) if end else 0.0 for end in ended],
         "usages": _some(usages),
         "progresses": _some(progresses),
         "post_mortems": _some(post_mortems),
@@ -251,7 +251,7 @@ def _some(values: list[Any]) -> list[Any] | None:
 
 
 def least_of(one: Finished) -> Finished:
-    """Return what can be said of an outcome in fixed words, with nothing in it that came from the handler."""
+    """Return what can be said of an outcome in fixed words, with nothing in it that came from the handler, or from clocks it may have moved."""
     outcome = one.outcome
     match outcome.label:
         case "ok":
@@ -268,7 +268,7 @@ def least_of(one: Finished) -> Finished:
             )
         case _:
             least = replace(outcome, result=None, error=None, code=None, traceback=None)
-    return one._replace(outcome=least, usage=None, progress=None, log=None)
+    return one._replace(outcome=least, ran=None if one.ran is None else 0.0, ended=0.0, usage=None, progress=None, log=None)
 
 
 def _kind_of(problem: BaseException) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from workers.belongings import Belongings
@@ -42,6 +43,7 @@ class Tidiness:
         wake, seat = body.wake, body.seat
         self._belongings = Belongings((0, 1, 2, *wake.files, seat.report, seat.notice.fd, seat.board.fd, *files))
         self._whole = whole
+        self._clock = time.monotonic
         self.tidy: set[str] = set()
         self.due = 0.0
         self._found_nothing: dict[str, int] = {}
@@ -92,6 +94,10 @@ class Tidiness:
         elif not alarm.is_intact():
             alarm.restore()
             self.worn = "a job changed signal handlers"
+        elif time.monotonic is not self._clock:
+            # By another one no deadline is right: the next job would be ended in the moment it begins, or a lease be held for ever.
+            time.monotonic = self._clock
+            self.worn = "a job put another clock in the place of time.monotonic"
         elif _thread._count() != self._threads and (left := self._threads_left()):  # noqa: SLF001 - all others make a list
             self.worn = f"a job left a thread behind: {left}"
 

@@ -165,7 +165,7 @@ class TogetherExecutor(Executor):
             ending = Raised(raised)
         if alarm.forked:
             os._exit(0)  # as in `execute`
-        ended = time.monotonic()
+        ended = max(self._clock(), started)
         endings: Mapping[int, object] = (
             {job.id: ending for job in called} if ending is None else self._part(ending, [job.id for job in called])
         )

@@ -326,6 +326,17 @@ def test_who_was_told_to_end_has_ended_by_that_though_what_it_raised_cannot_be_j
     assert last.state == ("failed" if state == "scheduled" else state)
 
 
+@pytest.mark.parametrize("of", [Nack, Snooze])
+@pytest.mark.parametrize(
+    "delay", [math.nan, math.inf, 1e300, "soon", -(10**400), object()], ids=["nan", "infinite", "far", "text", "long", "other"]
+)
+def test_a_delay_that_is_none_is_never_handed_to_the_database(of, delay):
+    """It would be refused in any words, and the job claimed again at once, for ever."""
+    outcome = judge(type("Later", (of,), {"delay": property(lambda _: delay)})(5))
+    assert (outcome.state, outcome.code) == ("scheduled", "UNHANDLED_ERROR")
+    assert 0 < outcome.delay < 100
+
+
 def test_hostile_texts_are_stored_clean():
     for said in (Failed("a\0\ud800" * 9999, code="\0" * 999), Poison("\0", code="\ud800"), Nack(1, "\0"), Failed(None, code=5)):
         outcome = judge(thrown(said))

@@ -92,7 +92,7 @@ def probe() -> dict[str, object]:
         "trace": repr((sys.gettrace(), sys.getprofile())), "streams": (type(sys.stdout).__name__, sys.stdout.closed), "patience": socket.getdefaulttimeout(),
         "precision": decimal.getcontext().prec, "variable": _VARIABLE.get(), "group": os.getpgrp() == os.getpid(), "users": os.getresuid() + os.getresgid(),
         "wakeup": signal.set_wakeup_fd(-1), "threads": len([one for one in threading.enumerate() if not one.daemon]),
-        "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
+        "clock": repr(time.monotonic), "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
     }  # fmt: skip
 
 
@@ -283,6 +283,16 @@ def makes_every_file_wait():
 
 
 # -- what wears the process out ----------------------------------------------------------------------------------------------
+
+
+@act()
+def turns_the_clock_back():
+    time.monotonic = float
+
+
+@act()
+def puts_the_clock_forward():
+    time.monotonic = lambda: 1e300
 
 
 @act()

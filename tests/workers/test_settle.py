@@ -10,7 +10,7 @@ import pytest
 from handlers._outcome import Outcome
 from tests.support.seats import Bench
 from workers.link import EXIT_LEFT
-from workers.settle import HANDED_BACK, Finished, least_of
+from workers.settle import HANDED_BACK, Finished, least_of, settlement
 
 
 def refuse(bench: Bench, condition: str) -> None:
@@ -92,6 +92,13 @@ def test_the_least_of_an_outcome_holds_nothing_of_the_handler_s(label: str, stat
     assert (least.outcome.result, least.outcome.traceback, least.usage, least.progress) == (None, None, None, None)
     assert least.outcome.error not in {None, "e"}
     assert least.outcome.delay == delay
+
+
+def test_nor_of_clocks_that_it_has_moved():
+    """What the database refuses is then refused in any words, and the job claimed again at once, for ever."""
+    least = least_of(Finished(1, Outcome("ok", "completed"), ran=-5.0, ended=1e300))
+    assert (least.ran, least.ended) == (0.0, 0.0)
+    assert settlement(1, 1, [Finished(1, Outcome("ok", "completed"), ran=1.0, ended=9.0)], ran_on="x", now=2.0)["ago"] == [0.0]
 
 
 def test_a_job_handed_back_stays_handed_back():

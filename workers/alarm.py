@@ -17,6 +17,7 @@ import _signal  # type: ignore[import-not-found]  # fifteen times the speed of t
 import os
 import signal
 import time
+from operator import is_
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from handlers._call import interrupt
@@ -106,7 +107,7 @@ class Alarm:
     def restore(self) -> None:
         """Put the handlers back that a job has changed."""
         for number, handler in self._installed:
-            signal.signal(number, handler)
+            _signal.signal(number, handler)  # the module around it compares what stood there
 
     def begin(self, token: int, jobs: Collection[int]) -> None:
         """A claim begins: interruptions that name `token` and one of `jobs` are for us."""
@@ -182,7 +183,7 @@ class Alarm:
 
     def is_intact(self) -> bool:
         """Return whether the handlers are still ours; a look into the interpreter's own table, no system call."""
-        return list(map(_signal.getsignal, self._numbers)) == self._handlers
+        return all(map(is_, map(_signal.getsignal, self._numbers), self._handlers))
 
     def rearm_if_touched(self) -> bool:
         """Put the timer right if somebody stopped or set it; return whether it was as we left it. A system call: for long jobs."""

@@ -211,7 +211,11 @@ class Session:
 
     def is_whole(self) -> bool:
         """Return whether the session's file is still its own. If a job has closed it, nothing more is said there: it may be another's by now."""
-        if self._connection is None or self._connection.closed or _file(self._connection) == self._file:
+        if self._connection is None or self._connection.closed:
+            return True
+        if _file(self._connection) == self._file:
+            # Or a read of an answer that ends where the buffer does would wait for more, for ever.
+            os.set_blocking(self._connection.fileno(), False)
             return True
         self._abandoned.append(self._connection)  # kept: its end would say goodbye into whatever that number is now, and close it
         self._connection = None

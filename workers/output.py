@@ -203,9 +203,9 @@ class _Handler(logging.Handler):
 
 def flush() -> None:
     """Flush standard output and error. By now they may be somebody's own objects, or nothing: what those raise must end neither job nor worker."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         with suppress(BaseException):
-            stream.flush()
+            getattr(sys, name).flush()
 
 
 def digest(data: bytes) -> str | None:

@@ -29,19 +29,21 @@ claims of longer jobs, which leave no cache warm, the whole of it was measured t
 class Tidiness:
     """What a job may have left changed in its process.
 
-    whole: says whether the session with the database is still the one that was opened. files: further files of ours.
+    whole: says whether the session with the database is still the one that was opened. files: further files of ours. shared: those that strangers have open too.
     worn: why this child takes no more jobs, in words; empty while it does.
     tidy: kinds whose jobs have left nothing so far. due: when it is looked in any case, whoever ran.
     """
 
-    def __init__(self, body: Body, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = ()) -> None:
+    def __init__(
+        self, body: Body, *, whole: Callable[[], bool] = lambda: True, files: Iterable[int] = (), shared: Iterable[int] = ()
+    ) -> None:
         self.worn = ""
         self._alarm = body.alarm
         self._blocked = body.blocked
         self._threads = _thread._count()  # noqa: SLF001 - all others make a list
         self._known = set(threading.enumerate())
         wake, seat = body.wake, body.seat
-        self._belongings = Belongings((0, 1, 2, *wake.files, seat.report, seat.notice.fd, seat.board.fd, *files))
+        self._belongings = Belongings((0, 1, 2, *wake.files, seat.report, seat.notice.fd, seat.board.fd, *files), shared)
         self._whole = whole
         self._clock = time.monotonic
         self.tidy: set[str] = set()

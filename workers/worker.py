@@ -91,7 +91,7 @@ class Worker:
         if self._output is not None:
             logging.getLogger().addHandler(self._output.handler(f"worker {self._seat.slot}", self._ids))
         output = () if self._output is None else self._output.files
-        self._tidy = Tidiness(body, whole=self._session.is_whole, files=output)
+        self._tidy = Tidiness(body, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
         stores = tables_of(handlers)
         self._tables = (
             Tables(

@@ -10,7 +10,9 @@ import atexit
 import contextvars
 import ctypes
 import decimal
+import faulthandler
 import gc
+import io
 import logging
 import mmap
 import os
@@ -79,21 +81,34 @@ def probe() -> dict[str, object]:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     umask = os.umask(0)
     os.umask(umask)
+    seen = subprocess.run(["/usr/bin/env"], check=True, capture_output=True).stdout.splitlines()
+    numbers = decimal.getcontext()
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
-    print("the probe prints")
+    print("the probe prints \u20ac \ud800")
     return {
         "cwd": os.getcwd(), "umask": umask, "environment": {n: v for n, v in sorted(os.environ.items()) if n != "JOBHERD_CHILD"},
-        "mark": "JOBHERD_CHILD" in os.environ, "seen by programs": subprocess.run(["env"], check=True, capture_output=True).stdout.count(b"HOSTILE"),
+        "mark": "JOBHERD_CHILD" in os.environ, "seen by programs": sorted(line.decode() for line in seen if not line.startswith(b"JOBHERD_CHILD")),
         "locale": _locale.setlocale(_locale.LC_ALL, None), "zone": time.tzname, "limits": limits, "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "processors": sorted(os.sched_getaffinity(0)), "blocked": status["SigBlk"], "ignored": status["SigIgn"], "caught": int(status["SigCgt"], 16) & ~OF_THE_C_LIBRARY,
         "handlers": [str(signal.getsignal(number)).split(" at ")[0] for number in range(1, 32)],
         "timers": [signal.getitimer(which)[1] for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
         "depth": sys.getrecursionlimit(), "interval": sys.getswitchinterval(), "collects": (gc.isenabled(), gc.get_threshold()),
         "trace": repr((sys.gettrace(), sys.getprofile())), "streams": (type(sys.stdout).__name__, sys.stdout.closed), "patience": socket.getdefaulttimeout(),
-        "precision": decimal.getcontext().prec, "variable": _VARIABLE.get(), "group": os.getpgrp() == os.getpid(), "users": os.getresuid() + os.getresgid(),
+        "policy": os.sched_getscheduler(0), "oom": Path("/proc/self/oom_score_adj").read_text(), "root": os.stat("/").st_ino,
+        "text": (sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering), "digits": sys.get_int_max_str_digits(),
+        "generators": repr(sys.get_asyncgen_hooks()), "faulthandler": faulthandler.is_enabled(), "waits": [os.get_blocking(fd) for fd in range(3)],
+        "levels": [(name, logging.getLogger(name).level) for name in ("jobherd.worker", "jobherd.settle")],
+        "numbers": (numbers.prec, numbers.Emax, numbers.capitals), "variable": _VARIABLE.get(), "group": os.getpgrp() == os.getpid(), "users": os.getresuid() + os.getresgid(),
         "wakeup": signal.set_wakeup_fd(-1), "threads": len([one for one in threading.enumerate() if not one.daemon]),
         "clock": repr(time.monotonic), "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
     }  # fmt: skip
+
+
+@handler("h:alone", timeout=20, max_attempts=1, max_crashes=1)
+def alone():
+    """Wait until its process has one thread: the watchdog's is none of Python's."""
+    while len(os.listdir("/proc/self/task")) > 1:
+        os.sched_yield()
 
 
 # -- what can be put right ---------------------------------------------------------------------------------------------------
@@ -160,6 +175,28 @@ def takes_the_streams():
     sys.stdout = sys.stderr = None
 
 
+class Unequal:
+    """Whom nobody may compare."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit
+
+    def __call__(self, *_: object) -> None: ...
+
+
+@act()
+def puts_in_their_place_what_nobody_may_compare():
+    sys.stdout = sys.stderr = Unequal()
+    signal.signal(signal.SIGWINCH, Unequal())
+
+
+@act()
+def takes_a_handler_by_what_nobody_may_compare():
+    signal.signal(signal.SIGHUP, Unequal())
+
+
 @act()
 def gives_sockets_no_time():
     socket.setdefaulttimeout(0.001)
@@ -171,20 +208,73 @@ def reckons_with_three_digits():
 
 
 @act()
+def reckons_with_small_numbers():
+    decimal.getcontext().Emax = 5
+    decimal.getcontext().capitals = 0
+
+
+@act()
+def reads_no_long_numbers():
+    sys.set_int_max_str_digits(640)
+
+
+@act()
+def writes_ascii():
+    sys.stdout.reconfigure(encoding="ascii", errors="strict", line_buffering=False)
+
+
+@act()
+def does_not_wait_to_print():
+    os.set_blocking(1, False)
+
+
+@act()
+def tells_programs_what_python_does_not_see():
+    os.putenv("HOSTILE", "yes")
+    os.unsetenv("PATH")
+
+
+@act()
+def hooks_generators():
+    sys.set_asyncgen_hooks(print, print)
+
+
+@act()
+def loses_the_streams():
+    del sys.stdout, sys.stderr
+
+
+@act()
+def loses_the_environment():
+    del os.environ
+
+
+@act()
 def binds_a_context_variable():
     _VARIABLE.set("a secret of another job")
 
 
 @act()
 def lowers_soft_limits():
-    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CORE):
+    for limit in {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {resource.RLIMIT_STACK}:
         _, hard = resource.getrlimit(limit)
-        resource.setrlimit(limit, (64 if limit == resource.RLIMIT_NOFILE else 1 << 40 if limit == resource.RLIMIT_AS else 1000, hard))
+        size = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_AS: 1 << 40, resource.RLIMIT_DATA: 1 << 40}.get(limit, 1000)
+        resource.setrlimit(limit, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))
 
 
 @act()
 def is_nice():
     os.nice(3)
+
+
+@act()
+def runs_in_batches():
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+@act()
+def is_killed_first():
+    Path("/proc/self/oom_score_adj").write_text("900")
 
 
 @act()
@@ -226,6 +316,11 @@ def leaves_a_daemon_thread():
 
 
 @act()
+def sets_a_watchdog():
+    faulthandler.dump_traceback_later(FOR_EVER, exit=True)
+
+
+@act()
 def registers_at_exit():
     atexit.register(time.sleep, FOR_EVER)
 
@@ -241,6 +336,7 @@ def forks_and_comes_back_twice():
 def silences_logging():
     logging.disable(logging.CRITICAL)
     logging.getLogger().handlers.clear()
+    logging.getLogger("jobherd.worker").setLevel(logging.CRITICAL)
 
 
 @act()
@@ -325,6 +421,17 @@ def leaves_a_thread():
 @act()
 def lowers_hard_limits():
     resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+
+
+@act()
+def detaches_standard_output():
+    """As programs do that want another encoding."""
+    sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding="utf-8")
+
+
+@act()
+def turns_faulthandler_off():
+    faulthandler.disable()
 
 
 @act()

@@ -39,6 +39,7 @@ def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: S
         wrong |= differences(stage, after, expected, what)
     assert wrong == {}
     assert is_running(keeper), "nobody dies who was not meant to"
+    assert fleet.said("an error of Jobherd's own") == []
     until = time.monotonic() + LIMIT
     while len(files(fleet.pid)) != len(before):  # the last child may just be on its way out
         assert time.monotonic() < until, (before, sorted(files(fleet.pid).values()))
@@ -49,7 +50,8 @@ def test_each_ends_as_it_must_and_the_next_job_finds_a_process_like_new(stage: S
 
 CHEAP = (
     "moves_away", "opens_the_umask", "changes_the_environment", "replaces_the_environment", "raises_the_recursion_limit", "collects_no_garbage",
-    "reckons_with_three_digits", "binds_a_context_variable",
+    "reckons_with_three_digits", "binds_a_context_variable", "reckons_with_small_numbers", "reads_no_long_numbers", "writes_ascii", "traces",
+    "takes_the_streams", "gives_sockets_no_time", "hooks_generators", "loses_the_streams", "loses_the_environment",
 )  # fmt: skip
 
 
@@ -65,6 +67,15 @@ def test_so_does_the_next_job_of_the_same_claim(stage: Stage):
         wrong |= differences(stage, after, expected, what)
     assert wrong == {}
     assert stage.call("SELECT count(DISTINCT token) FROM jobherd.history") == 1, "one claim"
+    assert fleet.stop() == 0
+
+
+@pytest.mark.parametrize("batch", [1, 50])
+def test_a_watchdog_that_a_job_has_set_does_not_end_the_next_one(stage: Stage, batch: int):
+    with stage.connection.transaction():
+        jobs = [stage.enqueue("h:does", '{"what": "sets_a_watchdog"}'), stage.enqueue("h:alone")]
+    fleet = stage.run_fleet(workers=1, batch=batch, hold="0s", handlers=hostile.HERE)
+    stage.wait_all(jobs, "completed")
     assert fleet.stop() == 0
 
 

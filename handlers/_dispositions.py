@@ -187,6 +187,11 @@ class JobInterrupted(KeyboardInterrupt):  # named by the design
     """Jobherd ends the handler that runs. Clean up and let it pass; swallowing it ends the process a few seconds later."""
 
 
+def interrupts(raised: object) -> bool:
+    """Return whether this is an interruption. `isinstance` would ask the object too, whose `__class__` may be a handler's own code."""
+    return issubclass(type(raised), JobInterrupted)
+
+
 class JobTimeout(JobInterrupted):
     """The job ran past its timeout."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from handlers._call import call
-from handlers._dispositions import JobCancelled, JobInterrupted, JobTimeout
+from handlers._dispositions import JobCancelled, JobTimeout, interrupts
 from handlers._job import FOR_EVER, Job, tell_nobody
 from handlers._outcome import EXPIRED, KEY_MISSING, OK, Outcome, Raised, outcome_of, unjudged, unknown_kind, unreadable
 from handlers._payload import decode_payload
@@ -133,6 +133,7 @@ class Executor:
         alarm.on_long = self._show_job
         self._child = 0
         self._said = False
+        self._pid = os.getpid()
         self._clock = time.monotonic
         """As it was before any job: one may put another in its place, and a run that ended before it began is refused by the database."""
         self._cpu = _cpu()
@@ -241,9 +242,10 @@ class Executor:
             alarm.open = False
         except BaseException as raised:
             alarm.open = False
-            ending = Raised(raised) if fits or isinstance(raised, JobInterrupted) else Unreadable(raised)
-        if alarm.forked:
-            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own.
+            ending = Raised(raised) if fits or interrupts(raised) else Unreadable(raised)
+        if alarm.forked or os.getpid() != self._pid:
+            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own. Python
+            # tells of those alone that it has forked itself.
             os._exit(0)
         ended = max(self._clock(), started)
         reach("job.ended")

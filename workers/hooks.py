@@ -13,13 +13,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from handlers._dispositions import JobInterrupted
+from handlers._dispositions import interrupts
 from handlers._outcome import Raised
 from handlers._sanitize import describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from handlers._dispositions import JobInterrupted
     from handlers._hooks import Child, Hooks, JobHooks
     from handlers._job import Job
     from handlers._outcome import Outcome
@@ -62,7 +63,7 @@ class Caller:
         ending = self._attempt(step)
         if isinstance(ending, Raised):
             problem = ending.exception
-            if isinstance(problem, JobInterrupted):
+            if interrupts(problem):
                 _log.error("%r did not end within %g s and was interrupted", name, LIMIT)
                 return ending
             said = self._attempt(lambda: describe_exception(problem))  # an exception's own __str__ is user code too

@@ -18,7 +18,7 @@ import orjson
 from handlers._batch import BatchSignature, endings_of
 from handlers._binding import WHOLE
 from handlers._call import call
-from handlers._dispositions import JobInterrupted, JobTimeout
+from handlers._dispositions import JobTimeout, interrupts
 from handlers._outcome import EXPIRED, OK, Raised
 from handlers._payload import decode_payload
 from handlers._sanitize import sanitize
@@ -163,13 +163,13 @@ class TogetherExecutor(Executor):
         except BaseException as raised:
             alarm.open = False
             ending = Raised(raised)
-        if alarm.forked:
+        if alarm.forked or os.getpid() != self._pid:
             os._exit(0)  # as in `execute`
         ended = max(self._clock(), started)
         endings: Mapping[int, object] = (
             {job.id: ending for job in called} if ending is None else self._part(ending, [job.id for job in called])
         )
-        if isinstance(ending, Raised) and isinstance(ending.exception, JobInterrupted) and len(endings) < len(rows) - len(refused):
+        if isinstance(ending, Raised) and interrupts(ending.exception) and len(endings) < len(rows) - len(refused):
             endings = {row.id: ending for row in rows}  # it came while the payloads were read
         endings = {**endings, **refused}
         outcomes = []

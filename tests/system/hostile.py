@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,6 +103,26 @@ def probe() -> dict[str, object]:
         "wakeup": signal.set_wakeup_fd(-1), "threads": len([one for one in threading.enumerate() if not one.daemon]),
         "clock": repr(time.monotonic), "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
     }  # fmt: skip
+
+
+class Kindless(BaseException):
+    """Whoever asks it what it is runs its code."""
+
+    @property
+    def __class__(self) -> type:
+        raise SystemExit(0)
+
+
+@dataclass
+class Bound:
+    what: str
+
+    def __post_init__(self) -> None:
+        raise Kindless
+
+
+@handler("h:bound", timeout=60, max_attempts=1, max_crashes=1)
+def bound(payload: Bound) -> None: ...
 
 
 @handler("h:alone", timeout=20, max_attempts=1, max_crashes=1)
@@ -330,6 +351,14 @@ def forks_and_comes_back_twice():
     if os.fork() == 0:
         return
     os.wait()
+
+
+@act()
+def forks_behind_python_and_comes_back_twice():
+    """In C, which tells Python nothing of it: what the copy says of the job is not to be written."""
+    if (pid := _libc.fork()) == 0:
+        raise ValueError
+    os.waitpid(pid, 0)
 
 
 @act()

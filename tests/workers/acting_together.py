@@ -15,6 +15,14 @@ class Sms:
     says: str = "ok"
 
 
+class Lies(Exception):
+    """Whoever asks it what it is runs its code."""
+
+    @property
+    def __class__(self) -> type:
+        raise SystemExit(0)
+
+
 @handler("sms:send", batch=5, max_attempts=3, backoff="1h")
 def send(jobs: list[Job], messages: list[Sms]) -> dict[int, object]:
     """Answer each job with how many were in its call, or as it says."""
@@ -33,6 +41,8 @@ def send(jobs: list[Job], messages: list[Sms]) -> dict[int, object]:
                 answers[job.id] = object()
             case "all":
                 raise RuntimeError("all of it")
+            case "lies":
+                raise Lies
             case "silent":
                 pass
     return answers

@@ -95,6 +95,24 @@ def spoils(job, outcome):
     raise RuntimeError(f"spoiled {outcome.result}")
 
 
+class Lies(Exception):
+    """Whoever asks it what it is runs its code."""
+
+    @property
+    def __class__(self) -> type:
+        raise SystemExit(0)
+
+
+@handler("hook:lied_to")
+def lied_to() -> str:
+    return "done"
+
+
+@after_job("hook:lied_to")
+def lies(job, outcome):
+    raise Lies
+
+
 @handler("hook:hangs")
 def hangs() -> str:
     return "done"

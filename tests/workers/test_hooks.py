@@ -59,6 +59,16 @@ def test_a_failure_is_told_with_its_exception_and_then_the_end_is(bench: Bench, 
     ]
 
 
+def test_a_hook_s_error_that_ends_whoever_asks_what_it_is_ends_nothing(bench: Bench, said):
+    child = bench.start(handlers=(HOOKED,))
+    job = bench.enqueue("hook:lied_to")
+    child.nudge()
+    assert bench.wait(job, "completed")["result"] == "done"
+    wait_for_line(child, "raised: ")
+    assert child.dismiss() == EXIT_LEFT
+    assert said().count("after ok") == 1
+
+
 def test_a_hook_after_the_job_changes_nothing_of_it(bench: Bench, said):
     child = bench.start(handlers=(HOOKED,))
     job = bench.enqueue("hook:spoiled")

@@ -67,6 +67,14 @@ def test_an_error_of_the_whole_call_is_each_one_s_attempt_and_the_last_attempt_i
     assert child.dismiss() == EXIT_LEFT
 
 
+def test_an_error_that_ends_whoever_asks_what_it_is_is_one_like_any_other(bench: Bench):
+    ids = sms(bench, "ok", "lies")
+    child = start(bench)
+    rows = [bench.wait(job, "retrying") for job in ids]
+    assert [(row["error_code"], row["crashes"]) for row in rows] == [("UNHANDLED_ERROR", 0)] * 2
+    assert child.dismiss() == EXIT_LEFT
+
+
 def test_who_has_crashed_a_process_is_called_alone(bench: Bench):
     ids = sms(bench, "ok", "ok", "ok")
     bench.ask("UPDATE jobherd.ready SET crashes = 1 WHERE id = %(id)s", id=ids[1])

@@ -133,6 +133,14 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("ok", "clocks", "this host's clock and the database's agree")
+    if row["open_schemas"]:
+        names = ", ".join(row["open_schemas"])
+        yield Finding(
+            "note", "privileges",
+            f"everybody may make functions in {names}, which is in this role's search path: one that is made for Jobherd's rows is called in the place of "
+            "PostgreSQL's, with this role's rights",
+            "; ".join(f"REVOKE CREATE ON SCHEMA {name} FROM PUBLIC" for name in row["open_schemas"]),
+        )  # fmt: skip
     if not row["sees_all"]:
         yield Finding(
             "note", "privileges", "this role does not see what other roles' sessions do: old transactions of theirs may be missing here",

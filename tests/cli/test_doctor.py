@@ -49,6 +49,15 @@ def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(d
     assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
 
 
+def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_found(database):
+    send(database, 'CREATE SCHEMA "Open"; CREATE SCHEMA shut; GRANT CREATE ON SCHEMA "Open" TO PUBLIC')
+    dsn = make_conninfo(database, options='-csearch_path=shut,"Open"')
+    (found,) = [one for text, one in findings(dsn, 0).items() if "everybody may make functions" in text]
+    assert found["text"].startswith('everybody may make functions in "Open", ')
+    send(database, found["remedy"])
+    assert not [text for text in findings(dsn, 0) if "everybody may make functions" in text]
+
+
 def test_a_database_of_another_encoding_is_found(cluster):
     send(cluster.dsn(), "CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
     try:

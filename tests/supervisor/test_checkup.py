@@ -10,7 +10,7 @@ WELL = {
     "server_version_num": "180004", "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "autovacuum": "on", "track_counts": "on",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off", "statement_timeout": "0", "idle_session_timeout": "0",
 }  # fmt: skip
-SERVER = {"standby": False, "xid_age": 1000, "xid_of": "app", "notifications": 0.0, "sessions": 10, "sees_all": True}
+SERVER = {"standby": False, "xid_age": 1000, "xid_of": "app", "notifications": 0.0, "sessions": 10, "sees_all": True, "open_schemas": []}
 HOLDER = {
     "what": "transaction",
     "name": "psql",
@@ -57,7 +57,7 @@ def test_each_setting_that_harms_is_named_with_its_remedy(name, value, weight):
     ("changed", "about"),
     [
         ({"standby": True}, "server"), ({"xid_age": 1_500_000_000}, "server"), ({"notifications": 0.11}, "listen"), ({"sessions": 95}, "connections"),
-        ({"sees_all": False}, "privileges"),
+        ({"sees_all": False}, "privileges"), ({"open_schemas": ["public"]}, "privileges"),
     ],
 )  # fmt: skip
 def test_each_trouble_of_the_server_is_found(changed, about):

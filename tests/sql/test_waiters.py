@@ -250,6 +250,16 @@ def test_a_job_that_just_runs_is_not_held_up_by_its_waiters(queue, never_looks):
             assert answers[0]["state"] == "completed"
 
 
+def test_whoever_may_only_look_holds_up_no_settlement_however_long_its_transaction(queue):
+    child = queue.child()
+    jobs = queue.enqueue_many("a:b", 3)
+    assert len(child.claim(3)) == 3
+    with psycopg.connect(queue.dsn) as watcher:
+        watcher.execute("SET ROLE jobherd_read")
+        watcher.execute(_text("meet_settlements"), {"ids": jobs})
+        queue.run("SELECT FROM jobherd.running FOR UPDATE NOWAIT")
+
+
 def test_the_end_of_a_job_of_which_nothing_is_kept_is_told(queue, never_looks):
     number = queue.enqueue("a:b")
     child = queue.child()

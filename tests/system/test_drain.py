@@ -39,6 +39,27 @@ def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Sta
     assert stage.call("SELECT count(*) FROM jobherd.supervisors") == 0, "it says goodbye"
 
 
+@pytest.mark.parametrize("first", ["parent", "children"])
+def test_a_service_manager_that_tells_every_process_to_leave_has_what_runs_finished_too(stage: Stage, gate: Gate, first: str):
+    """As systemd does unless it is told otherwise (KillMode=control-group): a worker that hears it within a job must not take it for that job's end."""
+    fleet = stage.run_fleet(workers=1, batch=3, hold="10s")
+    with stage.connection.transaction():
+        running, *behind = (stage.enqueue("t:gate", f'{{"label": "{number}"}}') for number in range(3))
+    arrival = gate.wait_arrival("0")
+    everybody = [fleet.pid, *children_of(fleet.pid)]
+    for pid in everybody if first == "parent" else reversed(everybody):
+        os.kill(pid, signal.SIGTERM)
+    fleet.wait_log("draining: nothing more is claimed, 1 running")
+    arrival.open("finished")
+    assert fleet.wait_exit() == 0
+    assert fleet.processes() == {}
+    row = stage.job(running)
+    assert (row["state"], row["attempts"], row["result"]) == ("completed", 1, "finished")
+    for job in behind:
+        row = stage.job(job)
+        assert (row["state"], row["attempts"], row["history"]) == ("ready", 0, []), "as if it had never been claimed"
+
+
 def test_term_at_any_moment_under_load_fails_no_job_and_leaves_none_running(stage: Stage):
     seed = random.randrange(2**32)
     dice = random.Random(seed)

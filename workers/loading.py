@@ -13,6 +13,7 @@ from handlers._hooks import Hooks
 from handlers._registry import all_hooks, load
 from handlers._sanitize import loading
 from workers.link import EXIT_LEFT, Problem, send
+from workers.logs import keep_factory_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     found, more = load(settings.handlers), load(settings.hooks)
     if body.alarm.forked:
         os._exit(EXIT_LEFT)  # a copy that a module has forked at its import and that came back: it would work on the board of the first
+    keep_factory_quiet()
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
         problems.append(say_none_found(settings.handlers))

@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -98,6 +98,24 @@ def set_up(
     logging.getLogger("psycopg.pool").setLevel(logging.NOTSET if root.level > logging.WARNING else logging.WARNING)
     logging.captureWarnings(capture=True)
     logging.raiseExceptions = False  # a log line that cannot be written must not write a traceback instead
+
+
+def keep_factory_quiet() -> None:
+    """Have what makes records of log lines raise nothing. Called once handlers are loaded, whose modules may have set one of their own.
+
+    One that asks a context variable for its tenant has none where no job runs, and the line that tells of a lost session would end the worker.
+    """
+    make = logging.getLogRecordFactory()
+    if make is logging.LogRecord:
+        return
+
+    def quietly(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        try:
+            return make(*args, **kwargs)
+        except Exception:  # user code
+            return logging.LogRecord(*args, **kwargs)
+
+    logging.setLogRecordFactory(quietly)
 
 
 class TextFormatter(logging.Formatter):

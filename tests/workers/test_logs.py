@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from workers.board import Board
-from workers.logs import redact_dsn, set_up
+from workers.logs import keep_factory_quiet, redact_dsn, set_up
 
 
 @pytest.fixture
@@ -144,3 +144,21 @@ def test_whoever_names_things_writes_no_line_of_his_own(root, log_format, hostil
     assert text.isascii() or not any(c in text for c in "\x1b\r\x07\u202e\u202c\u2066\u2069\u200f\u2028\u2029\x85\x0b\x0c")
     assert "\x1b" not in text
     assert len(text) < 10_000
+
+
+def test_what_makes_records_of_somebody_else_s_ends_no_line_of_ours(root):
+    """As one that asks a context variable, which nobody has set where no job runs."""
+
+    def make(*args, **kwargs):
+        raise LookupError("tenant")
+
+    before = logging.getLogRecordFactory()
+    out = io.StringIO()
+    set_up(who="worker 0", stream=out)
+    try:
+        logging.setLogRecordFactory(make)
+        keep_factory_quiet()
+        logging.getLogger("jobherd.connection").warning("the database is away")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert "the database is away" in out.getvalue()

@@ -422,6 +422,41 @@ MUTANTS = (
         "pg_notification_queue_usage() < 9",
         ("tests/system/test_full_notifications.py",),
     ),
+    Mutant(
+        "a job decides whether its parent waits where it reads",
+        "supervisor/spawn.py",
+        'ours = os.open(f"/proc/self/fd/{reading}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)',
+        "ours = os.dup(reading)",
+        ("tests/system/test_hostile_handlers.py",),
+    ),
+    Mutant(
+        "a copy that C code has forked goes on as the worker",
+        "workers/execute.py",
+        "if alarm.forked or os.getpid() != self._pid:",
+        "if alarm.forked:",
+        ("tests/system/test_hostile_handlers.py",),
+    ),
+    Mutant(
+        "the next job goes by the clock that the last one has left",
+        "workers/tidiness.py",
+        "elif time.monotonic is not self._clock:",
+        "elif False:",
+        ("tests/system/test_hostile_handlers.py",),
+    ),
+    Mutant(
+        "fixed words have the times that were refused",
+        "workers/settle.py",
+        "ran=None if one.ran is None else 0.0, ended=0.0, ",
+        "",
+        ("tests/workers/test_settle.py::test_nor_of_clocks_that_it_has_moved",),
+    ),
+    Mutant(
+        "whoever waits for a job holds its claim",
+        "sql/migrations/0050_met_and_let_go.sql",
+        "    RAISE EXCEPTION USING ERRCODE = 'JHMET';\n",
+        "",
+        ("tests/sql/test_waiters.py",),
+    ),
 )
 
 

@@ -133,7 +133,6 @@ class Executor:
         alarm.on_long = self._show_job
         self._child = 0
         self._said = False
-        self._pid = os.getpid()
         self._clock = time.monotonic
         """As it was before any job: one may put another in its place, and a run that ended before it began is refused by the database."""
         self._cpu = _cpu()
@@ -243,9 +242,8 @@ class Executor:
         except BaseException as raised:
             alarm.open = False
             ending = Raised(raised) if fits or interrupts(raised) else Unreadable(raised)
-        if alarm.forked or os.getpid() != self._pid:
-            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own. Python
-            # tells of those alone that it has forked itself.
+        if alarm.forked:
+            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own.
             os._exit(0)
         ended = max(self._clock(), started)
         reach("job.ended")

@@ -20,7 +20,6 @@ from handlers._sanitize import describe_exception
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from handlers._dispositions import JobInterrupted
     from handlers._hooks import Child, Hooks, JobHooks
     from handlers._job import Job
     from handlers._outcome import Outcome

@@ -431,9 +431,9 @@ MUTANTS = (
     ),
     Mutant(
         "a copy that C code has forked goes on as the worker",
-        "workers/execute.py",
-        "if alarm.forked or os.getpid() != self._pid:",
-        "if alarm.forked:",
+        "workers/alarm.py",
+        "        page.madvise(_WIPE_ON_FORK)\n",
+        "        pass\n",
         ("tests/system/test_hostile_handlers.py",),
     ),
     Mutant(

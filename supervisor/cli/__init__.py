@@ -126,7 +126,9 @@ def _run(argv: Sequence[str] | None) -> int:
         add_common(branch, command)
         command.arguments(branch)
         branch.set_defaults(parser=branch)
-    arguments = parser.parse_args(given)
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of that command, not of all
     try:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:

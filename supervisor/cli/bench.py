@@ -7,6 +7,7 @@ on the same database looks into its queue once more.
 
 from __future__ import annotations
 
+import argparse
 import os
 import secrets
 import select
@@ -31,7 +32,6 @@ from supervisor.cli.console import Column
 from supervisor.cli.database import Session, chosen, connect, explained, load_settings
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
@@ -93,14 +93,17 @@ class Spread:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", type=_jobs, default=20_000, metavar="N", help="how many jobs are drained in batches; default 20,000")
+    parser.add_argument(
+        "--jobs", type=_jobs, default=20_000, metavar="N", help="how many jobs are drained in batches, from 100; default 20,000"
+    )
 
 
 def _jobs(text: str) -> int:
-    number = int(text.replace("_", "").replace(",", ""))
-    if not 100 <= number <= 10_000_000:
-        raise ValueError(text)
-    return number
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 8 or not 100 <= int(digits) <= 10_000_000:
+        message = f"{text[:40]!r} is not a whole number from 100 to 10,000,000"
+        raise argparse.ArgumentTypeError(message)
+    return int(digits)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -81,10 +81,24 @@ def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 def job_id(text: str) -> int:
     """Read a job's id, for argparse."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or not 0 < int(text) <= LARGEST_ID:
+    if not is_id(text):
         message = f"{text[:40]!r} is not a job's id: a whole number, as `jobherd enqueue` prints it"
         raise argparse.ArgumentTypeError(message)
     return int(text)
+
+
+def is_id(text: str) -> bool:
+    """Whether this can be the number of a row."""
+    return text.isascii() and text.isdigit() and len(text) <= 19 and 0 < int(text) <= LARGEST_ID
+
+
+def whole(text: str) -> int:
+    """Read a whole number, for argparse, which would call it an invalid int value."""
+    try:
+        return int(text)
+    except ValueError:
+        message = f"{text[:40]!r} is not a whole number"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def standard_input() -> TextIO:

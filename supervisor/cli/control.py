@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from supervisor.cli import console
 from supervisor.cli.actor import actor
 from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import Command, add_job_ids, job_ids, moment, span
+from supervisor.cli.command import Command, add_job_ids, job_ids, moment, span, whole
 from supervisor.cli.database import session
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reprioritize_arguments(parser: argparse.ArgumentParser) -> None:
     _arguments(parser)
-    parser.add_argument("--priority", type=int, required=True, metavar="N", help="from -32768 to 32767: the lower, the sooner")
+    parser.add_argument("--priority", type=whole, required=True, metavar="N", help="from -32768 to 32767: the lower, the sooner")
 
 
 def _reschedule_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from handlers._enqueue import check_options
 from handlers._payload import decode_payload, max_payload
 from handlers._policy import check_kind
 from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, job_id, moment, standard_input
+from supervisor.cli.command import Command, job_id, moment, standard_input, whole
 from supervisor.cli.console import complain
 from supervisor.cli.database import session
 from supervisor.cli.progress import Progress
@@ -63,10 +63,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     options = parser.add_argument_group("options of the job (default: what its handler declares)")
     options.add_argument("--queue", metavar="NAME", help="where it waits")
-    options.add_argument("--priority", type=_whole, metavar="N", help="lower numbers first; may be negative")
+    options.add_argument("--priority", type=whole, metavar="N", help="lower numbers first; may be negative")
     options.add_argument("--delay", metavar="TIME", help='not before so much time has passed, like "10m"')
     options.add_argument("--run-at", type=moment, metavar="WHEN", help="not before this moment, like 2030-01-31T08:00:00+01:00")
-    options.add_argument("--max-attempts", type=_whole, metavar="N", help="fail for good after so many attempts")
+    options.add_argument("--max-attempts", type=whole, metavar="N", help="fail for good after so many attempts")
     options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
     options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this moment")
     options.add_argument(
@@ -77,14 +77,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--set-off-by", type=job_id, metavar="ID", help="the job that it comes from")
     options.add_argument("--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it")
     options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        message = f"{text[:40]!r} is not a whole number"
-        raise argparse.ArgumentTypeError(message) from None
 
 
 def _amounts(text: str) -> dict[str, float]:

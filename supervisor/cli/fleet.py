@@ -6,6 +6,7 @@ this command waits is withdrawn before it gives up, so that "nobody answered" me
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from functools import partial
@@ -16,13 +17,12 @@ from psycopg import errors
 from supervisor.cli import console
 from supervisor.cli.actor import actor
 from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command
+from supervisor.cli.command import Command, is_id
 from supervisor.cli.console import Column, paint, plain, show_span
 from supervisor.cli.database import session
 from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Mapping
 
     from supervisor.cli.database import Session
@@ -43,8 +43,15 @@ _STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=ACTIONS, help="what the supervisors are to do; default: list them")
-    parser.add_argument("supervisors", nargs="*", type=int, metavar="ID", help="a supervisor's number, as this command lists it")
+    parser.add_argument("supervisors", nargs="*", type=_supervisor_id, metavar="ID", help="a supervisor's number, as this command lists it")
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+
+
+def _supervisor_id(text: str) -> int:
+    if not is_id(text):
+        message = f"{text[:40]!r} is not a supervisor's number, as `jobherd fleet` lists it"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def _fleet(arguments: argparse.Namespace) -> int:

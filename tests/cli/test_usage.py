@@ -203,6 +203,25 @@ def test_numbers_and_moments_out_of_range_are_usage(database, words):
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("fleet", "drain", "one"), "'one' is not a supervisor's number, as `jobherd fleet` lists it"),
+        (("fleet", "drain", 2**63), "is not a supervisor's number"),
+        (("bench", "--jobs", "few"), "'few' is not a whole number from 100 to 10,000,000"),
+        (("bench", "--jobs", "99"), "'99' is not a whole number from 100 to 10,000,000"),
+        (("reprioritize", 1, "--priority", "high"), "'high' is not a whole number"),
+        (("jobs", "--colour"), "unrecognized arguments: --colour"),
+        (("migrate", "now", "--json"), "unrecognized arguments: now --json"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_the_usage_of_its_command(words, said):
+    answer = jobherd(*words, dsn=NOWHERE)
+    assert answer.code == 2
+    assert said in answer.err.splitlines()[-1]
+    assert answer.err.startswith(f"usage: jobherd {words[0]} ")
+
+
 def test_ctrl_c_while_the_program_is_loaded_is_130_without_a_word(tmp_path):
     (tmp_path / "psycopg_pool.py").write_text("raise KeyboardInterrupt\n")
     ran = jobherd("jobs", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")

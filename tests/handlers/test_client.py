@@ -357,8 +357,13 @@ def test_who_is_lent_no_connection_hears_why(database, kind):
 
 
 def test_who_waits_for_one_of_too_few_connections_is_told_of_no_other_failure(database):
-    with Client(database, max_size=1, timeout="10ms") as client, client._session(), pytest.raises(psycopg_pool.PoolTimeout, match="sec$"):
-        client.enqueue("mail:receipt")
+    with (
+        Client(database, max_size=1) as client,
+        client._session(),
+        pytest.raises(psycopg_pool.PoolTimeout, match="sec$"),
+        client._session(0.01),
+    ):
+        pass
 
 
 def test_a_client_opens_nothing_before_it_is_asked(monkeypatch):

@@ -51,6 +51,12 @@ _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
 _FEW: Final = 2
 """Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
+AHEAD: Final = 32
+"""Days of which there is a partition always: for what is kept for 30, and two for keepers who are away."""
+FARTHEST: Final = 400
+"""Days of which there are at the most, where jobs are kept for longer and are many: who looks a job up asks each of them."""
+CROWDED: Final = 64 << 20
+"""Bytes in the default partition from which on there are so many. A day's rows are looked for in all of it, and nobody settles meanwhile."""
 _COPY: Final = 1.0
 _GLANCE: Final = 2.0
 """Seconds between two looks at what has died, while something dies."""
@@ -221,11 +227,17 @@ class Keeper:
         made = dropped = 0
         self._parted = False
         try:
+            [(ahead, locks)] = self._session.run("count_days_ahead", {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED})
+            if locks is not None:
+                _log.warning(
+                    "jobs are kept for longer than the %d days that there are partitions for: each day's are looked for in all of the default one, "
+                    "and nobody settles meanwhile; set the server's max_locks_per_transaction to %d, or keep them for less long",
+                    ahead, locks,
+                )  # fmt: skip
             more = _FEW
             while more >= _FEW and not self._wake.dismissed:
-                wanted = {"ahead": self._seat.settings.keep_failed_max + 2, "most": _FEW}
                 with self._session.unhurried(_SLOW):
-                    [(more, gone)] = self._session.run("keep_partitions", wanted, stubborn=False)
+                    [(more, gone)] = self._session.run("keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False)
                 made, dropped = made + more, dropped + gone
         except psycopg.Error as problem:
             if not is_away(problem):
@@ -258,7 +270,7 @@ class Keeper:
             self._coarsen_at = self._counted + COARSEN
             for step, coarser, older in STEPS:
                 self._session.run("coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
-            self._session.run("drop_rollup", {"days": max(KEEP_DAYS, self._seat.settings.keep_failed_max)})
+            self._session.run("drop_rollup", {"days": KEEP_DAYS})
 
     def _forget_audit(self) -> None:
         if keep := self._seat.settings.audit_keep:

@@ -58,8 +58,6 @@ class ChildSettings:
     """A job of a kind that no module here declares comes back after `unknown_delay`, and fails once it is `unknown_for` old."""
     sweep: float = 2.0
     """How often a keeper looks for running jobs that nobody holds."""
-    keep_failed_max: int = 30
-    """The longest retention of any kind, in days: so many partitions are kept ahead."""
     http: tuple[str, int] | None = ("127.0.0.1", 8790)
     page: bool = False
     """Whether the page is served there too, if it is installed."""

@@ -1,6 +1,7 @@
--- Forget what the rollup says of the time before the last %(days)s days. Run by keepers, seldom.
+-- Forget what the rollup says of the time before the last %(days)s days, or as many as any kind keeps its jobs. Run by keepers, seldom.
 WITH until AS MATERIALIZED (
-    SELECT clock_timestamp() - make_interval(days => %(days)s::integer) AS at
+    SELECT clock_timestamp() - make_interval(days => greatest(%(days)s::integer, (SELECT max(greatest(k.keep_completed, k.keep_failed)) FROM jobherd.kinds k)))
+           AS at
 ), times AS (
     DELETE FROM jobherd.rollup_times WHERE at < (SELECT at FROM until)
 ), failures AS (

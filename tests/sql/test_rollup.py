@@ -302,6 +302,11 @@ def test_slices_become_coarser_and_the_sums_stay(queue):
 def test_what_is_old_is_forgotten(queue):
     queue.connection.execute(PAST, {"jobs": 100, "apart": 3600})
     look_all(queue, span=86400.0)
+    queue.run("INSERT INTO jobherd.kinds VALUES ('old:1', 'default', 0, 5, 3, 1, 30)")
+    before = queue.count("rollup")
+    queue.connection.execute(queue.text("drop_rollup"), {"days": 2})
+    assert queue.count("rollup") == before, "it is kept as long as any job"
+    queue.run("UPDATE jobherd.kinds SET keep_failed = 1")
     queue.connection.execute(queue.text("drop_rollup"), {"days": 2})
     for table in ("rollup", "rollup_times", "rollup_failures"):
         [(old, new)] = queue.run(

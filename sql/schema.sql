@@ -874,6 +874,7 @@ BEGIN
                 -- Rows that fell into the default partition while nobody kept house move to where they belong: the
                 -- partition could not be attached over them.
                 EXECUTE format('CREATE TABLE jobherd.%I (LIKE jobherd.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', part, parent);
+                EXECUTE format('ALTER TABLE jobherd.%I REPLICA IDENTITY FULL', part);
                 EXECUTE format('WITH moved AS (DELETE FROM jobherd.%I WHERE drop_on = %L RETURNING *) INSERT INTO jobherd.%I SELECT * FROM moved',
                                parent || '_default', day, part);
                 EXECUTE format('ALTER TABLE jobherd.%I ATTACH PARTITION jobherd.%I FOR VALUES FROM (%L) TO (%L)', parent, part, day, day + 1);
@@ -1378,6 +1379,8 @@ CREATE TABLE jobherd.attempts (
 )
 PARTITION BY RANGE (drop_on);
 
+ALTER TABLE ONLY jobherd.attempts REPLICA IDENTITY FULL;
+
 CREATE TABLE jobherd.attempts_default (
     job bigint CONSTRAINT attempts_job_not_null NOT NULL,
     token bigint,
@@ -1393,6 +1396,8 @@ CREATE TABLE jobherd.attempts_default (
     usage jsonb,
     post_mortem jsonb
 );
+
+ALTER TABLE ONLY jobherd.attempts_default REPLICA IDENTITY FULL;
 
 CREATE TABLE jobherd.audit (
     id bigint NOT NULL,
@@ -1532,6 +1537,8 @@ CREATE TABLE jobherd.history (
 )
 PARTITION BY RANGE (drop_on);
 
+ALTER TABLE ONLY jobherd.history REPLICA IDENTITY FULL;
+
 CREATE TABLE jobherd.history_default (
     id bigint CONSTRAINT history_id_not_null NOT NULL,
     created_at timestamp with time zone CONSTRAINT history_created_at_not_null NOT NULL,
@@ -1562,6 +1569,8 @@ CREATE TABLE jobherd.history_default (
     CONSTRAINT history_failed_says_why CHECK (((state <> 'failed'::text) OR (error IS NOT NULL))),
     CONSTRAINT history_state_is_terminal CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])))
 );
+
+ALTER TABLE ONLY jobherd.history_default REPLICA IDENTITY FULL;
 
 CREATE TABLE jobherd.kinds (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -2152,6 +2161,8 @@ CREATE INDEX orders_of_supervisor ON jobherd.orders USING btree (supervisor, id)
 
 CREATE UNIQUE INDEX parked_by_id ON jobherd.parked USING btree (id);
 
+ALTER TABLE ONLY jobherd.parked REPLICA IDENTITY USING INDEX parked_by_id;
+
 CREATE UNIQUE INDEX parked_by_kind ON jobherd.parked USING btree (kind, queue, priority, id);
 
 CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, priority, id);
@@ -2159,6 +2170,8 @@ CREATE UNIQUE INDEX parked_in_claim_order ON jobherd.parked USING btree (queue, 
 CREATE INDEX parked_set_off ON jobherd.parked USING btree (((extras).set_off_by), id) WHERE ((extras).set_off_by IS NOT NULL);
 
 CREATE UNIQUE INDEX ready_by_id ON jobherd.ready USING btree (id);
+
+ALTER TABLE ONLY jobherd.ready REPLICA IDENTITY USING INDEX ready_by_id;
 
 CREATE INDEX ready_came_back ON jobherd.ready USING btree (queue, priority, id) WHERE (run_at > created_at);
 

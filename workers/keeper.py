@@ -45,6 +45,8 @@ MOST: Final = 1000
 _MOVING: Final = 0.05
 """A due job that could not be moved is in another keeper's hands; look again after so many seconds."""
 _HOUR: Final = 3600.0
+_AT_FIRST: Final = 5.0
+"""Seconds that partitions are made for before the keeper says that it is ready: one that takes too long to do so is ended, and begins anew."""
 _QUIET: Final = 3.0
 """Partitions wait for so many seconds without a due job: attaching one may wait 2 s for readers."""
 _OVERDUE: Final = 600.0
@@ -105,6 +107,8 @@ class Keeper:
         self._forget_at = 0.0
         self._glance_at = 0.0
         self._parted = False
+        self._made = 0
+        """Partitions since it was last said how many."""
         self._count_at = 0.0
         self._counted = 0.0
         self._coarsen_at = 0.0
@@ -118,7 +122,9 @@ class Keeper:
     def live(self) -> None:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
-        self._keep_partitions(time.monotonic())
+        begun = time.monotonic()
+        while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST:
+            continue
         if self._seat.settings.webhook_secret:
             self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
@@ -222,41 +228,51 @@ class Keeper:
                 kind, job, seconds, extra={"job": job},
             )  # fmt: skip
 
-    def _keep_partitions(self, now: float) -> None:
-        self._partitions_at = now + _HOUR
-        made = dropped = 0
+    def _keep_partitions(self, now: float, *, ready: bool = True) -> bool:
+        """Make a few of the partitions that are missing, or drop those whose day is past; return whether there are more to make.
+
+        ready: whether the parent has been told that we are; until then a default partition is left alone that may be long to look through.
+        """
         self._parted = False
         try:
-            [(ahead, locks)] = self._session.run("count_days_ahead", {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED})
-            if locks is not None:
-                _log.warning(
-                    "jobs are kept for longer than the %d days that there are partitions for: each day's are looked for in all of the default one, "
-                    "and nobody settles meanwhile; set the server's max_locks_per_transaction to %d, or keep them for less long",
-                    ahead, locks,
-                )  # fmt: skip
-            more = _FEW
-            while more >= _FEW and not self._wake.dismissed:
-                with self._session.unhurried(_SLOW):
-                    [(more, gone)] = self._session.run("keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False)
-                made, dropped = made + more, dropped + gone
+            wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
+            [(ahead, crowded, locks)] = self._session.run("count_days_ahead", wanted)
+            if crowded and not ready:
+                return False
+            with self._session.unhurried(_SLOW):
+                [(made, dropped)] = self._session.run("keep_partitions", {"ahead": ahead, "most": _FEW}, stubborn=False)
         except psycopg.Error as problem:
             if not is_away(problem):
                 raise
             # Somebody reads the past for long: its rows fall into the default partition until then, and nothing is lost.
             self._partitions_at = now + _AGAIN
             _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
-            return
+            return False
+        self._made += made
+        if made >= _FEW:
+            return True
+        self._partitions_at = now + _HOUR
         self._parted = True
         self._session.run("drop_demands")
         self._forget_audit()
-        if made or dropped:
-            _log.info("made %d partitions, dropped %d", made, dropped)
+        if self._made or dropped:
+            _log.info("made %d partitions, dropped %d", self._made, dropped)
+            self._made = 0
+        if locks is not None:
+            _log.warning(
+                "jobs are kept for longer than the %d days that there are partitions for: each day's are looked for in all of the default one, "
+                "and nobody settles meanwhile; set the server's max_locks_per_transaction to %d, or keep them for less long",
+                ahead, locks,
+            )  # fmt: skip
+        return False
 
     def _count_past(self) -> None:
         """Count what has ended since the last look, unless a due job would be made to wait for it."""
         looks, begun = self._looks, time.monotonic()
         if not self._parted:
-            self._count_at = self._partitions_at  # a row that moves to its partition looks new, and would be counted twice
+            self._count_at = max(
+                self._partitions_at, begun + _QUIET
+            )  # a row that moves to its partition looks new, and would be counted twice
             return
         if looks.took > _MOVING and begun + 2 * looks.took > self._due_at and begun < self._counted + looks.pause + _UNCOUNTED:
             self._count_at = max(begun, self._due_at) + _MOVING

@@ -1,7 +1,8 @@
 -- For how many days ahead there are to be partitions: %(least)s, and once the default ones hold more than %(crowded)s bytes, as many as any kind keeps its
--- jobs, but %(most)s at the most, and no more than the server's table of locks has room for in ten looks at once, of seven locks a day each. And how
--- many it would have to hold for each transaction, if that is too few. Run by keepers. What is kept for longer falls into the default ones and moves when
--- its day comes near, and with a partition for each day of a year every look at the past would cost ten times as much, for a failure now and then.
+-- jobs, but %(most)s at the most, and no more than the server's table of locks has room for in ten looks at once, of seven locks a day each. Whether they
+-- do hold more, and how many locks there would have to be for each transaction, if that is too few. Run by keepers. What is kept for longer falls into the
+-- default ones and moves when its day comes near, and with a partition for each day of a year every look at the past would cost ten times as much, for a
+-- failure now and then.
 WITH kept AS (
     SELECT least(coalesce(max(greatest(k.keep_completed, k.keep_failed)), 0) + 2, %(most)s::integer) AS days FROM jobherd.kinds k
 ), room AS (
@@ -10,5 +11,6 @@ WITH kept AS (
     SELECT pg_table_size('jobherd.history_default') + pg_table_size('jobherd.attempts_default') > %(crowded)s::bigint AS crowded
 )
 SELECT CASE WHEN c.crowded THEN greatest(%(least)s::integer, least(k.days, floor(r.locks / r.share)::integer)) ELSE %(least)s::integer END AS days,
+       c.crowded,
        CASE WHEN c.crowded AND k.days * r.share > r.locks THEN ceil(k.days * r.share)::integer END AS locks
   FROM kept k CROSS JOIN room r CROSS JOIN crowd c

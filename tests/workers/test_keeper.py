@@ -96,21 +96,30 @@ def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowde
     """Each day's rows would be looked for in all that is kept for longer than a month, and nobody settled meanwhile."""
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
-        " VALUES ('act:nothing', 'default', 0, 5, 3, 40, 7)"
+        " VALUES ('act:nothing', 'default', 0, 5, 3, 31, 7)"
     )
     bench.ask(
         "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
-        " SELECT n, now(), now(), now(), (now() AT TIME ZONE 'UTC')::date + 40, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
+        " SELECT n, now(), now(), now(), (now() AT TIME ZONE 'UTC')::date + 33, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
         " FROM generate_series(1, 100) AS n"
     )
     crowd = "SELECT count(*) AS n FROM jobherd.history_default"
     parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
     bench.start("keeper").dismiss()
     assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
+    # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing would become due.
+    bench.ask(
+        "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " WHILE NOT pg_try_advisory_xact_lock(4711) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER wait BEFORE DELETE ON jobherd.history_default FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    bench.ask("SELECT pg_advisory_lock(4711)")
     monkeypatch.setattr("workers.keeper.CROWDED", 0)
-    bench.start("keeper")
+    keeper = bench.start("keeper")
+    bench.ask("SELECT pg_advisory_unlock(4711)")
+    bench.wait_until(lambda: "made" in keeper.log(), "all partitions")
     assert bench.ask(crowd) == [{"n": 0}]
-    assert bench.ask(parts) == [{"n": 43}]
+    assert bench.ask(parts) == [{"n": 34}]
 
 
 def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -125,11 +134,11 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     [found] = bench.ask(sql.load("count_days_ahead"), least=3, most=100_000, crowded=0)
     assert found["days"] == int(room["days"])
     assert found["locks"] * room["days"] / int(bench.ask("SHOW max_locks_per_transaction")[0]["max_locks_per_transaction"]) >= 36502
-    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [{"days": 5, "locks": None}]
+    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [{"days": 5, "crowded": True, "locks": None}]
     monkeypatch.setattr("workers.keeper.CROWDED", 0)
     monkeypatch.setattr("workers.keeper.FARTHEST", 100_000)
     bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")  # another keeper is at it: this is about what it says
-    assert "set the server's max_locks_per_transaction to" in bench.start("keeper").log()
+    wait_for_line(bench.start("keeper"), "set the server's max_locks_per_transaction to")
 
 
 def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):

@@ -106,6 +106,8 @@ class Keeper:
         self._copy_at = 0.0
         self._forget_at = 0.0
         self._glance_at = 0.0
+        self._old: dict[str, dict[str, float]] = {}
+        """What deletes what is old, as long as there is more of it."""
         self._parted = False
         self._made = 0
         """Partitions since it was last said how many."""
@@ -145,6 +147,7 @@ class Keeper:
                 self._glance_at,
                 self._count_at,
                 self._orphans_at,
+                0.0 if self._old else _FOR_EVER,
             )
             if self._wake.wait(at - time.monotonic()):
                 self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
@@ -167,12 +170,11 @@ class Keeper:
             self._sweep_at = now + self._seat.settings.sweep
         if now >= self._forget_at:
             self._session.run("drop_progress")
-            while self._session.count("drop_logs", {"most": MOST}) >= MOST and not self._wake.dismissed:
-                continue
-            while self._session.run("drop_orders", {"most": MOST})[0][0] >= MOST and not self._wake.dismissed:
-                continue
+            self._old |= {"drop_logs": {"most": MOST}, "drop_orders": {"most": MOST}}
             self._warn_of_transactions()
             self._forget_at = now + _FORGET
+        if self._old:
+            self._drop_old()
         if now >= self._orphans_at:
             self._orphans_at = _FOR_EVER
             with suppress(OSError):
@@ -254,7 +256,8 @@ class Keeper:
         self._partitions_at = now + _HOUR
         self._parted = True
         self._session.run("drop_demands")
-        self._forget_audit()
+        if keep := self._seat.settings.audit_keep:
+            self._old["drop_audit"] = {"most": MOST, "keep": keep}
         if self._made or dropped:
             _log.info("made %d partitions, dropped %d", self._made, dropped)
             self._made = 0
@@ -288,10 +291,11 @@ class Keeper:
                 self._session.run("coarsen_rollup", {"step": step, "coarser": coarser, "older": older})
             self._session.run("drop_rollup", {"days": KEEP_DAYS})
 
-    def _forget_audit(self) -> None:
-        if keep := self._seat.settings.audit_keep:
-            while self._session.count("drop_audit", {"most": MOST, "keep": keep}) >= MOST and not self._wake.dismissed:
-                continue
+    def _drop_old(self) -> None:
+        """Delete some of what is old, and no more: a day's logs fall due at once, millions of rows, and jobs come due meanwhile."""
+        statement, wanted = next(iter(self._old.items()))
+        if self._session.count(statement, wanted) < MOST:
+            del self._old[statement]
 
     def _clear_away(self) -> None:
         """Vacuum the tables that turn over, where it pays and no due job is made to wait for it."""

@@ -9,11 +9,8 @@ WITH closed AS (
                    WHERE done_at IS NULL
                      AND coalesce(taken_at + interval '10 minutes', asked_at + interval '30 s') < clock_timestamp()
                    ORDER BY id LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-), gone AS (
-    DELETE FROM jobherd.orders
-     WHERE id IN (SELECT id FROM jobherd.orders
-                   WHERE done_at < clock_timestamp() - CASE name WHEN 'report' THEN interval '1 minute' ELSE interval '1 day' END
-                   ORDER BY id LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-    RETURNING id
 )
-SELECT count(*) FROM gone
+DELETE FROM jobherd.orders
+ WHERE id IN (SELECT id FROM jobherd.orders
+               WHERE done_at < clock_timestamp() - CASE name WHEN 'report' THEN interval '1 minute' ELSE interval '1 day' END
+               ORDER BY id LIMIT %(most)s FOR UPDATE SKIP LOCKED)

@@ -93,13 +93,13 @@ def test_keepers_close_what_nobody_answers_and_forget_what_was_answered(queue):
         send(queue, "answer_order", order=number, answer="{}", error=None)
     for number, span in ((untaken, "31 s"), (unanswered, "11 minutes"), (done, "2 minutes"), (report, "2 minutes")):
         age(queue, number, span)
-    assert send(queue, "drop_orders", most=10).fetchone() == (1,)
+    assert send(queue, "drop_orders", most=10).rowcount == 1
     assert "did not take" in order(queue, untaken)["error"]
     assert "did not answer" in order(queue, unanswered)["error"]
     assert order(queue, fresh)["done_at"] is None
     assert queue.run("SELECT id FROM jobherd.orders ORDER BY id") == [(number,) for number in (untaken, unanswered, fresh, done)]
     age(queue, done, "1 day")
-    assert send(queue, "drop_orders", most=10).fetchone() == (1,)
+    assert send(queue, "drop_orders", most=10).rowcount == 1
 
 
 def test_a_report_is_asked_for_once_a_second_however_many_look_on(queue):

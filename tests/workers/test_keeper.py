@@ -16,6 +16,7 @@ from tests.support.patience import LIMIT
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, wait_for_line
 from workers.clearing import DEAD, VACUUMS, Clearing
+from workers.keeper import MOST
 from workers.link import EXIT_LEFT
 from workers.rollup import LAG, Looks
 
@@ -151,6 +152,27 @@ def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
         job = bench.enqueue("act:nothing", options={"delay": 0.1})
         keeper.nudge()
         bench.wait(job, "ready")
+
+
+def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
+    bench.ask("CREATE TABLE public.moved (left_over bigint)")
+    bench.ask(
+        "CREATE FUNCTION public.come_due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() WHERE NOT EXISTS (SELECT FROM public.moved); RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER come_due AFTER DELETE ON jobherd.logs FOR EACH STATEMENT EXECUTE FUNCTION public.come_due()")
+    bench.ask(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.moved SELECT count(*) FROM jobherd.logs; RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER note AFTER INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
+    bench.ask(
+        "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output)"
+        f" SELECT n, n, 1, now(), '2020-02-29', 'said' FROM generate_series(1, {20 * MOST}) AS n"
+    )
+    bench.start("keeper", poll=0.001)  # it looks for due jobs in each turn
+    bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.logs LIMIT 1"), "all logs gone")
+    assert bench.ask("SELECT max(left_over) AS n FROM public.moved")[0]["n"] > 0
 
 
 def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gate: Gate):

@@ -90,7 +90,15 @@ class Supervisor:
             retry_max=settings.db_retry_max,
             listens=settings.listen_dsn is not None,
         )
-        self.registration = Registration(self.courier, self.fleet, self.notice, me=self.me, lease=settings.lease, beaten=self._beaten)
+        self.registration = Registration(
+            self.courier,
+            self.fleet,
+            self.notice,
+            me=self.me,
+            lease=settings.lease,
+            beaten=self._beaten,
+            mourned=lambda: [case.death.incarnation for case in self.undertaker.cases],
+        )
         self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
         self.undertaker = Undertaker(self.courier, host=self.me.host, closed=self._buried)
         self.manager = ServiceManager()

@@ -38,7 +38,11 @@ followed by one that does no better, until the lease has lapsed."""
 
 
 class Registration:
-    """Drives the supervisor's row. `step` is called each turn; `beaten` is told of each beat that went well, and whether there are orders."""
+    """Drives the supervisor's row. `step` is called each turn.
+
+    beaten: told of each beat that went well, and whether there are orders. mourned: returns the dead children, by incarnation, whose jobs
+    somebody else is about to settle and to give back.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Registration:
         me: Identity,
         lease: float,
         beaten: Callable[[bool], None] = lambda _ordered: None,
+        mourned: Callable[[], list[int]] = list,
     ) -> None:
         self._courier = courier
         self._fleet = fleet
@@ -56,6 +61,7 @@ class Registration:
         self._me = me
         self._lease = lease
         self._beaten = beaten
+        self._mourned = mourned
         self._epoch = -1
         self._asked = False
         self._beat_at = 0.0
@@ -65,6 +71,7 @@ class Registration:
         self._unanswered = False
         """Some beat has none: another one would wait behind it, and one more for each that is refused."""
         self._neighbours_at = float("inf")
+        self._children_at = float("inf")
         self._cancels_at = 0.0
         self._dead: list[int] = []
         self._open_since = 0.0
@@ -87,7 +94,7 @@ class Registration:
         if not self._fleet.supervisor:
             return self._beat_at  # the rest is ours to do again once we are registered: `step` leaves it alone as well
         beat_at = float("inf") if self._unanswered else self._beat_at
-        return min(beat_at, self._echo_due(), self._neighbours_at, self._cancels_due())
+        return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at, self._cancels_due())
 
     def step(self, now: float) -> None:
         """Register, beat, look for the dead: whatever is due."""
@@ -97,7 +104,7 @@ class Registration:
         if self._epoch != self._courier.epoch:
             self._epoch = self._courier.epoch
             self._asked = False
-            self._open_since = now
+            self._connected(now)
             self._beat_at, self._echo_by = now, float("inf")
         if not self._fleet.supervisor:
             if not self._asked and now >= self._beat_at:
@@ -117,6 +124,8 @@ class Registration:
         if now >= self._neighbours_at:
             self._neighbours_at = float("inf")
             self._courier.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+        if now >= self._children_at:
+            self._look_for_children(now)
         if now >= self._cancels_due():
             self._cancels_at = now + CANCELS
             self.look_for_cancels()
@@ -229,8 +238,31 @@ class Registration:
         """
         if self._courier.barred or after_a_gap:
             self._courier.barred = ""
-            self._open_since = now
+            self._connected(now)
         self._renewed_at = now
+
+    def _connected(self, now: float) -> None:
+        """We have a session (again), or one that takes writes again."""
+        self._open_since = now
+        if self.beats:
+            self._children_at = now
+
+    def _look_for_children(self, now: float) -> None:
+        """The server may be older than what we have told it: a child whose end it has forgotten would hold its jobs for as long as we live."""
+        self._children_at = float("inf")
+        fleet = self._fleet
+        living = [slot.incarnation for slot in fleet.alive()] + self._mourned()
+        parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
+        self._courier.ask("forget_children", parameters, lambda answer: self._forgotten(answer, now))
+
+    def _forgotten(self, answer: Answer, sent: float) -> None:
+        if answer is None:
+            self._children_at = sent + AGAIN
+        elif answer:
+            log.warning(
+                "%d children that had ended were registered: the database is older than that, a backup or a standby that lagged; their jobs are given back",
+                len(answer), extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
+            )  # fmt: skip
 
     def _note_room(self, *, told: bool) -> None:
         """Without room the server is told nothing, and what should come back cannot: it says nothing of our hearing."""

@@ -20,7 +20,7 @@ from supervisor.limits import Limits
 from supervisor.registration import ECHO_PATIENCE, Registration
 from tests.support.network import Network
 from tests.support.patience import LIMIT
-from tests.support.queue import Queue
+from tests.support.queue import Child, Queue
 from workers.board import Now, Phase
 from workers.notice import Notice
 from workers.processes import started
@@ -34,7 +34,10 @@ class Parent:
     def __init__(self, dsn):
         self.courier = Courier(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
         self.fleet, self.notice = Fleet(Limits()), Notice()
-        self.registration = Registration(self.courier, self.fleet, self.notice, me=lease.identity(), lease=LEASE)
+        self.mourned = []
+        self.registration = Registration(
+            self.courier, self.fleet, self.notice, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned
+        )
         self.heard = []
 
     def turn(self, now):
@@ -94,6 +97,23 @@ def test_a_session_that_does_not_hear_is_made_anew(parent):
     assert parent.courier.link is not Link.UP
     assert "does not hear" in parent.courier.trouble
     parent.until(lambda: parent.courier.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(parent, database):
+    """A standby that lagged, or a backup: the child has ended, and its parent has given back what it held, which nobody would do again."""
+    with Queue(database) as queue:
+        dead, living, mourned, unborn = (Child(queue, parent.fleet.supervisor, number) for number in (1, 2, 3, 4))
+        jobs = queue.enqueue_many("a:b", 4)
+        for child in (dead, living, mourned, unborn):
+            assert len(child.claim(1)) == 1
+        slot, now = next(parent.fleet.workers()), time.monotonic()
+        parent.fleet.incarnations, parent.mourned = 3, [3]
+        parent.fleet.forked(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
+        assert queue.count("children") == 4
+        parent.courier.lose("the server fails over", now)
+        parent.until(lambda: queue.count("children") == 3)
+        assert queue.orphans() == [jobs[0]]
+        assert queue.states(jobs) == ["retrying", "running", "running", "running"]
 
 
 def test_while_it_is_not_registered_nothing_else_is_due(parent, database):

@@ -270,6 +270,15 @@ def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(qu
     assert queue.run("SELECT made FROM jobherd.keep_partitions(5)") == [(2,)]
 
 
+def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queue):
+    child = queue.child()
+    for keep, stray in ((90, False), (0, False), (7, True)):
+        number = queue.enqueue("a:b")
+        (job,) = child.claim(1)
+        child.settle(job.token, [number], "failed", error="bad", ran=1.0, keep=keep)
+        assert queue.run("SELECT stray FROM (" + queue.text("doctor/show_fleet").rstrip() + "\n) AS fleet") == [(stray,)], keep
+
+
 def test_due_jobs_move_and_the_others_stay(queue):
     due, later = queue.enqueue("a:b", delay=60), queue.enqueue("a:b", delay=60)
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 second' WHERE id = %s", due)

@@ -1663,8 +1663,23 @@ CREATE VIEW jobherd.jobs AS
     finished_at,
     progress,
     (COALESCE(( SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('attempt', a.attempt, 'outcome', a.outcome, 'started_at', a.started_at, 'finished_at', a.finished_at, 'error_code', a.error_code, 'error', a.error, 'traceback', a.traceback, 'ran_on', a.ran_on, 'usage', a.usage, 'post_mortem', a.post_mortem, 'token', a.token)) ORDER BY a.finished_at, a.token) AS jsonb_agg
-           FROM jobherd.attempts a
-          WHERE (a.job = one.id)), '[]'::jsonb) ||
+           FROM ( SELECT t.job,
+                    t.token,
+                    t.attempt,
+                    t.outcome,
+                    t.started_at,
+                    t.finished_at,
+                    t.drop_on,
+                    t.error_code,
+                    t.error,
+                    t.traceback,
+                    t.ran_on,
+                    t.usage,
+                    t.post_mortem
+                   FROM jobherd.attempts t
+                  WHERE (t.job = one.id)
+                  ORDER BY t.token DESC
+                 LIMIT 1000) a), '[]'::jsonb) ||
         CASE
             WHEN (finished_at IS NULL) THEN '[]'::jsonb
             ELSE jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('attempt', attempts, 'outcome', state, 'started_at', started_at, 'finished_at', finished_at, 'error_code', error_code, 'error', error, 'traceback', traceback, 'ran_on', ran_on, 'usage', usage, 'post_mortem', post_mortem, 'token', token)))

@@ -131,6 +131,18 @@ def test_a_purge_goes_along_the_ids_and_ends(database):
         assert queue.run("SELECT state, count(*) FROM jobherd.history GROUP BY state") == [("failed", 2)]
 
 
+def test_of_a_job_that_has_been_tried_for_months_the_latest_attempts_are_shown(database):
+    with Queue(database) as queue:
+        job = queue.enqueue("a:b")
+        queue.run(
+            "INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on)"
+            " SELECT %s, n, 1, 'snoozed', now() - make_interval(secs => 2000 - n), current_date + (n %% 3)::integer FROM generate_series(1, 1500) AS n",
+            job,
+        )
+        found = queue.job(job)["history"]
+        assert [each["token"] for each in found] == list(range(501, 1501))
+
+
 def test_a_job_that_is_over_is_there_while_its_row_moves_to_its_partition(database):
     """Who has looked which partitions there are, and then waits for the one that rows move out of, finds them in none."""
     with Queue(database) as queue, psycopg.connect(database) as keeper:

@@ -53,6 +53,10 @@ _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
 _FEW: Final = 2
 """Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
+_LONG: Final = 1.0
+_EASE: Final = 10.0
+"""Seconds that a few may take; if they take longer, as in the first days after a version that left all in the default partition, the next ones come after ten times
+as many: else nobody would settle until all were made."""
 AHEAD: Final = 32
 """Days of which there is a partition always: for what is kept for 30, and two for keepers who are away."""
 FARTHEST: Final = 400
@@ -236,6 +240,7 @@ class Keeper:
         ready: whether the parent has been told that we are; until then a default partition is left alone that may be long to look through.
         """
         self._parted = False
+        begun = time.monotonic()
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
             [(ahead, crowded, locks)] = self._session.run("count_days_ahead", wanted)
@@ -252,6 +257,8 @@ class Keeper:
             return False
         self._made += made
         if made >= _FEW:
+            if (took := time.monotonic() - begun) > _LONG:
+                self._partitions_at = begun + took + _EASE * took
             return True
         self._partitions_at = now + _HOUR
         self._parted = True

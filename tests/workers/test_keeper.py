@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from tests.support.patience import LIMIT
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, wait_for_line
 from workers.clearing import DEAD, VACUUMS, Clearing
-from workers.keeper import MOST
+from workers.keeper import MOST, Keeper
 from workers.link import EXIT_LEFT
 from workers.rollup import LAG, Looks
 
@@ -140,6 +142,30 @@ def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monk
     monkeypatch.setattr("workers.keeper.FARTHEST", 100_000)
     bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")  # another keeper is at it: this is about what it says
     wait_for_line(bench.start("keeper"), "set the server's max_locks_per_transaction to")
+
+
+def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(monkeypatch: pytest.MonkeyPatch):
+    clock = [128.0]
+
+    class Crowded:
+        def run(self, statement, parameters=None, **_how):
+            if statement == "count_days_ahead":
+                return [(90, True, None)]
+            clock[0] += took
+            return [(2, 0)]
+
+        def unhurried(self, _patience):
+            return nullcontext()
+
+    monkeypatch.setattr("workers.keeper.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    keeper = Keeper(SimpleNamespace(seat=None, wake=None, title=None))
+    keeper._session = Crowded()
+    took = 0.5
+    assert keeper._keep_partitions(clock[0])
+    assert keeper._partitions_at == 0, "at once"
+    took = 32.0
+    assert keeper._keep_partitions(clock[0])
+    assert keeper._partitions_at == clock[0] + 10 * took
 
 
 def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):

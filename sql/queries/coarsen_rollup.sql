@@ -1,8 +1,11 @@
 -- Make slices of %(step)s seconds that are older than %(older)s seconds into slices of %(coarser)s seconds. Run by keepers, seldom. What is
--- counted late makes a fine slice again, which the next time adds to the coarse one: the totals stay what they are.
+-- counted late makes a fine slice again, which the next time adds to the coarse one: the totals stay what they are. The oldest twenty-four coarse
+-- slices at a time, and the next ones the next time: a week of minutes, as after the first look at a past, took seconds, and nothing became due.
 WITH until AS MATERIALIZED (
-    SELECT date_bin(make_interval(secs => %(coarser)s::integer), clock_timestamp() - make_interval(secs => %(older)s::integer),
-                    '2000-01-01 00:00:00+00') AS at
+    SELECT least(date_bin(make_interval(secs => %(coarser)s::integer), clock_timestamp() - make_interval(secs => %(older)s::integer),
+                          '2000-01-01 00:00:00+00'),
+                 (SELECT date_bin(make_interval(secs => %(coarser)s::integer), min(r.at), '2000-01-01 00:00:00+00')
+                    FROM jobherd.rollup r WHERE r.step = %(step)s::integer) + make_interval(secs => 24 * %(coarser)s::integer)) AS at
 ), slices AS (
     DELETE FROM jobherd.rollup WHERE step = %(step)s::integer AND at < (SELECT at FROM until) RETURNING *
 ), times AS (

@@ -795,7 +795,7 @@ BEGIN
     END IF;
     PERFORM jobherd.check_tenant(grant_tenant.tenant);
     EXECUTE format('GRANT USAGE ON SCHEMA jobherd TO %I', grant_tenant.role);
-    EXECUTE format('GRANT SELECT, INSERT ON jobherd.ready, jobherd.scheduled TO %I', grant_tenant.role);
+    PERFORM jobherd.let_enqueue(grant_tenant.role);
     EXECUTE format('GRANT SELECT ON jobherd.kinds, jobherd.tenant_jobs TO %I', grant_tenant.role);
     EXECUTE format('GRANT USAGE ON SEQUENCE jobherd.job_ids TO %I', grant_tenant.role);
     IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = 'jobherd.ready'::regclass) THEN
@@ -901,6 +901,15 @@ CREATE FUNCTION jobherd.leave_first_range(part regclass) RETURNS void
       FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
      WHERE i.indrelid = part AND a.amname = 'brin' AND c.relkind = 'i'
 $$;
+
+CREATE FUNCTION jobherd.let_enqueue(role name) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    EXECUTE format('REVOKE INSERT ON jobherd.ready, jobherd.scheduled FROM %I', let_enqueue.role);
+    EXECUTE format('GRANT SELECT, INSERT (created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)'
+                   ' ON jobherd.ready, jobherd.scheduled TO %I', let_enqueue.role);
+END $$;
 
 CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OUT had boolean) RETURNS record
     LANGUAGE plpgsql

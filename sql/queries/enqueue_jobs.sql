@@ -1,8 +1,9 @@
 -- Enqueue many jobs of one kind, those that are due into ready, the others into scheduled. Run by producers, in their own
--- transaction. Returns the ids in the order of the payloads. What is null is what the kind declares. The payloads are sent as a
+-- transaction. Returns the ids in the order of the payloads, which is that of the rows: asked is materialized, and read as it was written. A
+-- tenant's role may not give an id (migrations/0071), so the tables do. What is null is what the kind declares. The payloads are sent as a
 -- binary array: as text, quoted and unquoted one by one, they cost three times as much as everything else.
 WITH asked AS MATERIALIZED (
-    SELECT nextval('jobherd.job_ids') AS id, a.payload::json AS payload
+    SELECT a.payload::json AS payload
       FROM unnest(%(payloads)b::text[]) WITH ORDINALITY AS a (payload, place)
      ORDER BY a.place
 ), common AS MATERIALIZED (
@@ -14,16 +15,18 @@ WITH asked AS MATERIALIZED (
                              traceparent => jobherd.check_traceparent(%(traceparent)s::text)) AS extras
       FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text
 ), at_once AS (
-    INSERT INTO jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-    SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+    INSERT INTO jobherd.ready (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+    SELECT c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
            %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at <= now()
+    RETURNING id
 ), later AS (
-    INSERT INTO jobherd.scheduled (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
-    SELECT a.id, c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
+    INSERT INTO jobherd.scheduled (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)
+    SELECT c.run_at, %(good_until)s::timestamptz, %(timeout)s::double precision, c.priority, %(max_attempts)s::smallint, c.queue,
            %(kind)s::text, a.payload, c.extras
       FROM asked a CROSS JOIN common c
      WHERE c.run_at > now()
+    RETURNING id
 )
-SELECT id FROM asked
+SELECT id FROM at_once UNION ALL SELECT id FROM later

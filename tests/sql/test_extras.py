@@ -7,7 +7,8 @@ import pytest
 from psycopg import sql as names
 
 from handlers import Client
-from tests.support.queue import Queue
+from sql.migrate import CORE, migrate, migrations
+from tests.support.queue import NOTHING, Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
 BYTES = b"\x00\xff\x89PNG, which is not UTF-8"
@@ -154,6 +155,51 @@ def test_a_tenant_s_role_reaches_its_own_jobs_and_no_others(queue, tenants, role
     tenants.execute("RESET ROLE")
     assert ask(tenants, "SELECT count(*) FROM jobherd.jobs WHERE id = ANY (%s)", [other, nobodys, running]) == [(3,)]
     assert ask(tenants, "SELECT count(*) FROM jobherd.jobs WHERE state = 'cancelled'") == [(1,)]
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_a_tenant_s_role_gives_no_ids_so_it_takes_none_of_another_s(queue, tenants, table):
+    """The attempts of a job are found by its id alone: under that of another tenant's job one would be shown what that had died of."""
+    job = queue.enqueue("a:b", tenant="globex")
+    child = queue.child()
+    child.settle(child.claim(1)[0].token, [job], "retry", error="globex has failed", delay=0.0)
+    tenants.execute("SET ROLE jobherd_test_acme")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        tenants.execute(
+            f"INSERT INTO jobherd.{table} (id, kind, extras) VALUES (%s, 'a:b', ROW ('acme', NULL, NULL, NULL, NULL)::jobherd.extras)",
+            [job],
+        )
+    assert ask(tenants, "SELECT id FROM jobherd.tenant_jobs") == []
+
+
+@pytest.mark.parametrize("delay", [None, 60.0])
+def test_a_tenant_s_role_enqueues_many_and_their_ids_are_in_the_order_of_the_payloads(queue, tenants, delay):
+    tenants.execute("SET ROLE jobherd_test_acme")
+    payloads = [f'{{"n": {number}}}' for number in range(2_500)]
+    rows = tenants.execute(queue.text("enqueue_jobs"), NOTHING | {"kind": "a:b", "payloads": payloads, "delay": delay}).fetchall()
+    table = "ready" if delay is None else "scheduled"
+    assert rows == queue.run(f"SELECT id FROM jobherd.{table} ORDER BY (payload ->> 'n')::integer")
+    assert rows == sorted(rows)
+
+
+def test_who_was_a_tenant_before_gives_no_ids_either(empty_database, monkeypatch):
+    (ours,) = (step for step in migrations() if step.name == "tenants_give_no_ids")
+    before = tuple(step for step in migrations() if step.version < ours.version)
+    may = "SELECT has_column_privilege('jobherd_test_acme', 'jobherd.ready', name, 'INSERT') FROM unnest('{id,kind}'::text[]) AS name"
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        with monkeypatch.context() as older:
+            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            migrate(connection)
+        connection.execute("CREATE ROLE jobherd_test_acme")
+        try:
+            connection.execute("SELECT jobherd.grant_tenant('jobherd_test_acme', 'acme')")
+            connection.execute("INSERT INTO jobherd.tenants VALUES ('jobherd_test_gone', 'acme')")
+            assert ask(connection, may) == [(True,), (True,)]
+            migrate(connection)
+            assert ask(connection, may) == [(False,), (True,)]
+        finally:
+            connection.execute("DROP OWNED BY jobherd_test_acme")
+            connection.execute("DROP ROLE jobherd_test_acme")
 
 
 def test_a_tenant_s_role_cannot_keep_what_it_does_out_of_the_audit(queue, tenants):
@@ -304,8 +350,8 @@ def test_the_clients_enqueue_as_a_tenant_too(queue, tenants):
     with Client(connection=tenants) as client:
         one = client.enqueue("a:b", {"n": 1}, webhook="https://example.com/done")
         many = client.enqueue_many("a:b", ({"n": n} for n in range(2100)), tenant="acme")
-        with pytest.raises(psycopg.errors.FeatureNotSupported, match="row-level security"):
-            client.enqueue_many("a:b", ({"n": n} for n in range(2100)))  # by COPY, which names no tenant
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            client.enqueue_many("a:b", ({"n": n} for n in range(2100)))  # by COPY, which names no tenant and gives ids
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             client.enqueue("a:b", tenant="globex")
         assert client.cancel(one) == "cancelled"

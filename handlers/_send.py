@@ -6,11 +6,11 @@ Each runs in the transaction that the connection is in, if there is one; nothing
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg.types.string import TextLoader
+from psycopg.types.string import TextBinaryLoader
 
 import sql
 from handlers._origin import origin
@@ -18,6 +18,8 @@ from handlers._tracing import enqueueing, tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from psycopg.abc import Buffer
 
     from handlers._bulk import Chunk
     from handlers._enqueue import Row, Statement
@@ -28,11 +30,20 @@ Connection: TypeAlias = "psycopg.Connection[Any]"
 AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
 Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
-_JSON_TYPES: Final = ("json", "jsonb")
+
+class _JsonbLoader(TextBinaryLoader):
+    """Gives jsonb as its text: behind a byte that tells the version, of which there is one."""
+
+    def load(self, data: Buffer) -> str:
+        text = super().load(bytes(data)[1:])
+        return text if isinstance(text, str) else text.decode(errors="replace")
 
 
 def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T:
-    """Run a statement on the caller's own connection, in the caller's transaction if there is one."""
+    """Run a statement on the caller's own connection, in the caller's transaction if there is one.
+
+    The answer is asked for in binary: as text, times are in the session's style, and psycopg reads no other than ISO.
+    """
     # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         _take_json_as_text(cursor)
@@ -40,7 +51,7 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T
             with cursor.copy(_text(statement, schema)) as copy:
                 copy.write(statement.lines)
             return statement.read([], ())
-        cursor.execute(_text(statement, schema), statement.parameters)
+        cursor.execute(_text(statement, schema), statement.parameters, binary=True)
         rows = (
             cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
         )  # a pipeline knows no description before its rows
@@ -55,7 +66,7 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
             async with cursor.copy(_text(statement, schema)) as copy:
                 await copy.write(statement.lines)
             return statement.read([], ())
-        await cursor.execute(_text(statement, schema), statement.parameters)
+        await cursor.execute(_text(statement, schema), statement.parameters, binary=True)
         rows = await cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
         return statement.read(rows, _names(cursor))
 
@@ -149,8 +160,8 @@ def _text(statement: Statement[Any], schema: str) -> bytes:
 
 def _take_json_as_text(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
     # psycopg's own loader raises for documents that Python cannot hold, and then the job cannot even be shown.
-    for name in _JSON_TYPES:
-        cursor.adapters.register_loader(name, TextLoader)
+    cursor.adapters.register_loader("json", TextBinaryLoader)
+    cursor.adapters.register_loader("jsonb", _JsonbLoader)
 
 
 def _names(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
 -- Tie a measurement to the index plans, and to so many milliseconds: one that reads a whole backlog would weigh on the jobs. Run by a web child and
--- by `jobherd top`. For the transaction alone: behind a pooler the next one on this backend is a stranger's.
+-- by `jobherd top`. Times are written in the one way that the driver reads. For the transaction alone: behind a pooler the next one on this
+-- backend is a stranger's.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
-       set_config('statement_timeout', %(milliseconds)s::integer::text, true)
+       set_config('statement_timeout', %(milliseconds)s::integer::text, true), set_config('DateStyle', 'ISO', true)

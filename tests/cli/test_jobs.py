@@ -54,6 +54,14 @@ def test_jobs_of_every_state_are_listed_newest_first_and_found_by_state(database
     assert {job["state"] for job in pair} == {"failed", "ready", "running"}
 
 
+def test_times_are_read_whatever_the_style_of_role_or_database(database):
+    number = past(database, "completed")
+    send(database, "SELECT jobherd.pause('default')")
+    for command in (("jobs",), ("job", number), ("queues",), ("status",), ("doctor",)):
+        answer = jobherd(*command, "--json", dsn=database, PGOPTIONS="-c DateStyle=German")
+        assert answer.json, answer
+
+
 def test_jobs_are_filtered_by_kind_and_queue(database):
     past(database, "completed", many=3)
     wanted = past(database, "failed", kind="rare:one", queue="slow")

@@ -84,6 +84,15 @@ def test_an_encoding_of_the_environment_keeps_no_character_out(database, monkeyp
         assert client.job(number)["payload"] == {"text": "\N{GRINNING FACE}"}
 
 
+@pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
+def test_a_job_is_looked_at_whatever_the_style_of_times_is(connection, style):
+    connection.execute("SELECT set_config('DateStyle', %s, false)", [style])
+    with Client(connection=connection) as client:
+        moment = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+        row = client.job(client.enqueue("a:b", {"n": 1}, run_at=moment))
+    assert (row["run_at"], row["payload"], row["history"]) == (moment, {"n": 1}, [])
+
+
 def test_without_a_payload_it_is_an_empty_object(client):
     assert client.job(client.enqueue("mail:receipt"))["payload"] == {}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from starlette.routing import Route
 
 from tests.page.support import Page, finish
@@ -53,6 +55,15 @@ def test_rows_come_by_name_and_json_as_its_text(database, statement):
     rows, nothing = run(database, work)
     assert (rows[0]["n"], nothing) == (7, None)
     assert rows[0]["document"].startswith('{"a": 1000')
+
+
+def test_times_are_read_whatever_the_style_of_role_or_database(database, statement):
+    german = make_conninfo(database, options="-c DateStyle=German")
+
+    async def work(at):
+        return await at.rows("SELECT '2100-01-02T03:04:05Z'::timestamptz AS at")
+
+    assert run(german, work) == [{"at": datetime(2100, 1, 2, 3, 4, 5, tzinfo=UTC)}]
 
 
 def test_what_reads_cannot_write_and_what_acts_can(database, statement):

@@ -322,7 +322,11 @@ BEGIN
             EXIT WHEN single IS NOT NULL;
         END LOOP;
         IF cardinality(aside) > 0 THEN
-            WITH gone AS (DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (aside) RETURNING *) INSERT INTO jobherd.parked SELECT * FROM gone;
+            WITH gone AS (DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (aside) RETURNING *)
+            INSERT INTO jobherd.parked
+            SELECT coalesce((SELECT nextval('jobherd.job_ids') FROM jobherd.parked p WHERE p.id = g.id), g.id), g.created_at, g.run_at, g.good_until,
+                   g.timeout, g.last_error, g.priority, g.attempts, g.max_attempts, g.crashes, g.alone, g.queue, g.kind, g.payload, g.extras
+              FROM gone g;
         END IF;
         IF cardinality(taken) > 0 THEN
             DELETE FROM ONLY jobherd.ready r WHERE r.id = ANY (taken);

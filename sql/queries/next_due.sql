@@ -1,2 +1,6 @@
--- Seconds until the earliest scheduled job is due; no row if none waits. Run by keepers to set their timer.
-SELECT extract(epoch FROM run_at - clock_timestamp())::double precision AS due_in FROM jobherd.scheduled ORDER BY run_at, id LIMIT 1
+-- Seconds until the earliest scheduled job is due; no row if none waits. Run by keepers to set their timer. What promote_due.sql leaves alone sets none.
+SELECT extract(epoch FROM run_at - clock_timestamp())::double precision AS due_in
+  FROM jobherd.scheduled s
+ WHERE (SELECT true FROM ONLY jobherd.ready r WHERE r.id = s.id) IS NULL
+ ORDER BY run_at, id
+ LIMIT 1

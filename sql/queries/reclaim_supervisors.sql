@@ -9,7 +9,8 @@
 -- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. What was claimed before
 -- the clock was set back began in the future; no row of the past may end before it has begun. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
--- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there.
+-- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there. Left to that as well is
+-- a claim of a job whose id one that is ready has: the server would refuse it, and all others with it.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
@@ -30,6 +31,7 @@ WITH lapsed AS (
     SELECT r.child, r.token, g.ran_on
       FROM jobherd.running r JOIN gone g ON g.id = r.child
      WHERE (SELECT sessions FROM ended) >= 0
+       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM ONLY jobherd.ready w WHERE w.id = j.id))
        FOR UPDATE OF r SKIP LOCKED
 ), held AS (
     DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token

@@ -1,14 +1,15 @@
 -- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. So it is with
 -- children whose supervisor has no row, which nobody would ever reclaim: somebody has deleted it, and its process is dead. Run by
 -- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
--- transaction of such a job still holds is left for the next time. A claim may be later than now: the clock was set back.
+-- transaction of such a job still holds is left for the next time, and so is a claim of a job whose id one that is ready has (see promote_due.sql). A claim may be later than now: the
+-- clock was set back.
 WITH stray AS (
     DELETE FROM jobherd.children c WHERE NOT EXISTS (SELECT FROM jobherd.supervisors s WHERE s.id = c.supervisor) RETURNING c.id
 ), free AS MATERIALIZED (
     SELECT r.child, r.token
       FROM jobherd.running r
-     WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)
-        OR r.child IN (SELECT id FROM stray)
+     WHERE (NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child) OR r.child IN (SELECT id FROM stray))
+       AND NOT EXISTS (SELECT FROM unnest(r.jobs) AS j WHERE (SELECT true FROM ONLY jobherd.ready w WHERE w.id = j.id))
        FOR UPDATE SKIP LOCKED
 ), held AS (
     DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token

@@ -1,13 +1,20 @@
 -- Make up to %(most)s parked jobs ready whose kind has no gate any more. Run by keepers: when a gate has gone, and every few seconds, for a
--- claim that did not see it go may have parked one more.
+-- claim that did not see it go may have parked one more. What has the id of a job that is ready stays until that has gone, as in promote_due.sql.
 WITH RECURSIVE names (kind) AS (
     (SELECT p.kind FROM jobherd.parked p ORDER BY p.kind LIMIT 1)
     UNION ALL
     SELECT (SELECT p.kind FROM jobherd.parked p WHERE p.kind > n.kind ORDER BY p.kind LIMIT 1) FROM names n WHERE n.kind IS NOT NULL
 ), open AS MATERIALIZED (
-    SELECT n.kind FROM names n WHERE NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = n.kind) AND n.kind IS NOT NULL LIMIT 1
+    SELECT n.kind FROM names n WHERE NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = n.kind) AND n.kind IS NOT NULL
+       AND (SELECT true FROM jobherd.parked p WHERE p.kind = n.kind AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = p.id) IS NULL LIMIT 1)
+     LIMIT 1  -- of each kind its first is looked at, and no further: joined, all that is parked would be read
 ), back AS MATERIALIZED (
-    SELECT p.id FROM jobherd.parked p WHERE p.kind = (SELECT kind FROM open) ORDER BY p.kind, p.queue, p.priority, p.id LIMIT %(most)s FOR UPDATE SKIP LOCKED
+    SELECT p.id
+      FROM jobherd.parked p
+     WHERE p.kind = (SELECT kind FROM open) AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = p.id) IS NULL
+     ORDER BY p.kind, p.queue, p.priority, p.id
+     LIMIT %(most)s
+       FOR UPDATE SKIP LOCKED
 ), moved AS (
     DELETE FROM jobherd.parked WHERE id = ANY (ARRAY(SELECT id FROM back)) RETURNING *
 )

@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "orphans of living children are swept",
         "sql/queries/release_orphans.sql",
-        "     WHERE NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)\n",
+        "     WHERE (NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child) OR r.child IN (SELECT id FROM stray))\n",
         "     WHERE true\n",
         ("tests/sql/test_settle.py", "tests/workers/test_keeper.py"),
     ),

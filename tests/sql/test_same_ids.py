@@ -1,0 +1,81 @@
+"""Two jobs have one id: by raw SQL or a COPY, or since a sequence was set back. The second waits until the first has gone, and holds nobody else up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sql.test_gates import gated
+from tests.support.queue import Queue
+
+TWIN = "INSERT INTO jobherd.ready (id, kind, queue) VALUES (%s, 'a:b', 'nobodys')"
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def ready(queue):
+    return {job for (job,) in queue.run("SELECT id FROM ONLY jobherd.ready WHERE queue <> 'nobodys'")}
+
+
+def first_goes(queue, job):
+    assert queue.run("DELETE FROM ONLY jobherd.ready WHERE id = %s AND queue = 'nobodys' RETURNING id", job) == [(job,)]
+
+
+def test_the_others_that_are_due_are_promoted(queue):
+    job, other = queue.enqueue_many("a:b", 2, delay=60)
+    queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
+    queue.run(TWIN, job)
+    assert queue.promote() == 1
+    assert ready(queue) == {other}
+    assert queue.run(queue.text("next_due")) == [], "or the keeper would ask again and again"
+    first_goes(queue, job)
+    assert len(queue.run(queue.text("next_due"))) == 1
+    assert queue.promote() == 1
+    assert ready(queue) == {job, other}
+
+
+def test_the_others_that_were_parked_are_released_those_of_another_kind_too(queue):
+    jobs = queue.enqueue_many("slow:one", 3)
+    others = queue.enqueue_many("slow:two", 2)
+    queue.run("SELECT jobherd.set_cap(kind => kind, max_running => 1) FROM unnest('{slow:one,slow:two}'::text[]) AS kind")
+    child = queue.child()
+    while gated(child):
+        pass
+    queue.run("SELECT jobherd.set_cap(kind => kind, max_running => NULL) FROM unnest('{slow:one,slow:two}'::text[]) AS kind")
+    queue.run(TWIN, jobs[1])
+    moved = [queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount for _ in range(3)]
+    assert (moved, ready(queue)) == ([1, 1, 0], {jobs[2], others[1]})
+    first_goes(queue, jobs[1])
+    assert queue.connection.execute(queue.text("release_parked"), {"most": 10}).rowcount == 1
+
+
+def test_a_claim_that_parks_is_not_refused(queue):
+    jobs = queue.enqueue_many("slow:one", 2)
+    queue.run("SELECT jobherd.set_cap(kind => 'slow:one', max_running => 1)")
+    child = queue.child()
+    assert [row["id"] for row in [*gated(child), *gated(child)]] == jobs[:1]
+    queue.run("INSERT INTO jobherd.ready (id, kind, payload) VALUES (%s, 'slow:one', '{\"n\": \"twin\"}')", jobs[1])
+    other = queue.enqueue("a:b")
+    assert [row["id"] for row in gated(child)] == [other]
+    assert queue.run("SELECT payload ->> 'n', id = %s FROM jobherd.parked ORDER BY 1", jobs[1]) == [("1", True), ("twin", False)]
+
+
+@pytest.mark.parametrize("lost", ["supervisor", "child"])
+def test_the_others_that_were_lost_are_given_back(queue, lost):
+    job, other = queue.enqueue("a:b"), queue.enqueue("a:b", queue="other")
+    child = queue.child()
+    assert [claimed.id for claimed in [*child.claim(1), *child.claim(1)]] == [job, other]
+    queue.run(TWIN, job)
+    if lost == "supervisor":
+        assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 1)
+        assert queue.orphans() == []
+    else:
+        queue.run("DELETE FROM jobherd.children")
+        assert queue.orphans() == [other]
+    assert ready(queue) == {other}
+    first_goes(queue, job)
+    assert queue.orphans() == [job]
+    assert ready(queue) == {job, other}

@@ -889,12 +889,12 @@ BEGIN
         FOR part IN
             SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
              WHERE i.inhparent = ('jobherd.' || parent)::regclass
-               AND c.relname ~ ('^' || parent || '_[0-9]{8}$') AND right(c.relname, 8) <= to_char(today, 'YYYYMMDD')
+               AND c.relname ~ ('^' || parent || '_[0-9]{8}$') AND right(c.relname, 8) < to_char(today, 'YYYYMMDD')
         LOOP
             EXECUTE format('DROP TABLE jobherd.%I', part);
             dropped := dropped + 1;
         END LOOP;
-        EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on <= %L', parent || '_default', today);
+        EXECUTE format('DELETE FROM jobherd.%I WHERE drop_on < %L', parent || '_default', today);
     END LOOP;
 END $_$;
 

@@ -264,6 +264,22 @@ def test_what_ended_today_is_not_dropped_by_who_has_tomorrow(queue):
     assert queue.state(number) == "completed"
 
 
+def test_what_ended_last_night_and_has_a_day_to_be_kept_is_there_until_tonight(queue):
+    queue.run("SELECT jobherd.keep_partitions(3)")
+    numbers = queue.enqueue_many("a:b", 2)
+    child = queue.child()
+    for keep, job in enumerate(child.claim(2), 1):
+        child.settle(job.token, [job.id], "ok", keep=keep, log='{"output": "said"}')
+    for gone in (set(), {numbers[0]}, set(numbers)):
+        for table in ("history", "logs"):  # a day passes
+            queue.run(f"UPDATE jobherd.{table} SET drop_on = drop_on - 1")
+        queue.run("SELECT jobherd.keep_partitions(3)")
+        queue.connection.execute(queue.text("drop_logs"), {"most": 10})
+        left = sorted(set(numbers) - gone)
+        for table, name in (("history", "id"), ("logs", "job")):
+            assert [job for (job,) in queue.run(f"SELECT {name} FROM jobherd.{table} ORDER BY 1")] == left, table
+
+
 def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(queue):
     made = [queue.run("SELECT made FROM jobherd.keep_partitions(4, 3)")[0][0] for _ in range(4)]
     assert made == [3, 3, 2, 0]

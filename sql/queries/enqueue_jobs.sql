@@ -1,6 +1,6 @@
 -- Enqueue many jobs of one kind, those that are due into ready, the others into scheduled. Run by producers, in their own
 -- transaction. Returns the ids in the order of the payloads, which is that of the rows: asked is materialized, and read as it was written. A
--- tenant's role may not give an id (migrations/0071), so the tables do. What is null is what the kind declares. The payloads are sent as a
+-- tenant's role may not give an id (migrations/0053), so the tables do. What is null is what the kind declares. The payloads are sent as a
 -- binary array: as text, quoted and unquoted one by one, they cost three times as much as everything else.
 WITH asked AS MATERIALIZED (
     SELECT a.payload::json AS payload

@@ -10,7 +10,8 @@ import inspect
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, is_typeddict
 
 from handlers._binding import WHOLE, Signature, resolve_hints
 from handlers._dispositions import Failed, Said
@@ -44,6 +45,15 @@ class BatchSignature(Signature):
                 "def send(jobs: list[Job], payloads: list[Sms])"
             )
             raise TypeError(message)
+        found, _ = resolve_hints(function, given)  # a name that does not exist yet is taken for right
+        for parameter in given:
+            if parameter.name in found and not _takes_list(found[parameter.name]):
+                one = Job.__name__ if jobs and parameter is given[0] else _written(parameter.annotation)
+                message = (
+                    f"{self.name} takes batches, so its parameter {parameter.name!r} gets a list of them: "
+                    f"write {parameter.name}: list[{one}]"
+                )
+                raise TypeError(message)
         self.takes_job = jobs
         self.payloads = rest[0] if rest else None
         self.parameters = [inspect.Parameter(WHOLE, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -105,3 +115,22 @@ def _is_job_list(parameter: inspect.Parameter) -> bool:
     if isinstance(annotation, str):
         return _JOB_LIST.fullmatch(annotation.strip("'\" ")) is not None
     return get_args(annotation) == (Job,)
+
+
+def _takes_list(hint: object) -> bool:
+    """Whether a list may be what a parameter of this annotation gets. Of what is no class nobody can tell, and it is taken for right."""
+    origin = get_origin(hint) or hint
+    if origin in {Union, UnionType}:
+        return any(map(_takes_list, get_args(hint)))
+    if is_typeddict(origin):
+        return False
+    try:
+        return origin is Any or not isinstance(origin, type) or issubclass(list, origin)
+    except TypeError:  # a protocol that cannot be asked
+        return True
+
+
+def _written(annotation: object) -> str:
+    if isinstance(annotation, str):
+        return annotation.strip("'\" ")
+    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import types
+from collections.abc import Sequence  # noqa: TC003  # what an annotation names must be there
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -53,6 +56,69 @@ def test_each_enqueued_job_is_one_payload_and_is_checked():
 def test_a_batch_handler_of_another_shape_is_refused_where_it_is_written(function: Any):
     with pytest.raises(TypeError, match="takes batches, so its parameters are"):
         handler("a:b", batch=2)(function)
+
+
+def single(number: int) -> None: ...
+
+
+def sole(messages: Sms) -> None: ...
+
+
+def later(jobs: list[Job], message: Sms | None) -> None: ...
+
+
+def unordered(jobs: set[Job]) -> None: ...
+
+
+def document(payload: dict[str, int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        (single, "'number' gets a list of them: write number: list[int]"),
+        (sole, "'messages' gets a list of them: write messages: list[Sms]"),
+        (later, "'message' gets a list of them: write message: list[Sms | None]"),
+        (unordered, "'jobs' gets a list of them: write jobs: list[Job]"),
+        (document, "'payload' gets a list of them: write payload: list[dict[str, int]]"),
+    ],
+)
+def test_a_parameter_of_a_batch_that_is_no_list_is_refused_where_it_is_written(function: Any, remedy: str):
+    with pytest.raises(TypeError, match=f"{re.escape(function.__name__)} takes batches, so its parameter {re.escape(remedy)}"):
+        handler("a:b", batch=2)(function)
+    evaluated = resolved(function)
+    with pytest.raises(TypeError, match="takes batches, so its parameter"):
+        handler("a:b", batch=2)(evaluated)
+
+
+def resolved(function: Any) -> Any:
+    """As a module without the import of annotations has it."""
+    copy = types.FunctionType(function.__code__, function.__globals__)
+    copy.__annotations__ = get_type_hints(function)
+    return copy
+
+
+def bare(numbers) -> None: ...
+
+
+def plain(numbers: list) -> None: ...  # type: ignore[type-arg]
+
+
+def sequence(numbers: Sequence[int]) -> None: ...
+
+
+def anything(numbers: Any) -> None: ...
+
+
+def one_of_two(numbers: list[int] | None) -> None: ...
+
+
+def unknown(numbers: NotThere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("function", [bare, plain, sequence, anything, one_of_two, unknown])
+def test_what_a_list_fits_or_nobody_can_judge_is_let_be(function: Any):
+    assert handler("a:b", batch=2)(function).policy.batch == 2
 
 
 def test_wrong_options_name_the_field_and_the_remedy():

@@ -78,7 +78,7 @@ class AsyncClient:
         **options: Any,
     ) -> int:
         """Put jobs into the queue as they come, each chunk in a transaction of its own. See `Client.enqueue_stream`."""
-        return await _bulk.astream(_bulk.many_by_name(kind, payloads, options, most=chunk), self.put, on_chunk)
+        return await _bulk.astream(_bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None."""

@@ -31,6 +31,8 @@ CHUNK_SIZE: Final = 4_000_000
 """Or as many characters of payload, when they are large."""
 COPY_FROM: Final = 2000
 """Jobs from which on a chunk is copied."""
+KNOWN: Final = frozenset(Options.__slots__) | {"encrypt"}
+"""What a job may be given by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +103,19 @@ def chunks(
 
 def one_by_name(kind: str, payload: object, options: Mapping[str, Any]) -> Chunk:
     """Check one job as it comes from a caller that has no handler at hand. encrypt: an option beside the others."""
-    options, seals = _split(options)
+    options, seals = _split(options, KNOWN, call="enqueue")
     chunk = Chunk(check_kind(kind), [check_payload({} if payload is None else payload)], check_options(**options))
     return sealed(chunk) if seals else chunk
 
 
-def many_by_name(kind: str, payloads: Iterable[object], options: Mapping[str, Any], *, most: int = CHUNK) -> Iterator[Chunk]:
-    """Check kind and options at once, and the payloads as they are taken."""
+def many_by_name(
+    kind: str, payloads: Iterable[object], options: Mapping[str, Any], *, most: int = CHUNK, call: str = "enqueue_many"
+) -> Iterator[Chunk]:
+    """Check kind and options at once, and the payloads as they are taken. call: what the caller has called, for an option that is none."""
     if options.get("payload_bytes") is not None:
         message = "payload_bytes are one job's own: enqueue() takes them, a list of jobs does not"
         raise TypeError(message)
-    options, seals = _split(options)
+    options, seals = _split(options, KNOWN - {"payload_bytes"}, call=call)
     found = chunks(check_kind(kind), payloads, check_options(**options), most=most)
     return map(sealed, found) if seals else found
 
@@ -122,7 +126,11 @@ def sealed(chunk: Chunk) -> Chunk:
     return replace(chunk, texts=texts, options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)))
 
 
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> tuple[dict[str, Any], bool]:
+    if unknown := [name for name in options if name not in KNOWN]:
+        # Python would name `check_options`, which nobody has called.
+        message = f"{call}() has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        raise TypeError(message)
     rest = dict(options)
     seals = rest.pop("encrypt", False)
     if not isinstance(seals, bool):

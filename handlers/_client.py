@@ -118,7 +118,7 @@ class Client:
         >>> client.enqueue_stream("mail:receipt", ({"order_id": n} for n in range(1_000_000)))  # doctest: +SKIP
         1000000
         """
-        return _bulk.stream(_bulk.many_by_name(kind, payloads, options, most=chunk), self.put, on_chunk)
+        return _bulk.stream(_bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     def job(self, job_id: int) -> dict[str, Any] | None:
         """Return the job's row of the view `jobherd.jobs`, or None if there is no such job (any more)."""

@@ -100,6 +100,8 @@ class Producer(Generic[P]):
         if connection is not None and client is not None:
             message = "connection and client exclude each other: give one of them"
             raise ValueError(message)
+        _check_target(connection, "connection", "a connection of psycopg", psycopg.Connection, psycopg.AsyncConnection)
+        _check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(
             queue=queue,
             priority=priority,
@@ -268,6 +270,13 @@ class Producer(Generic[P]):
         # Each job's event loop is new, and a pool belongs to one loop: the thread-safe client is the one that lasts.
         lasting = self._target if isinstance(self._target, Client) else _default.default_client()
         return await asyncio.to_thread(lasting.put, list(chunks))  # a list: the caller's iterable must not be run by another thread
+
+
+def _check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
+    """Raise TypeError for what is none: `aenqueue` would leave it aside and enqueue somewhere else."""
+    if value is not None and not isinstance(value, kinds):
+        message = f"{field} must be {wanted}, not a {type(value).__name__}"
+        raise TypeError(message)
 
 
 def _merged(base: Options, given: Options) -> Options:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from handlers import PayloadError
+from handlers import AsyncClient, Client, PayloadError, handler
 from handlers._bulk import many_by_name, one_by_name
 from handlers._enqueue import check_options, show_job
 
+NOWHERE = "host=/nonexistent"
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@handler("mail:receipt")
+def receipt(order_id: int) -> None: ...
 
 
 def test_options_are_in_the_units_of_the_statement():
@@ -40,13 +46,31 @@ def test_options_are_in_the_units_of_the_statement():
         ({"max_attempts": 0}, ValueError, "max_attempts"),
         ({"timeout": 0}, ValueError, "timeout"),
         ({"delay": float("inf")}, ValueError, "delay"),
-        ({"dely": 5}, TypeError, "dely"),
+        ({"dely": 5}, TypeError, r"^enqueue\(\) has no option 'dely'; it has cost, delay, encrypt, .*payload_bytes"),
     ],
     ids=str,
 )
 def test_a_wrong_option_is_named(options, problem, says):
     with pytest.raises(problem, match=says):
         one_by_name("mail:receipt", {}, options)
+
+
+def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_what_there_is():
+    client = Client(NOWHERE)
+    for call in (client.enqueue_many, client.enqueue_stream):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, delay, encrypt") as caught:
+            call("a:b", [], dely=5)
+        assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"
+    for name in ("enqueue_many", "enqueue_stream"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) has no option 'dely'"):
+            asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", [], dely=5))
+
+
+def test_what_is_no_connection_or_client_is_refused_where_it_is_given():
+    with pytest.raises(TypeError, match="connection must be a connection of psycopg, not a int"):
+        receipt.options(connection=5)
+    with pytest.raises(TypeError, match="client must be a Client or an AsyncClient, not a str"):
+        receipt.options(client="postgresql:///app")
 
 
 def test_a_negative_delay_means_now():

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supervisor.settings_values import SpokenError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -148,7 +150,9 @@ def _table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str
 def _says_more(problem: ValueError, setting: Setting) -> bool:
     """Whether the reader said what is wrong, not only that something is. Python's own words about numbers are no help to anybody."""
     text = str(problem)
-    return not setting.secret and bool(text) and not text.startswith(("invalid literal", "could not convert", "it ", "schema "))
+    if setting.secret:
+        return isinstance(problem, SpokenError)
+    return bool(text) and not text.startswith(("invalid literal", "could not convert", "it ", "schema "))
 
 
 def _brief(value: object) -> str:

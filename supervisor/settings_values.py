@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from handlers import _durations
 from sql import check_schema
@@ -30,6 +30,13 @@ _AMOUNT: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}=[0-9]+(\.[0-9]+)?")
 _QUEUE: Final = re.compile(r"(?:[a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)(?::[1-9]\d?)?")
 _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+_NO_SOCKET: Final = "/dev/null"
+"""No folder, so no server has its socket in it."""
+
+
+class SpokenError(ValueError):
+    """What is wrong with a value, in words that hold nothing of a password: they are shown of a secret too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +255,30 @@ def dsn() -> Reader:
             raise TypeError
         text = re.sub(r"^postgres(?:ql)?\+\w+://", "postgresql://", value.strip())  # as other tools write it in DATABASE_URL
         try:
-            conninfo_to_dict(text)
+            given = conninfo_to_dict(text)
         except psycopg.Error:
             raise ValueError from None  # libpq's words repeat a part of the value
+        # What a connection would fail for, whenever it is tried: a supervisor would wait for ever for a database that is not away.
+        if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
+            message = "a port is a whole number from 1 to 65,535"
+            raise SpokenError(message)
+        if "service" in given and not _is_service(str(given["service"])):
+            message = f"no service {given['service']!r} can be read from the file of services (PGSERVICEFILE, or ~/.pg_service.conf)"
+            raise SpokenError(message)
         return text
 
     return Reader('a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")', read)
+
+
+def _is_port(text: str) -> bool:
+    digits = text.strip()
+    return not digits or (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535)
+
+
+def _is_service(name: str) -> bool:
+    """Whether libpq finds the service. It is asked for a connection to a socket that cannot be there: nobody is connected to."""
+    address = make_conninfo(service=name, host=_NO_SOCKET, hostaddr="", port="")
+    return psycopg.pq.PGconn.connect_start(address.encode()).host == _NO_SOCKET.encode()  # it has none if it did not come to try it
 
 
 def schema() -> Reader:

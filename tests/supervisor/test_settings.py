@@ -153,6 +153,31 @@ def test_what_is_out_of_range_is_refused(name, value):
     assert f"(from {flag_of(name)}): must be {specifications()[name].reader.allowed}" in problem
 
 
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "5432,x", "-1"])
+@pytest.mark.parametrize("name", ["dsn", "listen_dsn"])
+def test_a_port_that_is_none_is_refused_in_words_without_the_password(name, port):
+    (problem,) = refused({name: f"host=a,b port={port} password=hunter2"})
+    assert problem.endswith("; a port is a whole number from 1 to 65,535")
+    assert "hunter2" not in problem
+
+
+def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
+    for dsn in ("host=a,b port=5432,6432", "host=a,b port=,6432", "postgresql://a:1,b/x", "host=a port=' 5432 '", "dbname=x"):
+        assert load({"dsn": dsn}).dsn == dsn
+
+
+def test_a_service_must_be_defined(tmp_path, monkeypatch):
+    services = tmp_path / "services"
+    services.write_text("[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert load({"dsn": "service=app"}).dsn == "service=app"
+    for service in ("nope", "broken"):
+        (problem,) = refused({"dsn": f"postgresql://ada:hunter2@a/x?service={service}"})
+        assert "must be a PostgreSQL address" in problem
+        assert "hunter2" not in problem
+    assert "no service 'nope' can be read" in refused({"dsn": "service=nope"})[0]
+
+
 def test_settings_that_cannot_both_be_meant_are_refused():
     (problem,) = refused({"workers": "9"}, {"JOBHERD_MAX_WORKERS": "8"})
     assert "workers = 9 (from --workers) is more than max_workers = 8 (from JOBHERD_MAX_WORKERS)" in problem

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SHIPPED: Final = "@shipped"
 """The source that stands for the handlers in this package itself."""
 
+HOOKS: Final = "--hooks and JOBHERD_HOOKS"
+"""Where people name the sources that are loaded for their hooks."""
 ALLOW: Final = "JOBHERD_ALLOW_WRITABLE_HANDLERS"
 """In the environment: load also what others may write to, as in a container where there are no others."""
 _NOT_HANDLERS: Final = frozenset({"testing"})
@@ -73,17 +75,18 @@ class Loaded:
     hooks: tuple[Hook, ...] = ()
 
 
-def load(sources: Iterable[str | os.PathLike[str]]) -> Loaded:
+def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
     """Import every public module of the sources and collect their handlers, in a fixed order.
 
     sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`. Modules and folders whose
         names begin with an underscore or a dot are passed over.
+    named: where people name them, for a source that is not there.
 
     A handler belongs to the module that defines it; one that is merely imported counts if the module names it in `__all__`. A module
     without any but with a function `handle` makes that one a handler. Never raises for what user code does, SystemExit included; only
     KeyboardInterrupt passes.
     """
-    loading = _Loading()
+    loading = _Loading(named)
     importlib.invalidate_caches()
     for source in sources:
         loading.take(source)
@@ -99,7 +102,8 @@ def all_hooks(*loaded: Loaded) -> list[Hook]:
 
 
 class _Loading:
-    def __init__(self) -> None:
+    def __init__(self, named: str) -> None:
+        self._named = named
         self.kinds: dict[str, AnyHandler] = {}
         self.hooks: dict[tuple[str, str, int], Hook] = {}
         """By where they are written: the same lines may be loaded twice, by path and by name."""
@@ -122,7 +126,7 @@ class _Loading:
         elif is_name:
             self._take_module(text)
         else:
-            self._complain(text, text, 0, "there is no such folder, file or module; check --handlers and JOBHERD_HANDLERS")
+            self._complain(text, text, 0, f"there is no such folder, file or module; check {self._named}")
 
     def _take_folder(self, folder: Path) -> None:
         if os.path.samefile(folder, os.path.dirname(__file__)):

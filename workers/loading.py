@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from handlers._hooks import Hooks
-from handlers._registry import all_hooks, load
+from handlers._registry import HOOKS, all_hooks, load
 from handlers._sanitize import loading
 from workers.link import EXIT_LEFT, Problem, send
 from workers.logs import keep_factory_quiet
@@ -30,7 +30,7 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     settings = body.seat.settings
     put_on_path(settings.app_dir)
     loading(time.time())
-    found, more = load(settings.handlers), load(settings.hooks)
+    found, more = load(settings.handlers), load(settings.hooks, named=HOOKS)
     if body.alarm.forked:
         os._exit(EXIT_LEFT)  # a copy that a module has forked at its import and that came back: it would work on the board of the first
     keep_factory_quiet()

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from handlers._registry import all_hooks, load
+from handlers._registry import HOOKS, all_hooks, load
 from handlers._sanitize import sanitize
 from handlers._tables import TableHandler
 from sql.composed import definition
@@ -24,7 +24,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
     """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
     put_on_path(app_dir)
     handlers, hooks = json.loads(sources)
-    found, more = load(handlers), load(hooks)
+    found, more = load(handlers), load(hooks, named=HOOKS)
     kinds: list[dict[str, Any]] = [
         {
             "kind": kind,

@@ -55,6 +55,14 @@ def test_a_place_that_does_not_exist_is_wrong(tmp_path):
     assert "nowhere" in answer.err
 
 
+def test_a_place_that_does_not_exist_is_told_with_the_setting_that_names_it(tmp_path):
+    answer = jobherd("check", "--handlers", "./nowhere", "--hooks", "./nothing", cwd=tmp_path)
+    assert answer.err.splitlines()[:2] == [
+        "jobherd: ./nowhere: there is no such folder, file or module; check --handlers and JOBHERD_HANDLERS",
+        "jobherd: ./nothing: there is no such folder, file or module; check --hooks and JOBHERD_HOOKS",
+    ]
+
+
 def test_a_module_that_ends_its_process_is_reported(tmp_path):
     module(tmp_path, "dies", "import os; os._exit(7)\n")
     assert "code 7" in jobherd("check", "--handlers", tmp_path).err

@@ -210,7 +210,12 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
         complain(f"made the schema {schema!r} in this database")
         return
     text = f"the schema {schema!r} is {missing} migrations behind this version" if present else f"the database has no schema {schema!r} yet"
-    raise CommandError(f"{text}: run `jobherd migrate`", ExitCode.CONFIGURATION)
+    raise CommandError(f"{text}: run `{migrating(schema)}`", ExitCode.CONFIGURATION)
+
+
+def migrating(schema: str) -> str:
+    """Return the command that brings a schema to this version. Without the flag it would make the usual one, beside the one that is meant."""
+    return "jobherd migrate" if schema == sql.SCHEMA else f"jobherd migrate --schema {schema}"
 
 
 def _said(problem: psycopg.Error) -> str:

@@ -21,7 +21,7 @@ from supervisor.cli import console
 from supervisor.cli.codes import ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.console import paint, plain, plain_lines
-from supervisor.cli.database import Session, chosen, connect, explained, load_settings, why_away
+from supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
 from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         yield Finding("wrong", "schema", str(problem), "run the doctor of that version")
         return
     if missing:
-        yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", "jobherd migrate")
+        yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema))
         return
     yield from _compare(at)
     named = {"schema": at.schema}

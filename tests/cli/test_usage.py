@@ -82,7 +82,11 @@ def test_a_password_in_the_dsn_is_never_shown():
 def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database):
     answer = jobherd("jobs", dsn=empty_database)
     assert answer.code == 78
-    assert "jobherd migrate" in answer.err
+    assert "run `jobherd migrate`" in answer.err
+    elsewhere = jobherd("status", "--schema", "jobs_eu", dsn=empty_database)
+    assert elsewhere.code == 78
+    assert elsewhere.err.endswith("run `jobherd migrate --schema jobs_eu`\n")
+    assert "jobherd migrate --schema jobs_eu" in jobherd("doctor", "--schema", "jobs_eu", dsn=empty_database).out
 
 
 def test_a_schema_newer_than_this_version_is_78(database):

@@ -14,6 +14,7 @@ import argparse
 import os
 import stat
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from handlers import Client, PayloadError
@@ -104,10 +105,24 @@ def _enqueue(arguments: argparse.Namespace) -> int:
     with session(arguments, may_create=True) as at:
         try:  # enqueue() would take null for no payload
             chunks = chunks_of(check_kind(arguments.kind), [payload], check_options(**options))
-            print(*Client(connection=at.connection, schema=at.schema).put(chunks))
+            (number,) = Client(connection=at.connection, schema=at.schema).put(chunks)
         except (ValueError, TypeError) as problem:
             raise CommandError(_refused(problem), ExitCode.USAGE) from None
+    with _told_elsewhere(f"job {number} is enqueued"):
+        print(number, flush=True)
     return ExitCode.DONE
+
+
+@contextmanager
+def _told_elsewhere(what: str) -> Iterator[None]:
+    """Say on standard error what is done if ids cannot be written: whoever sees a failure alone enqueues it all a second time."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        complain(what)
+        raise
 
 
 def _bytes_of(name: str) -> bytes:
@@ -153,8 +168,9 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         nonlocal done
         done += len(ids)
         progress.hide()
-        sys.stdout.write("".join(f"{number}\n" for number in ids))
-        sys.stdout.flush()  # whoever reads them may act on them before the end
+        with _told_elsewhere(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
+            sys.stdout.write("".join(f"{number}\n" for number in ids))
+            sys.stdout.flush()  # whoever reads them may act on them before the end
         progress.show(done, lines.read)
 
     with session(arguments, may_create=True) as at:

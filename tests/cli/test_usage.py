@@ -194,6 +194,21 @@ def test_output_that_cannot_be_written_is_a_sentence(database, words):
     assert done.stderr == b"jobherd: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize(("payload", "told"), [("{}", "job {} is enqueued"), ("-", "3 jobs are enqueued, the last of them is {}")])
+def test_a_job_whose_id_cannot_be_written_is_told_on_standard_error(database, payload, told):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "enqueue", "a:b", payload],
+            input=b"1\n2\n3\n", stdout=full, stderr=subprocess.PIPE, env=environment(database), timeout=LIMIT, check=False,
+        )  # fmt: skip
+    (last,) = send(database, "SELECT max(id) FROM jobherd.ready")[0]
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "jobherd: " + told.format(last),
+        "jobherd: the output cannot be written: No space left on device",
+    ]
+
+
 @pytest.mark.parametrize(
     "words",
     [

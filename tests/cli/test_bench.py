@@ -123,6 +123,13 @@ def test_a_role_that_may_make_no_schema_is_told_so(empty_database):
     assert len(answer.err.splitlines()) == 1
 
 
+def test_a_database_that_takes_no_writes_is_said_to_be_one_and_nothing_else(empty_database):
+    answer = jobherd("bench", *SMALL, dsn=f"{empty_database} options='-c default_transaction_read_only=on'")
+    assert answer.code == 69
+    assert answer.err.startswith("jobherd: the database takes no writes: ")
+    assert len(answer.err.splitlines()) == 1
+
+
 def test_what_cannot_be_measured_is_refused(database):
     assert jobherd("bench", "--jobs", "7", dsn=database).code == 2
     assert jobherd("bench", "--jobs", "many", dsn=database).code == 2

@@ -294,6 +294,17 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         )  # fmt: skip
 
 
+def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
+    """Judge what waits for a key. What waits for a handler is told by its kind."""
+    for one in lacking:
+        if one["code"] == "KEY_MISSING":
+            yield Finding(
+                "wrong", "keys",
+                f"job {one['job']} waits for a key that the worker which took it did not have, and {one['jobs'] - 1} others",
+                "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd job says what was missing",
+            )  # fmt: skip
+
+
 def _quoted(text: str) -> str:
     """Return a text as SQL writes it: the name of a prepared transaction is anybody's, and a remedy is run by whoever may do most."""
     doubled = text.replace("'", "''")

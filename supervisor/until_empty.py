@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from handlers._outcome import KEY_MISSING, WORKER_RESOLUTION_ERROR
 from supervisor.fleet import Course
 from supervisor.kinds import RESETTER
 from supervisor.plan import NEVER
@@ -23,6 +24,9 @@ _WAIT: Final = 1.0
 """Seconds for which an answer is waited before the database is asked again."""
 _AGAIN: Final = 0.2
 """Seconds before it is asked again once it has found something."""
+_MOST: Final = 10_000
+"""Scheduled jobs that are looked at for what they wait for: those that are put back come first."""
+_LACKING: Final = {KEY_MISSING: "a key of JOBHERD_KEYS", WORKER_RESOLUTION_ERROR: "a handler of their kind"}
 
 
 class UntilEmpty:
@@ -86,6 +90,14 @@ class UntilEmpty:
     def _heard(self, answer: Answer) -> None:
         now = time.monotonic()
         if answer and answer[0][0] == "f":
-            self._empty(now)
+            self._ask_at = now + _WAIT
+            self._courier.ask("count_lacking", {"served": list(self._served()) or None, "most": _MOST}, self._counted)
         else:
             self._ask_at = now + _AGAIN
+
+    def _counted(self, answer: Answer) -> None:
+        """Say what is left, which nobody hears of otherwise: these jobs are put back once a minute, and this supervisor is gone by then."""
+        if answer:
+            left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
+            self._fleet.warnings.append(f"jobs are left that wait for what is missing here: {left}")
+        self._empty(time.monotonic())

@@ -112,6 +112,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     yield from checkup.tables(at.rows("doctor/list_tables", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
     yield from checkup.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
+    yield from checkup.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
 
 
 def _compare(at: Session) -> Iterator[Finding]:

@@ -184,6 +184,14 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
     assert not [text for text in findings(database, 1) if "served by nobody" in text], "it was paused on purpose"
 
 
+def test_a_job_that_waits_for_a_key_is_named(database):
+    child(database, supervisor(database))
+    send(database, "SELECT jobherd.enqueue('a:b', '{}', '{\"delay\": \"1 minute\"}')")
+    (job,) = send(database, """UPDATE jobherd.scheduled SET last_error = '{"code": "KEY_MISSING"}' RETURNING id""")[0]
+    found = findings(database, 1)[f"job {job} waits for a key that the worker which took it did not have, and 0 others"]
+    assert (found["weight"], found["about"]) == ("wrong", "keys")
+
+
 def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_serves(database):
     child(database, supervisor(database))
     send(database, "SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)")

@@ -55,3 +55,17 @@ def test_it_waits_for_a_job_that_another_supervisor_runs(stage: Stage, gate: Gat
     assert fleet.wait_exit() == 0
     assert before < len(fleet.log)
     assert other.stop() == 0
+
+
+def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
+    """It left with 0 and said that nothing is left to do: whoever drains in CI took it for done."""
+    unknown = [stage.enqueue("no:such") for _ in range(2)]
+    keyless = stage.call("""SELECT jobherd.enqueue('t:noop', '{}', '{"delay": "1 minute"}')""")
+    stage.run("""UPDATE jobherd.scheduled SET last_error = '{"code": "KEY_MISSING"}'""")
+    stage.enqueue("no:such", queue="elsewhere")
+    fleet = stage.start("--until-empty", "--queues", "default", workers=1)
+    fleet.wait_log(
+        f"jobs are left that wait for what is missing here: 1 for a key of JOBHERD_KEYS (job {keyless}) and "
+        f"2 for a handler of their kind (job {unknown[0]})"
+    )
+    assert fleet.wait_exit() == 0

@@ -249,6 +249,21 @@ def test_a_producer_who_holds_what_a_job_costs_does_not_hold_up_the_keeper(queue
     assert queue.run("SELECT job FROM jobherd.demands") == []
 
 
+def test_what_runs_is_read_once_however_many_jobs_have_a_cost(queue):
+    jobs = queue.enqueue_many("a:b", 1000)
+    child = queue.child()
+    assert len(child.claim(100)) == len(child.claim(100)) == 100
+    queue.run("INSERT INTO jobherd.demands SELECT id, '{}' FROM unnest(%s::bigint[]) AS id", [*jobs[-200:], *(-job for job in jobs[-200:])])
+    queue.run("ANALYZE")
+    plan = child.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.load('drop_demands')}").fetchone()[0][0]["Plan"]
+    assert [part["Actual Loops"] for part in parts(plan) if part["Node Type"] == "Function Scan"] == [2], "once for each claim"
+    assert queue.count("demands") == 200
+
+
+def parts(plan):
+    return [plan] + [one for part in plan.get("Plans", []) for one in parts(part)]
+
+
 @pytest.mark.parametrize(
     ("cost", "words"),
     [

@@ -10,7 +10,8 @@
 -- the clock was set back began in the future; no row of the past may end before it has begun. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
 -- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there. Left to that as well is
--- a claim of a job whose id one that is ready has: the server would refuse it, and all others with it.
+-- a claim of a job whose id one that is ready has: the server would refuse it, and all others with it. Of two that come back with one id the
+-- second one gets another, as in a claim that parks.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s
@@ -45,7 +46,8 @@ WITH lapsed AS (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its supervisor was lost'),
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its supervisor was lost'),
            priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'

@@ -1,8 +1,8 @@
 -- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. So it is with
 -- children whose supervisor has no row, which nobody would ever reclaim: somebody has deleted it, and its process is dead. Run by
 -- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
--- transaction of such a job still holds is left for the next time, and so is a claim of a job whose id one that is ready has (see promote_due.sql). A claim may be later than now: the
--- clock was set back.
+-- transaction of such a job still holds is left for the next time, and so is a claim of a job whose id one that is ready has (see promote_due.sql). Of two that
+-- come back with one id the second one gets another. A claim may be later than now: the clock was set back.
 WITH stray AS (
     DELETE FROM jobherd.children c WHERE NOT EXISTS (SELECT FROM jobherd.supervisors s WHERE s.id = c.supervisor) RETURNING c.id
 ), free AS MATERIALIZED (
@@ -23,7 +23,8 @@ WITH stray AS (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its child was lost'),
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout, jsonb_build_object('code', 'WORKER_LOST', 'message', 'its child was lost'),
            priority, attempts, max_attempts, crashes, true, queue, kind, payload, extras
       FROM job
      WHERE fate = 'ready'

@@ -79,3 +79,20 @@ def test_the_others_that_were_lost_are_given_back(queue, lost):
     first_goes(queue, job)
     assert queue.orphans() == [job]
     assert ready(queue) == {job, other}
+
+
+@pytest.mark.parametrize("lost", ["supervisor", "child"])
+def test_both_are_given_back_where_both_were_running(queue, lost):
+    job, other = queue.enqueue("a:b", '{"n": 1}'), queue.enqueue("a:b")
+    child = queue.child()
+    claimed = [*child.claim(1), *child.claim(1)]
+    queue.run("INSERT INTO jobherd.ready (id, kind, payload) VALUES (%s, 'a:b', '{\"n\": 2}')", job)
+    assert [one.id for one in [*claimed, *child.claim(1)]] == [job, other, job]
+    if lost == "supervisor":
+        assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 3)
+    else:
+        queue.run("DELETE FROM jobherd.children")
+        assert len(queue.orphans()) == 3
+    numbers = queue.run("SELECT payload ->> 'n', id FROM ONLY jobherd.ready WHERE id <> %s ORDER BY 1", other)
+    assert [number for number, _ in numbers] == ["1", "2"]
+    assert numbers[0][1] == job != numbers[1][1]

@@ -59,7 +59,8 @@ class Belongings:
         os.umask(self._umask)
         self._environ = os.environ
         self._variables: dict[bytes, bytes] = dict(_data(os.environ))
-        self._seen = self._seen_by_programs()
+        self._programs, _ = _seen_by_programs()
+        self._note_seen()
         self._depth = sys.getrecursionlimit()
         self._collects = gc.isenabled()
         self._threshold = gc.get_threshold()
@@ -128,7 +129,7 @@ class Belongings:
     def put_back(self) -> tuple[bool, str]:
         """Put everything back; return whether anything was moved, and what could not be put back, in words that follow "a job". Between two claims."""
         found = self.put_back_soon()
-        if self._seen_by_programs() != self._seen:
+        if self._is_seen_otherwise():
             found = True
             self._put_back_seen()
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
@@ -182,29 +183,28 @@ class Belongings:
             if present.get(name) != value:
                 os.putenv(name, value)
                 present[name] = value
-        self._seen = self._seen_by_programs()
+        self._put_back_seen()
         time.tzset()
 
-    def _seen_by_programs(self) -> tuple[int | None, bytes]:
-        """Return where each of the variables lies that programs see: a few hundred bytes to compare, and no text."""
-        base = _C_ENVIRON.value
-        return base, b"" if base is None else ctypes.string_at(base, (len(self._variables) + 1) * ctypes.sizeof(ctypes.c_void_p))
+    def _note_seen(self) -> None:
+        """Note where each of the variables lies that programs see: a few hundred bytes to compare, and no text."""
+        _, number = _seen_by_programs()
+        self._place = _C_ENVIRON.value
+        self._seen = b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
+
+    def _is_seen_otherwise(self) -> bool:
+        place = _C_ENVIRON.value
+        return place != self._place or (place is not None and ctypes.string_at(place, len(self._seen)) != self._seen)
 
     def _put_back_seen(self) -> None:
-        """Put back what programs see, where `os.environ` is as it was."""
-        place = ctypes.POINTER(ctypes.c_char_p).from_buffer(_C_ENVIRON)
-        seen: dict[bytes, bytes] = {}
-        number = 0
-        while place and (entry := place[number]):
-            name, _, value = entry.partition(b"=")
-            seen.setdefault(name, value)  # of two the first is what a program finds
-            number += 1
-        for name in seen.keys() - self._variables.keys():
+        """Put back what programs see: `os.environ`, and what a module or the C library has told them alone."""
+        seen, _ = _seen_by_programs()
+        for name in seen.keys() - self._programs.keys():
             os.unsetenv(name)
-        for name, value in self._variables.items():
+        for name, value in self._programs.items():
             if seen.get(name) != value:
                 os.putenv(name, value)
-        self._seen = self._seen_by_programs()
+        self._note_seen()
 
     def _put_back_logging(self) -> bool:
         """What a job configures may be for its own lines; ours must still be heard, and its successor's be kept."""
@@ -282,6 +282,19 @@ def _here() -> str:
 def _data(environ: object) -> dict[bytes, bytes]:
     """Return the dictionary behind `os.environ`: comparing the mapping itself would decode each value."""
     return environ._data  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
+
+
+def _seen_by_programs() -> tuple[dict[bytes, bytes], int]:
+    """Return the variables that programs see, and how many entries there are for them."""
+    place = ctypes.POINTER(ctypes.c_char_p).from_buffer(_C_ENVIRON)
+    seen: dict[bytes, bytes] = {}
+    number = 0
+    while place and (entry := place[number]):
+        name, _, value = entry.partition(b"=")
+        if name:  # without one it can be neither set nor removed
+            seen.setdefault(name, value)  # of two the first is what a program finds
+        number += 1
+    return seen, number
 
 
 def _identity(file: int | str) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -57,6 +58,32 @@ def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pyt
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert tidy.worn == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
+def test_programs_see_no_more_than_before_the_job_and_no_less(monkeypatch: pytest.MonkeyPatch, also: bool):
+    """A module, or a library in C, may have told programs of what Python does not see: that is no job's, and stands in the way of none."""
+
+    def seen() -> dict[str, str]:
+        lines = subprocess.run(["env"], capture_output=True, check=True, text=True).stdout.splitlines()
+        return {name: value for name, _, value in (line.partition("=") for line in lines) if name.startswith("SEEN_")}
+
+    monkeypatch.setenv("SEEN_BY_ALL", "before")
+    os.putenv("SEEN_BY_PROGRAMS", "before")
+    os.putenv("SEEN_TOO", "before")
+    try:
+        belongings = Belongings(())
+        for _ in range(2):
+            os.putenv("SEEN_OF_A_JOB", "yes")
+            os.putenv("SEEN_BY_PROGRAMS", "after")
+            if also:
+                os.environ["SEEN_BY_ALL"] = "after"
+            assert belongings.put_back() == (True, "")
+            assert seen() == {"SEEN_BY_ALL": "before", "SEEN_BY_PROGRAMS": "before", "SEEN_TOO": "before"}
+            assert belongings.put_back() == (False, "")
+    finally:
+        for name in ("SEEN_BY_PROGRAMS", "SEEN_TOO", "SEEN_OF_A_JOB"):
+            os.unsetenv(name)
 
 
 class _Found:

@@ -89,6 +89,8 @@ class UntilEmpty:
 
     def _heard(self, answer: Answer) -> None:
         now = time.monotonic()
+        if not self._asks():
+            return  # it was asked more than once, or we were told to leave meanwhile
         if answer and answer[0][0] == "f":
             self._ask_at = now + _WAIT
             self._courier.ask("count_lacking", {"served": list(self._served()) or None, "most": _MOST}, self._counted)
@@ -97,6 +99,8 @@ class UntilEmpty:
 
     def _counted(self, answer: Answer) -> None:
         """Say what is left, which nobody hears of otherwise: these jobs are put back once a minute, and this supervisor is gone by then."""
+        if not self._asks():
+            return
         if answer:
             left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
             self._fleet.warnings.append(f"jobs are left that wait for what is missing here: {left}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import WeakSet
@@ -25,6 +26,7 @@ AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection
 
 UNANSWERED: Final = (SilentError, psycopg.errors.ConnectionTimeout, psycopg_pool.PoolTimeout)
 """What it ends with when a session says nothing, or none is to be had in time."""
+_NO_HOST: Final = re.compile(r"host '[^']*(?=@)")
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
 
@@ -44,7 +46,8 @@ class Tries:
         try:
             yield
         except psycopg.Error as problem:
-            self.failed = " ".join(str(problem).split())
+            # What stands before an @ in a host is the end of a password that has an @ itself, and was not written as %40.
+            self.failed = _NO_HOST.sub("host '***", " ".join(str(problem).split()))
             raise
         self.failed = None
 

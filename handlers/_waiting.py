@@ -58,6 +58,7 @@ class Vigil:
         self._look = time.monotonic()
         self._pause, self._longest = BLIND if deaf else BACKSTOP
         self._silence = SILENCE
+        self._away = "the database does not answer"
 
     def deafen(self) -> None:
         """Note that the caller cannot listen after all: behind a pooler a shared backend would."""
@@ -84,8 +85,10 @@ class Vigil:
 
     def unanswered(self, problem: Exception) -> None:
         """Note that it was not, or that no session was to be had. Raises TimeoutError when the time is up, and the problem if that was the driver's time."""
-        if self._until is None and not isinstance(problem, SilentError):
-            raise problem
+        if not isinstance(problem, SilentError):
+            if self._until is None:
+                raise problem
+            self._away = str(problem)
         self._silence *= 2
         self.patience()
 
@@ -129,7 +132,7 @@ class Vigil:
             states = {row["state"] for row in self.left.values() if row is not None}
             jobs = f"job{'s' * (len(self.left) > 1)} {_listed(list(self.left))}"
             if not states:
-                raise TimeoutError(f"nothing is known of {jobs}: the database does not answer")
+                raise TimeoutError(f"nothing is known of {jobs}: {self._away}")
             raise TimeoutError(f"{jobs} {'are' if len(self.left) > 1 else 'is'} still {' or '.join(sorted(states))}")
         return min(max(min(self._look, *self._missed.values(), float("inf")) - now, 0.0), left)
 

@@ -26,6 +26,7 @@ from handlers import (
 )
 from handlers import _default as module
 from handlers._dsn import find_dsn, session_of
+from handlers._pool import Tries
 from handlers._waiting import Vigil
 from tests.support.patience import LIMIT
 
@@ -359,6 +360,40 @@ def test_who_is_lent_no_connection_hears_why(database, kind):
         assert time.monotonic() < until, said
         with pytest.raises(psycopg_pool.PoolTimeout) as problem:
             asyncio.run(ask(client))
+        said = str(problem.value)
+    assert 'database "nowhere" does not exist' in said
+    if isinstance(client, Client):
+        client.close()
+
+
+def test_a_password_that_was_taken_for_a_host_is_not_told():
+    """Of one with an @ that is not written as %40 the driver takes the end for the beginning of the host."""
+    with pytest.raises(psycopg.OperationalError) as problem:
+        psycopg.connect("postgresql://app:hunter@two@127.0.0.1:1/jobs", connect_timeout=2)
+    tries = Tries()
+    for told in (str(problem.value), "failed to resolve host 'two@db': [Errno -2] Name or service not known"):
+        with pytest.raises(psycopg.OperationalError), tries.noted():
+            raise psycopg.OperationalError(told)
+        assert "two" not in tries.failed
+    assert tries.failed == "failed to resolve host '***@db': [Errno -2] Name or service not known"
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_who_waits_without_a_session_hears_why(database, kind):
+    async def wait(client):
+        if isinstance(client, Client):
+            client.wait(1, timeout="0.1s")
+        else:
+            async with client:
+                await client.wait(1, timeout="0.1s")
+
+    client = kind(f"{database} dbname=nowhere")
+    until = time.monotonic() + LIMIT
+    said = ""
+    while "nowhere" not in said:  # as above
+        assert time.monotonic() < until, said
+        with pytest.raises(TimeoutError, match="nothing is known of job 1: ") as problem:
+            asyncio.run(wait(client))
         said = str(problem.value)
     assert 'database "nowhere" does not exist' in said
     if isinstance(client, Client):

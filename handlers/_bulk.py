@@ -101,9 +101,9 @@ def chunks(
     return _chunks(kind, payloads, options, encode, most)
 
 
-def one_by_name(kind: str, payload: object, options: Mapping[str, Any]) -> Chunk:
-    """Check one job as it comes from a caller that has no handler at hand. encrypt: an option beside the others."""
-    options, seals = _split(options, KNOWN, call="enqueue")
+def one_by_name(kind: str, payload: object, options: Mapping[str, Any], *, call: str = "enqueue") -> Chunk:
+    """Check one job as it comes from a caller that has no handler at hand. encrypt: an option beside the others. call: as in `many_by_name`."""
+    options, seals = _split(options, KNOWN, call=call)
     chunk = Chunk(check_kind(kind), [check_payload({} if payload is None else payload)], check_options(**options))
     return sealed(chunk) if seals else chunk
 

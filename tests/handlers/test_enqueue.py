@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from handlers import AsyncClient, Client, PayloadError, handler
+from handlers import AsyncClient, Client, PayloadError, aenqueue_many_on, aenqueue_on, enqueue_many_on, enqueue_on, handler
 from handlers._bulk import many_by_name, one_by_name
 from handlers._enqueue import check_options, show_job
 
@@ -64,6 +64,12 @@ def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_wha
     for name in ("enqueue_many", "enqueue_stream"):
         with pytest.raises(TypeError, match=rf"^{name}\(\) has no option 'dely'"):
             asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", [], dely=5))
+    for one in (enqueue_on, enqueue_many_on):
+        with pytest.raises(TypeError, match=rf"^{one.__name__}\(\) has no option 'dely'"):
+            one(None, "a:b", [], dely=5)
+    for other in (aenqueue_on, aenqueue_many_on):
+        with pytest.raises(TypeError, match=rf"^{other.__name__}\(\) has no option 'dely'"):
+            asyncio.run(other(None, "a:b", [], dely=5))
 
 
 def test_what_is_no_connection_or_client_is_refused_where_it_is_given():

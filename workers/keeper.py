@@ -244,6 +244,9 @@ class Keeper:
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
             [(ahead, crowded, locks)] = self._session.run("count_days_ahead", wanted)
+            if crowded is None:  # another keeper is at it, for minutes perhaps: what follows would wait, and what becomes due for us
+                self._partitions_at = now + _AGAIN
+                return False
             if crowded and not ready:
                 return False
             with self._session.unhurried(_SLOW):

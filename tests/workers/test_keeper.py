@@ -168,6 +168,19 @@ def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(mon
     assert keeper._partitions_at == clock[0] + 10 * took
 
 
+def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):
+    """That may take minutes: it would be ended for not being ready, again and again, and of two keepers none would see what becomes due."""
+    import psycopg
+
+    with psycopg.connect(bench.dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(hashtext('jobherd.keep_partitions'))")
+        other.execute("LOCK TABLE ONLY jobherd.history_default IN ACCESS EXCLUSIVE MODE")
+        keeper = bench.start("keeper")
+        job = bench.enqueue("act:nothing", options={"delay": 0.1})
+        keeper.nudge()
+        bench.wait_until(lambda: bench.ask("SELECT id FROM jobherd.ready") == [{"id": job}], "the job due")
+
+
 def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
     import psycopg
 

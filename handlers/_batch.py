@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, is_typeddict
 
@@ -48,7 +48,7 @@ class BatchSignature(Signature):
         found, _ = resolve_hints(function, given)  # a name that does not exist yet is taken for right
         for parameter in given:
             if parameter.name in found and not _takes_list(found[parameter.name]):
-                one = Job.__name__ if jobs and parameter is given[0] else _written(parameter.annotation)
+                one = Job.__name__ if jobs and parameter is given[0] else _one_of(found[parameter.name], parameter.annotation)
                 message = (
                     f"{self.name} takes batches, so its parameter {parameter.name!r} gets a list of them: "
                     f"write {parameter.name}: list[{one}]"
@@ -128,6 +128,13 @@ def _takes_list(hint: object) -> bool:
         return origin is Any or not isinstance(origin, type) or issubclass(list, origin)
     except TypeError:  # a protocol that cannot be asked
         return True
+
+
+def _one_of(hint: object, annotation: object) -> str:
+    """Return how one payload is annotated: of what holds several, as `tuple[Sms, ...]` and `set[Sms]`, what it holds."""
+    origin, held = get_origin(hint), get_args(hint)
+    several = held[1:] == (Ellipsis,) if origin is tuple else len(held) == 1
+    return _written(held[0] if several and isinstance(origin, type) and issubclass(origin, Iterable) else annotation)
 
 
 def _written(annotation: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Sequence  # noqa: TC003  # what an annotation names must be there
+from collections.abc import Iterator, Sequence  # noqa: TC003  # what an annotation names must be there
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -73,6 +73,15 @@ def unordered(jobs: set[Job]) -> None: ...
 def document(payload: dict[str, int]) -> None: ...
 
 
+def several(messages: tuple[Sms, ...]) -> None: ...
+
+
+def streamed(messages: Iterator[Sms]) -> None: ...
+
+
+def paired(pairs: tuple[int, str]) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "remedy"),
     [
@@ -81,6 +90,9 @@ def document(payload: dict[str, int]) -> None: ...
         (later, "'message' gets a list of them: write message: list[Sms | None]"),
         (unordered, "'jobs' gets a list of them: write jobs: list[Job]"),
         (document, "'payload' gets a list of them: write payload: list[dict[str, int]]"),
+        (several, "'messages' gets a list of them: write messages: list[Sms]"),
+        (streamed, "'messages' gets a list of them: write messages: list[Sms]"),
+        (paired, "'pairs' gets a list of them: write pairs: list[tuple[int, str]]"),
     ],
 )
 def test_a_parameter_of_a_batch_that_is_no_list_is_refused_where_it_is_written(function: Any, remedy: str):

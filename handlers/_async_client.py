@@ -146,7 +146,8 @@ class AsyncClient:
         dsn, listens = find_listen_dsn(self._dsn)
         async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with aanswered(ears, vigil.within()):
-                if listens or await arun_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                promised = ears.info.backend_pid
+                if await arun_on(ears, _enqueue.forgo_compiling(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         await arun_on(ears, statement, schema=self.schema)
                 else:

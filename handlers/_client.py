@@ -217,7 +217,8 @@ class Client:
         dsn, listens = find_listen_dsn(self._dsn)
         with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with answered(ears, vigil.within()):
-                if listens or run_on(ears, _enqueue.tell_backend(), schema=self.schema) == ears.info.backend_pid:
+                promised = ears.info.backend_pid
+                if run_on(ears, _enqueue.forgo_compiling(promised), schema=self.schema) == promised or listens:
                     for statement in ready_to_hear(vigil):
                         run_on(ears, statement, schema=self.schema)
                 else:

@@ -12,7 +12,7 @@ import psycopg
 import psycopg_pool
 
 import sql
-from handlers._enqueue import tell_backend
+from handlers._enqueue import forgo_compiling
 from handlers._send import arun_on, run_on
 from handlers._silence import SilentError
 
@@ -96,7 +96,8 @@ class Sessions:
     async def note(self, connection: psycopg.AsyncConnection[Row]) -> None:
         """Note a session that the pool has opened, and make it ready as `prepare_nothing_on_others` does."""
         self._open.add(connection)
-        if await arun_on(connection, tell_backend(), schema=sql.SCHEMA) != connection.info.backend_pid:
+        promised = connection.info.backend_pid
+        if await arun_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
             connection.prepare_threshold = None
 
     def end(self) -> None:
@@ -106,8 +107,12 @@ class Sessions:
 
 
 def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
-    """Prepare no statement through a pooler: the next one may be sent to another backend, which does not know it, or knows somebody else's."""
-    if run_on(connection, tell_backend(), schema=sql.SCHEMA) != connection.info.backend_pid:
+    """Prepare no statement through a pooler: the next one may be sent to another backend, which does not know it, or knows somebody else's.
+
+    Without one nothing of the session is compiled.
+    """
+    promised = connection.info.backend_pid
+    if run_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
         connection.prepare_threshold = None
 
 

@@ -410,6 +410,22 @@ def test_who_waits_for_one_of_too_few_connections_is_told_of_no_other_failure(da
         pass
 
 
+def test_nothing_is_compiled_in_a_client_s_own_sessions_and_nothing_is_set_in_the_caller_s(database):
+    """A look at one job was compiled for 0.3 s, planned as if the past were one of millions, and then ran for a millisecond."""
+
+    async def of_a_coroutine():
+        async with AsyncClient(database) as client, client._session() as own:
+            return await (await own.execute("SHOW jit")).fetchone()
+
+    with Client(database) as client, client._session() as own:
+        assert own.execute("SHOW jit").fetchone() == ("off",)
+    assert asyncio.run(of_a_coroutine()) == ("off",)
+    with psycopg.connect(database, autocommit=True) as mine:
+        mine.execute("SET jit = on")
+        assert Client(connection=mine).job(7) is None
+        assert mine.execute("SHOW jit").fetchone() == ("on",)
+
+
 def test_a_client_opens_nothing_before_it_is_asked(monkeypatch):
     monkeypatch.delenv("JOBHERD_DSN", raising=False)
     monkeypatch.delenv("DATABASE_URL", raising=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from psycopg import errors
 
 from sql import SCHEMA, check_schema, load
-from sql.migrate import migrate
+from sql.migrate import AREAS, SchemaError, migrate, pending
 
 if TYPE_CHECKING:
     import psycopg
@@ -60,9 +60,12 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
     check_schema(schema)
     with connection.transaction():
         found = _read(connection, schema, called=schema)
+    areas = [area for area in AREAS if _is_here(connection, schema, area)]
     with connection.transaction(force_rollback=True):
         try:
             migrate(connection, schema=_SKETCH, patience=_PATIENCE)
+            for area in areas:  # or all that they bring would be taken for somebody's own
+                migrate(connection, schema=_SKETCH, area=area, patience=_PATIENCE)
         except errors.LockNotAvailable:
             raise MigratingError from None
         if _WEBHOOKS in found:
@@ -75,6 +78,14 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
         for key in sorted(found.keys() | wanted.keys())
         if found.get(key, ("",))[0] != wanted.get(key, ("",))[0]
     ]
+
+
+def _is_here(connection: psycopg.Connection[object], schema: str, area: str) -> bool:
+    """Return whether the schema has what the area brings, as this version makes it."""
+    try:
+        return not pending(connection, schema=schema, area=area)
+    except SchemaError:
+        return False
 
 
 _Key = tuple[str, str, str]

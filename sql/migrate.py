@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
+AREAS: Final = ("forge",)
+"""Sets of handlers that bring tables of their own into the schema, where somebody uses them."""
 OLDEST_SERVER = 150000
 BRIEFLY: Final = 1.0
 """Seconds that a step waits for a table which others use. Whoever comes after it waits behind it, claims too."""

@@ -8,6 +8,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 import sql
+from sql.migrate import migrate
 from tests.cli.rows import child, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
@@ -149,6 +150,15 @@ def test_an_index_that_was_not_built_to_the_end_is_mended_by_the_sql_that_is_pri
     (found,) = [one for one in findings(database, 1).values() if one["about"] == "indexes"]
     send(database, found["remedy"])
     assert not [one for one in findings(database, 0).values() if one["about"] == "indexes"]
+
+
+def test_the_tables_of_the_forge_are_ours_and_what_is_missing_of_them_is_found(database):
+    """More than a hundred notes asked on the database of `make run` whether they are meant."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        migrate(connection, area="forge")
+    assert set(findings(database, 0)) == {"no supervisor holds a lease: nothing runs"}
+    send(database, "DROP INDEX jobherd.forge_commits_by_time")
+    assert "the index forge_commits_by_time of forge_commits is missing" in findings(database, 1)
 
 
 def test_an_object_of_the_users_own_is_only_noted(database):

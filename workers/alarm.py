@@ -58,6 +58,7 @@ class Alarm:
     unheard: an interruption came while another one was raised: `hear` it before the next job.
     lease: how long the supervisor's lease lasts, in seconds; exclusive jobs are ended a fifth of it before it lapses.
     on_long: called once a job has run for as long as `enter` was told.
+    here: begins with a 0 in a copy of this process, as `forked` says, for who asks after each job.
     """
 
     def __init__(self, board: Board, wake: Wake, *, lease: float = 15.0) -> None:
@@ -66,7 +67,7 @@ class Alarm:
         self.raised: JobInterrupted | None = None
         self.told: dict[int, Reason] = {}
         self.unheard = False
-        self._here = _page()
+        self.here = _page()
         self._hearing = False
         self._times_interrupted = -1
         self._board = board
@@ -99,7 +100,7 @@ class Alarm:
     @property
     def forked(self) -> bool:
         """Whether this process is a copy that a handler has forked, from Python or from C; it must touch nothing of ours."""
-        return not self._here[0]
+        return not self.here[0]
 
     def install(self) -> None:
         """Install the handlers. Signals are still blocked then: what was sent meanwhile arrives at them and not at the parent's."""
@@ -275,7 +276,7 @@ class Alarm:
         self._marked = True
 
     def _note_fork(self) -> None:
-        self._here[0] = 0
+        self.here[0] = 0
         self.open = False
 
 

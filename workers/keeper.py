@@ -129,7 +129,7 @@ class Keeper:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
         begun = time.monotonic()
-        while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST:
+        while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST and not self._wake.dismissed:
             continue
         if self._seat.settings.webhook_secret:
             self._session.run("enable_webhooks")

@@ -201,6 +201,23 @@ def test_a_folder_without_handlers_is_a_problem_too(bench: Bench, tmp_path):
     assert str(tmp_path) in child.wait_report(Problem).text
 
 
+def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worker(bench: Bench, tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "mail.py").write_text(
+        "import logging\n"
+        "from handlers import handler\n\n"
+        "def make(*_):\n    raise LookupError('no job runs')\n\n"
+        "logging.setLogRecordFactory(make)\n\n"
+        "@handler('mail:receipt')\ndef receipt() -> None: ...\n"
+    )
+    child = bench.start(handlers=(str(tmp_path),))
+    bench.ask("SELECT pg_terminate_backend(backend_pid, 10000) FROM jobherd.children")
+    job = bench.enqueue("mail:receipt")
+    child.nudge()
+    bench.wait(job, "completed")
+    assert child.dismiss() == EXIT_LEFT
+
+
 def test_a_child_of_a_reclaimed_supervisor_leaves(bench: Bench):
     bench.ask("DELETE FROM jobherd.supervisors")
     assert bench.fork().wait() == EXIT_LEFT

@@ -296,6 +296,27 @@ def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
     parent.courier.close()
 
 
+def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(database):
+    """Its session stood meanwhile, for longer than a lease: somebody had locked the table, and nobody could renew."""
+    parent = Parent(database)
+    asked = noted(parent)
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
+        queue.run(
+            "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
+            "CREATE TRIGGER lock BEFORE INSERT ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
+        )
+        parent.until(lambda: any(note.startswith("@refused:register_supervisor") for note in parent.heard))
+        queue.run("DROP FUNCTION public.lock() CASCADE")
+        later = time.monotonic() + 2 * LEASE
+        turned(parent, later, lambda: parent.fleet.supervisor)
+        turned(parent, later + LEASE / 2, lambda: asked)
+        assert not any(asked)
+        assert living.id in [row[0] for row in leases(database)]
+    parent.courier.close()
+
+
 def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
     """The session stood all the while, and so did the server: somebody has locked a table, or commits waited for a standby that was away."""
     parent.until(lambda: parent.courier.is_quiet)

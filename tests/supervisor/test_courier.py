@@ -12,10 +12,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from handlers._outcome import OK, Outcome
 from supervisor.courier import ANSWER_PATIENCE, CONNECT_PATIENCE, Courier, Letter, Link
 from supervisor.spawn import Lookup
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place
+from tests.support.queue import Queue
+from workers.settle import Finished, settlement
 
 
 class Driver:
@@ -58,6 +61,26 @@ def driver(database):
     driver = Driver(database)
     yield driver
     driver.courier.close()
+
+
+def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whatever_the_role_says_of_lists(database):
+    """Of the jobs that a dead child had finished nothing is to be said, of the one it died with a good deal: most of each list is NULL."""
+    with Queue(database) as queue:
+        queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET array_nulls = off")
+        driver = Driver(database).up()
+        done, died = queue.enqueue_many("a:b", 2)
+        child = queue.child()
+        token = child.claim(2)[0].token
+        failed = Outcome("failed", "failed", error="it died", code="WORKER_CRASHED")
+        finished = [
+            Finished(done, OK, 0.1, time.monotonic()),
+            Finished(died, failed, 0.2, time.monotonic(), usage='{"max_rss": 1}', crashed=1),
+        ]
+        written = settlement(child.id, token, finished, ran_on="here/1", now=time.monotonic())
+        assert driver.ask("settle_jobs", **written), "refused"
+        assert queue.states([done, died]) == ["completed", "failed"]
+        assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [(True, True)]
+        driver.courier.close()
 
 
 def test_it_asks_and_is_answered_in_order(driver):

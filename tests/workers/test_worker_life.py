@@ -201,6 +201,12 @@ def test_a_folder_without_handlers_is_a_problem_too(bench: Bench, tmp_path):
     assert str(tmp_path) in child.wait_report(Problem).text
 
 
+def test_hooks_that_are_not_there_are_told_with_the_setting_that_names_them(bench: Bench, tmp_path):
+    child = bench.fork(hooks=(str(tmp_path / "nowhere"),))
+    assert child.wait() == EXIT_HANDLERS
+    assert "check --hooks and JOBHERD_HOOKS" in child.wait_report(Problem).text
+
+
 def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worker(bench: Bench, tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "mail.py").write_text(

@@ -283,9 +283,8 @@ class Keeper:
         """Count what has ended since the last look, unless a due job would be made to wait for it."""
         looks, begun = self._looks, time.monotonic()
         if not self._parted:
-            self._count_at = max(
-                self._partitions_at, begun + _QUIET
-            )  # a row that moves to its partition looks new, and would be counted twice
+            # A row that moves to its partition looks new, and would be counted twice.
+            self._count_at = max(self._partitions_at, begun + _QUIET)
             return
         if looks.took > _MOVING and begun + 2 * looks.took > self._due_at and begun < self._counted + looks.pause + _UNCOUNTED:
             self._count_at = max(begun, self._due_at) + _MOVING

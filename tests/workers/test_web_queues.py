@@ -316,6 +316,17 @@ def test_a_session_that_something_between_swallows_is_given_up(database, monkeyp
     asyncio.run(measured())
 
 
+def test_times_are_read_whatever_the_style_of_the_database(database, conn, always):
+    """Of a pause it is told since when, and the driver reads no times but those of ISO."""
+    conn.execute("ALTER DATABASE " + psycopg.conninfo.conninfo_to_dict(database)["dbname"] + " SET DateStyle = 'German'")
+    put(conn, "ready", "default")
+    conn.execute("SELECT jobherd.pause('default')")
+    with Web(database) as child:
+        scrape = child.scrape()
+        assert scrape.of(JOBS, queue="default", state="ready") == 1
+        assert scrape.of("jobherd_queue_paused", queue="default") == 1
+
+
 def test_the_session_is_named_and_bounded(database, conn, always):
     with Web(database) as child:
         child.scrape()

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import time
+from decimal import Decimal
 
 import psycopg
 import pytest
@@ -61,6 +62,17 @@ def driver(database):
     driver = Driver(database)
     yield driver
     driver.courier.close()
+
+
+def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database):
+    """In whole hours, or in digits of a billion seconds, it seemed to stand still and to jump, and whoever sees that takes nobody over."""
+    with Queue(database) as queue:
+        queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET extra_float_digits = -15")
+        driver = Driver(database).up()
+        ((_, _, _, told, *_),) = driver.ask("renew_lease", supervisor=queue.supervisor().id, lease=15.0)
+        ((own,),) = queue.run("SELECT extract(epoch FROM clock_timestamp())")
+        assert 0 <= own - Decimal(told) < 2 * LIMIT
+        driver.courier.close()
 
 
 def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whatever_the_role_says_of_lists(database):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.support.network import Network
 from tests.support.postgres import Cluster, quick_place
 from tests.support.proxy import Proxy
 from tests.support.seats import Bench, wait_for_line
-from workers.connection import Session, is_away, session_parameters
+from workers.connection import Session, _file, is_away, session_parameters
 from workers.link import EXIT_LEFT, Ready
 from workers.processes import started
 
@@ -302,6 +303,16 @@ def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
         assert 0.75 * plain <= Session._backoff(session) <= min(30, 1.25 * plain)
     session._pause = 0.0
     assert Session._backoff(session) <= 0.625
+
+
+def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looked_after(database):
+    """A read of an answer that ends where the buffer does would wait for more of it, for ever."""
+    with psycopg.connect(database) as connection:
+        session = SimpleNamespace(_connection=connection, _file=_file(connection))
+        for waits in (False, True):
+            os.set_blocking(connection.fileno(), waits)
+            assert Session.is_whole(session)
+            assert not os.get_blocking(connection.fileno())
 
 
 def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -266,7 +266,8 @@ def noted(parent):
 
 
 def turned(parent, now, condition):
-    """Turn it at that moment, however long it takes, until something holds and nothing is on its way."""
+    """Turn it at that moment, however long it takes, until something holds and nothing is on its way, as at its start: what is asked before a leap has had no answer for too long after it."""
+    assert parent.courier.is_quiet
     limit = time.monotonic() + LIMIT
     while not (condition() and parent.courier.is_quiet):
         assert time.monotonic() < limit, (parent.courier.link, parent.courier.trouble)
@@ -307,7 +308,7 @@ def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(d
             "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
             "CREATE TRIGGER lock BEFORE INSERT ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
         )
-        parent.until(lambda: any(note.startswith("@refused:register_supervisor") for note in parent.heard))
+        parent.until(lambda: any(note.startswith("@refused:register_supervisor") for note in parent.heard) and parent.courier.is_quiet)
         queue.run("DROP FUNCTION public.lock() CASCADE")
         later = time.monotonic() + 2 * LEASE
         turned(parent, later, lambda: parent.fleet.supervisor)

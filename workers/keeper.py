@@ -129,8 +129,10 @@ class Keeper:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
         self._session.connect()
         begun = time.monotonic()
-        while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST and not self._wake.dismissed:
-            continue
+        while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST:
+            self._wake.look()  # or a dismissal would not be heard; of what a nudge is about, all is looked at first below
+            if self._wake.dismissed:
+                break
         if self._seat.settings.webhook_secret:
             self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -263,6 +264,26 @@ def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
     child = bench.start("keeper")
     os.kill(child.pid, signal.SIGTERM)
     assert child.wait() == EXIT_LEFT
+
+
+@pytest.mark.parametrize("word", ["dismissal", "SIGTERM"])
+def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_is_ready(bench: Bench, monkeypatch, word):
+    """There can be many to make, each may wait for readers of a table, and a drain waits for it."""
+    monkeypatch.setattr("workers.keeper._AT_FIRST", float("inf"))
+    begun = mmap.mmap(-1, 1)
+
+    def endless(_keeper, _now, *, ready=True):
+        begun[0] = 1
+        return not ready
+
+    monkeypatch.setattr(Keeper, "_keep_partitions", endless)
+    child = bench.fork("keeper")
+    bench.wait_until(lambda: begun[0], "the first of them")
+    if word == "SIGTERM":
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait() == EXIT_LEFT
+    else:
+        assert child.dismiss() == EXIT_LEFT
 
 
 def test_two_keepers_on_one_database_do_no_harm(bench: Bench):

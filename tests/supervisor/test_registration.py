@@ -265,6 +265,18 @@ def noted(parent):
     return asked
 
 
+def lock(queue, deed):
+    """Have the server refuse that of the supervisors' table, as it does for who has waited too long for a lock; until `unlock`."""
+    queue.run(
+        "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
+        f"CREATE TRIGGER lock BEFORE {deed} ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
+    )
+
+
+def unlock(queue):
+    queue.run("DROP FUNCTION public.lock() CASCADE")
+
+
 def turned(parent, now, condition):
     """Turn it at that moment, however long it takes, until something holds and nothing is on its way, as at its start: what is asked before a leap has had no answer for too long after it."""
     assert parent.courier.is_quiet
@@ -304,12 +316,9 @@ def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(d
     with Queue(database) as queue:
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
-        queue.run(
-            "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
-            "CREATE TRIGGER lock BEFORE INSERT ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
-        )
+        lock(queue, "INSERT")
         parent.until(lambda: any(note.startswith("@refused:register_supervisor") for note in parent.heard) and parent.courier.is_quiet)
-        queue.run("DROP FUNCTION public.lock() CASCADE")
+        unlock(queue)
         later = time.monotonic() + 2 * LEASE
         turned(parent, later, lambda: parent.fleet.supervisor)
         turned(parent, later + LEASE / 2, lambda: asked)
@@ -327,13 +336,10 @@ def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to
     with Queue(database) as queue:
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
-        queue.run(
-            "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
-            "CREATE TRIGGER lock BEFORE UPDATE ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
-        )
+        lock(queue, "UPDATE")
         now += LEASE / 3
         turned(parent, now, lambda: any(note.startswith("@refused:renew_lease") for note in parent.heard))
-        queue.run("DROP FUNCTION public.lock() CASCADE")
+        unlock(queue)
         now += LEASE / 2
         asked.clear()
         turned(parent, now, lambda: asked)

@@ -90,6 +90,22 @@ def test_while_commits_wait_for_a_standby_that_is_away_nobody_is_taken_over_and_
                 arrivals = [gate.wait_arrival(str(number)) for number in range(2)]
                 owner.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
                 owner.execute("SELECT pg_reload_conf()")
+                probe = psycopg.connect(dsn, autocommit=True)
+
+                def held() -> bool:
+                    """A reload is only asked for: what commits before the server has read it waits for nobody."""
+                    waits = owner.execute("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = %s", (probe.info.backend_pid,))
+                    if waits.fetchone() == (True,):
+                        return True
+                    probe.pgconn.consume_input()
+                    if not probe.pgconn.is_busy():
+                        while probe.pgconn.get_result():
+                            continue
+                        probe.pgconn.send_query(b"COMMENT ON SCHEMA public IS 'probe'")
+                    return False
+
+                stage.wait(held, "a commit that waits for the standby", limit=LIMIT)
+                probe.close()
                 for arrival in arrivals:
                     arrival.open("written")
                 backends: dict[str, set[int]] = {}

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from handlers import Backoff, Failed, Job, Poison, Retry, handler
+from handlers._addresses import is_public
 
 FORBIDDEN: Final = "WEBHOOK_FORBIDDEN"
 REFUSED: Final = "WEBHOOK_REFUSED"
@@ -30,8 +31,6 @@ UNREACHABLE: Final = "WEBHOOK_UNREACHABLE"
 UNSIGNED: Final = "WEBHOOK_UNSIGNED"
 
 _LONGEST_WAIT: Final = 3600.0
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +148,7 @@ def _may_call(host: str, address: str, *, encrypted: bool, allow: tuple[str, ...
                 return True
         except ValueError:
             continue  # a name
-    return encrypted and all(one.is_global and not one.is_multicast for one in _meant_by(found))
-
-
-def _meant_by(address: _Address) -> list[_Address]:
-    """Return an address and those that it stands for: a private one may be wrapped in one that looks public."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return [address]
-    wrapped: list[_Address | None] = [address, address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if address in _NAT64:
-        wrapped.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    mapped = address.ipv4_mapped
-    return [one for one in wrapped if one is not None and not (mapped is not None and one is address)]
+    return encrypted and is_public(found)
 
 
 def _seconds(text: str | None) -> float | None:

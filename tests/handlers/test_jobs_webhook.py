@@ -107,6 +107,9 @@ def test_what_the_receiver_answers(receiver: Receiver, status, headers, label, c
 @pytest.mark.parametrize("address", [
     "127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255",
     "::1", "fe80::1", "fc00::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "::", "2001:db8::1",
+    "192.0.0.192", "192.0.0.9", "168.63.129.16", "192.88.99.1", "192.31.196.1", "192.52.193.1", "192.175.48.1", "198.18.0.1", "240.0.0.1",
+    "::127.0.0.1", "::93.184.215.14", "::ffff:93.184.215.14", "::ffff:0:127.0.0.1", "fec0::1", "64:ff9b:1::7f00:1", "64:ff9b::7f00:1",
+    "100::1", "100:0:0:1::1", "5f00::1", "3fff::1", "2001::1", "2001:20::1", "2001:1ff::1", "2002:5db8:d70e::1", "2620:4f:8000::1", "4000::1",
 ])  # fmt: skip
 def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.MonkeyPatch):
     jobs_webhook.set_rules(Rules((SECRET,)))
@@ -117,6 +120,25 @@ def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.Monk
     outcome = call("https://innocent.example/done").outcome
     assert (outcome.label, outcome.code) == ("poison", "WEBHOOK_FORBIDDEN")
     assert address not in (outcome.error or ""), "what a name stands for inside is nobody's business"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["93.184.215.14", "1.1.1.1", "192.0.1.1", "168.63.129.17", "2606:4700::1111", "2a00:1450::1", "2001:4860::8888", "64:ff9b::101:101"],
+)
+def test_public_addresses_are_called(address: str, monkeypatch: pytest.MonkeyPatch):
+    jobs_webhook.set_rules(Rules((SECRET,)))
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(kind, socket.SOCK_STREAM, 6, "", (address, 443))])
+    connections: list[object] = []
+
+    def refuse(where: tuple[str, int], _: float) -> socket.socket:
+        connections.append(where)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert call("https://receiver.example/done").outcome.code == "WEBHOOK_UNREACHABLE"
+    assert connections == [(address, 443)]
 
 
 @pytest.mark.parametrize(

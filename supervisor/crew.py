@@ -25,6 +25,7 @@ from supervisor.plan import NEVER, Dismiss, Finish, Fork, Help, Interrupt, Kill,
 from supervisor.postmortem import examine
 from supervisor.revision import revision
 from supervisor.sampler import ask_stacks
+from supervisor.settings_child import for_kind
 from supervisor.slot import End, Exit, Rung, Slot, State
 from supervisor.undertaker import Case
 from workers.board import Board, Now, Phase
@@ -344,7 +345,7 @@ class Crew:
                 incarnation=fleet.incarnations,
                 supervisor=fleet.supervisor,
                 notice=self._notice,
-                settings=replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings,
+                settings=for_kind(replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings, slot.kind.name),
                 inherited=inherited,
             )
         except OSError as problem:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from supervisor import embedded
 from workers import logs
+from workers.seat import SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,8 @@ def guarded(directory: Path, *, log_format: str = "auto", log_level: str = "INFO
     ...     work()
     """
     words = [f"--directory={directory.absolute()}", f"--format={log_format}", f"--level={log_level}", f"--parent={os.getpid()}"]
-    guard = subprocess.Popen([sys.executable, "-m", __name__, *words], stdin=subprocess.DEVNULL, start_new_session=True)
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    guard = subprocess.Popen([sys.executable, "-m", __name__, *words], env=kept, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workers.seat import ChildSettings
@@ -50,8 +51,16 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         log_level=settings.log_level,
         host=socket.gethostname(),
         webhook_secret=settings.webhook_secret,
+        webhooks=bool(settings.webhook_secret),
         webhook_allow=settings.webhook_allow,
         webhook_timeout=settings.webhook_timeout,
         metrics_tenants=settings.metrics_tenants,
         audit_keep=settings.audit_keep,
     )
+
+
+def for_kind(settings: ChildSettings, kind: str) -> ChildSettings:
+    """Return the settings for a child process of that kind, without the secrets that it does not need."""
+    if kind != "web":
+        settings = replace(settings, page_view_token=(), page_operate_token=())
+    return settings if kind == "worker" else replace(settings, webhook_secret=())

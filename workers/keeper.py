@@ -133,7 +133,7 @@ class Keeper:
             self._wake.look()  # or a dismissal would not be heard; of what a nudge is about, all is looked at first below
             if self._wake.dismissed:
                 break
-        if self._seat.settings.webhook_secret:
+        if self._seat.settings.webhooks:
             self._session.run("enable_webhooks")
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")

@@ -24,7 +24,7 @@ from workers.alarm import Alarm
 from workers.link import EXIT_LEFT
 from workers.output import flush
 from workers.points import reach
-from workers.seat import MARKER
+from workers.seat import MARKER, SECRETS
 from workers.wake import Wake
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def start_clean(seat: Seat) -> Body:
     settings = seat.settings
     who = f"{seat.kind} {seat.slot}" if seat.kind == "worker" else seat.kind  # a number only where there can be several
     logs.set_up(who=who, log_format=settings.log_format, level=settings.log_level, board=seat.board)
+    for name in SECRETS:
+        os.environ.pop(name, None)  # what this child needs of them is in its settings
     # Of one parent process, not of one registration: two databases on this machine both have a supervisor 1.
     os.environ[MARKER] = f"{seat.notice.owner}:{seat.incarnation}"
     title = _titles(seat)

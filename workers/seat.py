@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MARKER: Final = "JOBHERD_CHILD"
 """The environment variable by which the parent finds what a handler has started and left behind, whatever group it has moved to."""
 
+SECRETS: Final = ("JOBHERD_PAGE_OPERATE_TOKEN", "JOBHERD_PAGE_VIEW_TOKEN", "JOBHERD_WEBHOOK_SECRET")
+"""Environment variables that no child process keeps: handlers and the programs that they start would see them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
@@ -63,7 +66,7 @@ class ChildSettings:
     """Whether the page is served there too, if it is installed."""
     page_view_token: tuple[str, ...] = field(default=(), repr=False)
     page_operate_token: tuple[str, ...] = field(default=(), repr=False)
-    """Who shows one of these may look, or act; with none, only this machine is answered."""
+    """Who shows one of these may look, or act; with none, only this machine is answered. Only the web process is told."""
     page_hosts: tuple[str, ...] = ()
     page_path: str = ""
     """The names and the path by which it is reached through a proxy."""
@@ -75,7 +78,9 @@ class ChildSettings:
     log_level: str = "INFO"
     host: str = "localhost"
     webhook_secret: tuple[str, ...] = field(default=(), repr=False)
-    """What signs the calls of webhooks; without it they are not called here."""
+    """What signs the calls of webhooks; without it they are not called here. Only workers are told."""
+    webhooks: bool = False
+    """Whether there is such a secret."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
     metrics_tenants: int = 0

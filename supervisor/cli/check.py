@@ -24,6 +24,7 @@ from supervisor.cli.console import Column, plain
 from supervisor.settings import Settings, specifications
 from supervisor.settings_sources import SettingsError
 from supervisor.strays import Strays, become_subreaper
+from workers.seat import SECRETS
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +84,8 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
         words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
         become_subreaper()
         strays = Strays()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        environment = kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:
             try:
                 code: int | None = process.wait(limit)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import Settings, render_settings_markdown, specifications
-from supervisor.settings_child import child_settings
+from supervisor.settings_child import child_settings, for_kind
 from supervisor.settings_sources import SettingsError, flag_of, variable_of
+from workers.seat import SECRETS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -326,3 +327,29 @@ def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert Settings.load({"workers": "3"}, environ={}).again().workers == 3
+
+
+def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
+    settings = load({"dsn": "postgresql:///x", "page_view_token": "v" * 20, "page_operate_token": "o" * 20, "webhook_secret": "w" * 20})
+    told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "keeper", "resetter", "web")}
+    assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
+        "worker": True,
+        "keeper": False,
+        "resetter": False,
+        "web": False,
+    }
+    assert {kind: bool(each.page_view_token) for kind, each in told.items()} == {
+        "worker": False,
+        "keeper": False,
+        "resetter": False,
+        "web": True,
+    }
+    assert {kind: bool(each.page_operate_token) for kind, each in told.items()} == {
+        "worker": False, "keeper": False, "resetter": False, "web": True,
+    }  # fmt: skip
+    assert all(each.webhooks for each in told.values())
+
+
+def test_every_secret_but_the_database_is_taken_out_of_the_environment_of_children():
+    secret = {variable_of(name) for name, told in specifications().items() if told.secret}
+    assert secret - {"JOBHERD_DSN", "JOBHERD_LISTEN_DSN"} == set(SECRETS)

@@ -156,3 +156,31 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
     lost = jobherd("jobs", dsn=f"postgresql://app:{CANARY}@127.0.0.1:1/nowhere")
     assert lost.code == 69
     assert CANARY not in lost.out + lost.err
+
+
+LOOKS = """
+import os, subprocess
+from pathlib import Path
+from handlers import handler
+
+@handler("look:environment")
+def look(canary: str) -> list[str]:
+    pids = {"worker": "self", "supervisor": str(os.getppid())}
+    texts = {name: Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace") for name, pid in pids.items()}
+    texts["os.environ"] = repr(dict(os.environ))
+    texts["a program"] = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    texts["other children"] = "".join(Path(f"/proc/{pid}/environ").read_text(errors="replace") for pid in siblings)
+    return sorted(name for name, text in texts.items() if canary in text)
+"""
+
+
+def test_handlers_and_their_programs_do_not_see_secrets_of_the_environment(database, tmp_path):
+    (tmp_path / "jobs.py").write_text(LOOKS)
+    secret = "canary-0123456789-canary"
+    env = {"JOBHERD_PAGE_OPERATE_TOKEN": secret, "JOBHERD_PAGE_VIEW_TOKEN": f"bob={secret}b", "JOBHERD_WEBHOOK_SECRET": f"{secret}w"}
+    with Client(database) as client, Herd(database, tmp_path, env=env) as herd:
+        job = client.enqueue("look:environment", {"canary": secret})
+        row = client.wait(job, timeout="60s")
+        assert (row["state"], row["result"]) == ("completed", [])
+        herd.stop()

@@ -235,7 +235,7 @@ def follow(shell: Terminal, top: Terminal, fd: int, *, session: int) -> None:
     busy = re.search(r"(\d+) jobherd: worker \d+ report:build", re.sub(r"\x1b\[[0-9;]*m", "", shown))
     assert busy is not None, shown
     shell.run(f"kill -9 {busy[1]}")
-    read_until(fd, top.screen, "job 1 will run again", "incarnation=5")
+    read_until(fd, top.screen, "attempt failed, runs again", "incarnation=5")
     shell.run("jobherd wait 1")
     shell.run("jobherd job 1")
 

@@ -38,6 +38,7 @@ from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.until_empty import UntilEmpty
 from supervisor.version import VERSION
 from supervisor.voice import Voice
+from workers.job_log import failure_words
 from workers.notice import Notice
 from workers.points import reach
 
@@ -45,19 +46,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisor.settings import Settings
+    from workers.board import Now
 
 log = logging.getLogger("jobherd.supervisor")
 
 
 REFUSALS: Final = 60.0
 """Seconds between two lines about the same statement that is refused."""
-BECAME: Final = {
-    "retry": "will run again",
-    "abandoned": "was given back",
-    "failed": "has failed",
-    "cancelled": "was cancelled",
-}
-"""What the log says of a job that its parent has settled."""
+BECAME: Final = {"abandoned": "job released", "cancelled": "job cancelled"}
+"""What the log says of a job that ended with its process and did not fail."""
 
 
 class Supervisor:
@@ -445,15 +442,25 @@ class Supervisor:
         """The jobs of a dead child are where they belong."""
         self.fleet.buried(time.monotonic())
         self.bulletin.count_buried(case, verdict, len(released))
-        if verdict is not None:
-            ids = {"job": case.now.job, "token": case.now.token, "kind": case.policy.name}
-            log.info("job %d %s", case.now.job, BECAME[verdict.outcome], extra=ids)
+        for record, became in case.verdicts:
+            if record.job in case.settled:
+                self._log_job(case, record, became)
         if case.policy.table:
             self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
             self.fleet.called(len(released))
             self.notice.bump()
+
+    def _log_job(self, case: Case, record: Now, verdict: Verdict) -> None:
+        """Log what became of a job that ended with its process. The line about the process has the reason."""
+        ids: dict[str, object] = {"record" if case.policy.table else "job": record.job, "kind": case.policy.name}
+        ids |= {"attempt": record.attempts, "max_attempts": record.max_attempts, "pid": case.death.pid}
+        if verdict.outcome not in BECAME and self.settings.log_jobs != "none":
+            level = logging.WARNING if verdict.outcome == "retry" else logging.ERROR
+            log.log(level, "%s", failure_words(verdict.outcome, verdict.delay, verdict.code or ""), extra=ids)
+        elif verdict.outcome in BECAME:
+            log.info(BECAME[verdict.outcome], extra=ids)
 
     def _poll(self, now: float) -> None:
         """Call one child every so often: a notification may be lost, and the backstop must cost the same for one child and for 64."""

@@ -337,6 +337,14 @@ class Settings:
         "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
         group="Watching", metavar="N", says="0: none",
     )  # fmt: skip
+    log_jobs: str = setting(
+        "auto",
+        values.choice("auto", "all", "failures", "none"),
+        "Which finished jobs get a log line. failures: a warning for each failed attempt and an error for each failed job. "
+        "all: also a line for every other outcome. auto: `all` if standard error is a terminal, `failures` otherwise. "
+        "If there are too many lines about one kind, Jobherd leaves some out and logs how many.",
+        group="Watching", metavar="WHICH", says="auto",
+    )  # fmt: skip
     log_format: str = setting(
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
     )
@@ -431,7 +439,13 @@ class Settings:
         """Return text or json: `auto` is text when standard error is a terminal."""
         if self.log_format != "auto":
             return self.log_format
-        return "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
+        return "text" if _at_terminal() else "json"
+
+    def resolved_log_jobs(self) -> str:
+        """Return all, failures or none: `auto` is all when standard error is a terminal."""
+        if self.log_jobs != "auto":
+            return self.log_jobs
+        return "all" if _at_terminal() else "failures"
 
     def contradictions(self) -> tuple[str, ...]:
         """Return a sentence for each pair of settings that cannot both be meant."""
@@ -457,6 +471,10 @@ class Settings:
             for low, high in pairs
             if getattr(self, low) > getattr(self, high)
         )
+
+
+def _at_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def specifications() -> dict[str, Setting]:

@@ -47,6 +47,7 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         page_read_only=settings.page_read_only,
         log_capture=settings.log_capture,
         log_size=settings.log_size,
+        log_jobs=settings.resolved_log_jobs(),
         log_format=settings.resolved_log_format(),
         log_level=settings.log_level,
         host=socket.gethostname(),

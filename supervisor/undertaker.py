@@ -108,6 +108,8 @@ class Case:
     step: Step = Step.BACKEND
     verdict: Verdict | None = None
     """What becomes of the job it died with."""
+    verdicts: list[tuple[Now, Verdict]] = field(default_factory=list)
+    """The same for each job of the call, that job included."""
     parts: list[tuple[int, list[Finished]]] = field(default_factory=list)
     """What is still to be settled, and what of it in one letter, with its claim."""
     settled: set[int] = field(default_factory=set)
@@ -251,6 +253,7 @@ class Undertaker:
         case.parts = [(token, finished) for token, finished in case.finished if token != case.token and finished]
         entries = [one for token, finished in case.finished if token == case.token for one in finished]
         entered = {one.job for one in entries}
+        case.verdicts = []
         for record in (case.now, *case.others):
             if not record.job or record.job in entered:
                 continue
@@ -258,6 +261,7 @@ class Undertaker:
             if record is case.now:
                 case.verdict = verdict
             if verdict is not None:
+                case.verdicts.append((record, verdict))
                 entries.append(_died_with(case, record, verdict))
         if entries:
             case.parts.append((case.token, entries))

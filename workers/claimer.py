@@ -180,6 +180,7 @@ class Claimer:
         longest *= random.uniform(0.9, 1.1)
         if self._session.pooled:
             longest = min(longest, CHECK)  # of a session of our own nothing is unheard: it is ended before the next one
+        longest = min(longest, self._executor.job_log.summarize())
         self._executor.look_at_clock()  # else the next job would be said to have used what looking for it took, all night perhaps
         self.rest(epoch, self._stride.rest(longest, time.monotonic()) if self._stride.left_out else longest)
         self._woken = True

@@ -28,6 +28,7 @@ from handlers._sanitize import sanitize
 from handlers._sealing import KeyMissingError, open_bytes, open_payload, ring, seal_log, seal_outcome
 from workers.alarm import JobLost
 from workers.cell import barrier
+from workers.job_log import JobLog
 from workers.points import reach
 from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
 from workers.tally import OUTCOMES
@@ -82,6 +83,8 @@ class _Kind(NamedTuple):
     seals: bool
     """What its jobs are given and leave is encrypted."""
     seals_only: bool
+    hides: bool
+    """Log lines must not quote its errors: parts of the payload are encrypted or redacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Executor:
     alone: the kinds that are claimed alone, since their jobs have transactions of their own.
     among: the claim of the job that runs holds others.
     committed: the job that ran last is settled already, by its transaction. Whoever has read it resets it.
+    job_log: holds the attempts that ended and are not logged yet.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Executor:
         hooks: Caller,
         output: Output | None = None,
     ) -> None:
+        self.job_log = JobLog(settings.log_jobs)
         self.running: Claimed | None = None
         self.committed = False
         self.alone = {kind for kind, handler in handlers.items() if handler.policy.transactional}
@@ -130,6 +135,7 @@ class Executor:
         self._settings = settings
         self._title = title
         self._shown = ""
+        self._logs_all = self.job_log.is_all
         alarm.on_long = self._show_job
         self._child = 0
         self._said = False
@@ -266,6 +272,9 @@ class Executor:
         board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
         if outcome.code is not None:
             board.tally.count_error(number, outcome.code)
+            self.job_log.note(row, outcome, most, ran, hidden=kind.hides)
+        elif self._logs_all:
+            self.job_log.note(row, outcome, most, ran, hidden=kind.hides)
         if short and self._shown == "idle":
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
@@ -325,6 +334,7 @@ class Executor:
         self._board.tally.count_unrun(number, _NUMBER[outcome.label])
         if outcome.code is not None:
             self._board.tally.count_error(number, outcome.code)
+            self.job_log.note(row, outcome, row.max_attempts or 0, 0.0, hidden=kind is not None and kind.hides)
         finished = Finished(row.id, outcome, ended=ended)
         return finished if kind is None else finished._replace(keep=kind.keep_failed)
 
@@ -441,4 +451,5 @@ def _kind_of(handler: AnyHandler, number: int, hooks: JobHooks | None) -> _Kind:
         handler.signature.takes_bytes,
         bool(policy.encrypt),
         policy.encrypt == "only",
+        bool(policy.encrypt or policy.redact),
     )

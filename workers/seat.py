@@ -74,6 +74,8 @@ class ChildSettings:
     log_capture: bool = True
     log_size: int = 65536
     """Whether what handlers print and log is kept with the attempt, and how many bytes of it at the most."""
+    log_jobs: str = "failures"
+    """Which finished jobs get a log line: `all`, `failures` or `none`."""
     log_format: str = "text"
     log_level: str = "INFO"
     host: str = "localhost"

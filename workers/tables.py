@@ -165,6 +165,7 @@ class Tables:
             if found is not None:
                 self._taken()
                 self._run(*found)
+                self._executor.job_log.write()
         except psycopg.Error as problem:
             self._lose(problem)
             board.count_claim(empty=True)
@@ -287,7 +288,9 @@ class Tables:
                 return finished  # what cannot be undone within the transaction goes with the whole of it
             # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
-            return finished._replace(outcome=_failed(table, taken, error))
+            outcome = _failed(table, taken, error)
+            self._executor.job_log.correct(claimed, outcome, finished.ran or 0.0)
+            return finished._replace(outcome=outcome)
         finally:
             if before is not None:
                 _default.part(before)
@@ -313,6 +316,7 @@ class Tables:
                 _log.warning("the transaction of record %d was lost with its session, it is left to the resetter", taken.record)
                 return
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
+            self._executor.job_log.correct(self._claimed(table, taken), outcome, finished.ran or 0.0)
         _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
         least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
         logs = log_entries(finished, table.kind, began=taken.now)

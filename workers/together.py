@@ -197,6 +197,7 @@ class TogetherExecutor(Executor):
             board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
             if outcome.code is not None:
                 board.tally.count_error(number, outcome.code)
+            self.job_log.note(row, outcome, self._most(row), ran, hidden=kind.hides)
             keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
             own = log if row is first else None
             written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)

@@ -143,6 +143,7 @@ class Worker:
         self._hand.say(Phase.SETTLING, keep_job=True)
         self._hand.settle()
         self._claimer.leave()
+        self._executor.job_log.summarize(leaving=True)
         self._hand.say(Phase.LEAVING)
         self._body.title("leaves")
         self.close()
@@ -162,7 +163,7 @@ class Worker:
 
     def _work(self, batch: list[Claimed]) -> None:
         alarm, executor, board, hand, claimer, tidy = self._alarm, self._executor, self._board, self._hand, self._claimer, self._tidy
-        together = self._together
+        together, job_log = self._together, executor.job_log
         self._batch = batch
         hand.take(batch)
         among, behind = len(batch) > 1, hand.behind is not None
@@ -206,9 +207,13 @@ class Worker:
             if executor.committed:
                 executor.committed = False
                 hand.forget()  # it was the only one
+                if job_log.waiting:
+                    job_log.write()
                 tidy.put_back(row.kind, now)
                 break
             stands = hand.enter(finished, more=place + 1 < len(batch))
+            if job_log.waiting:
+                job_log.write()
             if now >= tidy.due or row.kind not in tidy.tidy:
                 tidy.put_back(row.kind, now)  # now that its outcome is on the board: who is killed before that runs it again
             if not stands or (among and board.revoked == hand.token):
@@ -253,6 +258,7 @@ class Worker:
         stands = True
         for one in finished:
             stands = stands and self._hand.enter(one, more=among)
+        self._executor.job_log.write()
         self._tidy.put_back(rows[0].kind, time.monotonic())
         if not stands or (among and self._board.revoked == self._hand.token):
             self._hand.hand_back(batch[place + 1 :])

@@ -64,7 +64,7 @@ def test_a_child_that_dies_before_or_after_its_commit(stage: Stage, gate: Gate):
     fleet.wait_ready(4)
     ran_on = stage.call("SELECT ran_on FROM jobherd.jobs WHERE id = %s", amid)
     os.kill(int(ran_on.rpartition("/")[2]), signal.SIGKILL)
-    fleet.wait_log(f"job {amid} will run again")
+    fleet.wait_log(lambda event: event.get("job") == amid and event["message"].startswith("attempt failed, runs again"))
     stage.connection.execute("SELECT pg_advisory_unlock(7)")
     assert stage.wait_state(amid, "completed")["attempts"] == 2
     effects = stage.connection.execute("SELECT job, count(*) FROM public.effects GROUP BY job").fetchall()

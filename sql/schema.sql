@@ -598,6 +598,37 @@ BEGIN
     RETURN true;
 END $$;
 
+CREATE FUNCTION jobherd.end_session(pid integer, started timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    role CONSTANT text := current_setting('role');
+    fate text := 'refused';
+    seen timestamptz;
+BEGIN
+    FOR way IN 1..CASE role WHEN 'none' THEN 1 ELSE 2 END LOOP
+        IF way = 2 THEN
+            PERFORM set_config('role', 'none', true);
+        END IF;
+        SELECT a.backend_start INTO seen FROM pg_catalog.pg_stat_activity a WHERE a.pid = end_session.pid;
+        IF NOT FOUND OR seen <> started THEN
+            fate := 'gone';
+        ELSIF seen = started THEN
+            BEGIN
+                PERFORM pg_catalog.pg_terminate_backend(end_session.pid);
+                fate := 'told';
+            EXCEPTION
+                WHEN insufficient_privilege THEN NULL;
+            END;
+        END IF;
+        IF way = 2 THEN
+            PERFORM set_config('role', role, true);
+        END IF;
+        EXIT WHEN fate <> 'refused';
+    END LOOP;
+    RETURN fate;
+END $$;
+
 CREATE FUNCTION jobherd.enqueue(kind text, payload jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS bigint
     LANGUAGE plpgsql
     AS $_$
@@ -1268,6 +1299,22 @@ CREATE FUNCTION jobherd.rollup_quantile(share double precision, bucket smallint,
     AS $$
     SELECT CASE WHEN upto >= share * total THEN 0.00001 * power(2, (bucket - 1 + greatest(0, (share * total - (upto - jobs)) / jobs)) / 4) END
 $$;
+
+CREATE FUNCTION jobherd.session_started() RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    role    CONSTANT text := current_setting('role');
+    started timestamptz;
+BEGIN
+    SELECT a.backend_start INTO started FROM pg_catalog.pg_stat_activity a WHERE a.pid = pg_backend_pid();
+    IF started IS NULL AND role <> 'none' THEN
+        PERFORM set_config('role', 'none', true);
+        SELECT a.backend_start INTO started FROM pg_catalog.pg_stat_activity a WHERE a.pid = pg_backend_pid();
+        PERFORM set_config('role', role, true);
+    END IF;
+    RETURN started;
+END $$;
 
 CREATE FUNCTION jobherd.set_cap(queue text DEFAULT NULL::text, max_running integer DEFAULT NULL::integer, kind text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql

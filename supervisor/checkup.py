@@ -148,6 +148,25 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge whether the roles that serve this schema may end the database sessions of dead processes."""
+    for row in rows:
+        if not row["may_end"]:
+            yield Finding(
+                "wrong", "privileges",
+                f"the role {row['name']} must not call pg_terminate_backend: jobs of a worker that died are released only once its session has "
+                "ended, or after one lease",
+                f"GRANT EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend(integer, bigint) TO {row['called']}",
+            )  # fmt: skip
+        elif row["others"]:
+            yield Finding(
+                "note", "privileges",
+                f"the role {row['name']} must not end sessions of {', '.join(row['others'])}: if a host of theirs dies, a job whose transaction is open "
+                "waits until the server ends that session",
+                f"GRANT pg_signal_backend TO {row['called']}, or let all supervisors use one role",
+            )  # fmt: skip
+
+
 def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
     """Judge whether something stands between us and the server: it tells a backend of its own making. listens: --listen-dsn says this address."""
     if told != real and listens:

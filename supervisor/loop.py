@@ -97,7 +97,7 @@ class Supervisor:
             mourned=lambda: [case.death.incarnation for case in self.undertaker.cases],
         )
         self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
-        self.undertaker = Undertaker(self.courier, host=self.me.host, closed=self._buried)
+        self.undertaker = Undertaker(self.courier, host=self.me.host, lease=lambda: self.settings.lease, closed=self._buried)
         self.manager = ServiceManager()
         self.lookup: spawn.Lookup | None = None
         self.crew = Crew(

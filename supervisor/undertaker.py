@@ -1,7 +1,8 @@
 """What becomes of a dead child's jobs: its session is ended, what it ran is settled, what it had not started is given back.
 
 The order is the point. A claim that was in flight when the child was killed still commits in its backend: released before that, its jobs
-would hang until the lease ends. So nothing is released while the backend lives, and it is asked every few milliseconds. Nothing here waits;
+would hang until the lease ends. So nothing is released while the backend lives, and it is asked every few milliseconds. If this role must not
+end that backend, one lease is waited for it. Nothing here waits;
 each step is a letter to the database, and a case whose letter is lost or refused is taken up again, ever more seldom, and at once when the
 database is back.
 """
@@ -9,6 +10,7 @@ database is back.
 from __future__ import annotations
 
 import json
+import logging
 import random
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -21,11 +23,13 @@ from workers.settle import STATE_OF, Finished, least_of, settlement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisor.courier import Answer
+    from supervisor.courier import Answer, Row
     from supervisor.postmortem import PostMortem
     from workers.board import Now
     from workers.tally import Policy
 
+
+log = logging.getLogger("jobherd.supervisor")
 
 AGAIN: Final = 0.05
 """Seconds before a letter that was lost or refused is sent again the first time; doubled each time, with jitter."""
@@ -117,6 +121,8 @@ class Case:
     again_at: float = 0.0
     pause: float = 0.001
     """Between two looks whether its session is gone."""
+    refused_at: float | None = None
+    """When the server first refused to end its session."""
     failures: int = 0
     """How often in a row its letter was lost or refused."""
 
@@ -129,9 +135,12 @@ class Case:
 class Undertaker:
     """All cases that are open."""
 
-    def __init__(self, post: Post, *, host: str, closed: Callable[[Case, Verdict | None, list[int]], None]) -> None:
+    def __init__(
+        self, post: Post, *, host: str, lease: Callable[[], float], closed: Callable[[Case, Verdict | None, list[int]], None]
+    ) -> None:
         self._post = post
         self._host = host
+        self._lease = lease
         self._closed = closed
         self.cases: list[Case] = []
 
@@ -199,7 +208,7 @@ class Undertaker:
         case.waiting = False
         if answer is None:
             _rest(case, now)
-        elif answer and answer[0][0] not in (None, "0"):
+        elif answer and answer[0][0] not in (None, "0") and not self._waited(case, answer, now):
             case.failures = 0
             case.again_at = now + case.pause
             case.pause = min(case.pause * 2, 0.1)
@@ -207,6 +216,26 @@ class Undertaker:
             case.step, case.again_at, case.failures = Step.SETTLE, 0.0, 0
             self._write_up(case)
             self._send(case, now)
+
+    def _waited(self, case: Case, answer: list[Row], now: float) -> bool:
+        """Return whether the server has refused for one lease to end the session of a dead worker.
+
+        Then its jobs are settled and released all the same: the fencing token guards that. If the session commits a claim later,
+        `release_orphans` gives those jobs back.
+        """
+        if answer[0][1] in (None, "0"):
+            case.refused_at = None
+            return False
+        if case.refused_at is None:
+            case.refused_at = now
+        if now - case.refused_at < self._lease():
+            return False
+        log.warning(
+            "this role must not end the database session of a dead process, so its jobs were released only after %g s; see jobherd doctor",
+            self._lease(),
+            extra={"incarnation": case.death.incarnation},
+        )
+        return True
 
     def _settled(self, case: Case, part: tuple[int, list[Finished]], answer: Answer, now: float) -> None:
         case.waiting = False

@@ -58,7 +58,8 @@ _BEFORE_HAND: Final = {**KEPT_ALIVE, "target_session_attrs": "read-write"}
 _OURS: Final = {"client_encoding": "UTF8"}
 """Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written. As the server spells it: by any
 other name pgbouncer takes it for another one, and sets it anew before each transaction."""
-_ENDING: Final = 40
+_ENDING: Final = 2.0
+"""Seconds to wait for the end of the old session, once the server has told it to end. If this role must not end it: one lease."""
 
 
 class Left(Exception):  # noqa: N818 - no error: the child has been told to leave, or has lost its supervisor
@@ -332,8 +333,10 @@ class Session:
             wire.exchange(*steering, ("watch_client", {}))
         me = {"supervisor": seat.supervisor, "incarnation": seat.incarnation}
         if self.child:
-            for _ in range(_ENDING):  # the old session may still commit a claim that nobody would ever hear of
-                if not self._send("end_backend", me)[0][0]:
+            since = time.monotonic()
+            while True:  # the old session may still commit a claim that nobody would ever hear of
+                [(alive, refused)] = self._send("end_backend", me)
+                if not alive or time.monotonic() - since >= (seat.settings.lease if refused else _ENDING):
                     break
                 self._wake.wait(0.05)
         pid = os.getpid()

@@ -1,11 +1,16 @@
--- End the database sessions of a dead child, and say whether any is still there (then ask again): its own, that of its jobs' transactions,
--- and the one in which a record of an application's table is worked, which goes by its name. Run by the parent before it releases what
--- the child held. The start time tells a session from another that got its pid. Other databases of the server have children of that number too,
--- and other schemas of this one.
-SELECT count(pg_terminate_backend(a.pid)) AS alive
+-- End the database sessions of a dead child process: its own, that of its jobs' transactions, and the one that works on records of an
+-- application's table, which is found by its name. Returns how many are still there (then ask again), and how many of those this role must
+-- not end. Run by the supervisor before it releases what the child had claimed. The start time tells a session from a later one with the
+-- same process id. Other databases of the server, and other schemas of this one, have children with the same number.
+SELECT count(*) FILTER (WHERE s.fate <> 'gone') AS alive, count(*) FILTER (WHERE s.fate = 'refused') AS refused
   FROM jobherd.children c
-  JOIN pg_stat_activity a
-    ON (a.pid = c.backend_pid AND a.backend_start = c.backend_started)
-       OR (a.pid = c.transaction_pid AND a.backend_start = c.transaction_started)
-       OR (a.application_name = 'jobherd:table:' || left('jobherd.', 25) || c.id AND a.datname = current_database())
+       CROSS JOIN LATERAL (
+           SELECT c.backend_pid AS pid, c.backend_started AS started
+           UNION
+           SELECT c.transaction_pid, c.transaction_started WHERE c.transaction_pid IS NOT NULL
+           UNION
+           SELECT a.pid, a.backend_start FROM pg_stat_activity a
+            WHERE a.application_name = 'jobherd:table:' || left('jobherd.', 25) || c.id AND a.datname = current_database()
+       ) AS p
+       CROSS JOIN LATERAL (SELECT jobherd.end_session(p.pid, p.started) AS fate) AS s
  WHERE c.supervisor = %(supervisor)s AND c.incarnation = %(incarnation)s

@@ -92,6 +92,7 @@ BEGIN
                     ('count_running',     '{-, X, X, X}'),
                     ('delete',            '{-, -, -, X}'),
                     ('enable_webhooks',   '{-, X, -, -}'),
+                    ('end_session',       '{-, X, -, -}'),
                     ('gate_as_target',    '{-, X, -, X}'),
                     ('gate_of',           '{-, X, X, X}'),
                     ('keep_partitions',   '{-, X, -, -}'),
@@ -107,6 +108,7 @@ BEGIN
                     ('resume',            '{-, X, -, X}'),
                     ('retry_edited',      '{-, -, -, X}'),
                     ('rollup_quantile',   '{-, X, X, X}'),
+                    ('session_started',   '{-, X, -, -}'),
                     ('set_cap',           '{-, -, -, X}'),
                     ('tell_sleepers',     '{-, X, -, X}'),
                     ('tell_waiters',      '{-, X, -, X}')) AS m (name, may)

@@ -9,7 +9,8 @@
 -- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. What was claimed before
 -- the clock was set back began in the future; no row of the past may end before it has begun. Like every statement it speaks of history before attempts: the keeper locks them in that order.
 -- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
--- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there. Left to that as well is
+-- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there. If this role must not end
+-- that session, the job waits until the server does. Left to that as well is
 -- a claim of a job whose id one that is ready has: the server would refuse it, and all others with it. Of two that come back with one id the
 -- second one gets another, as in a claim that parks.
 WITH lapsed AS (
@@ -26,8 +27,7 @@ WITH lapsed AS (
 ), gone AS (
     DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id RETURNING c.id, l.host || '/' || c.pid AS ran_on, c.transaction_pid, c.transaction_started
 ), ended AS MATERIALIZED (
-    SELECT count(pg_terminate_backend(a.pid)) AS sessions
-      FROM gone g JOIN pg_stat_activity a ON a.pid = g.transaction_pid AND a.backend_start = g.transaction_started
+    SELECT count(jobherd.end_session(g.transaction_pid, g.transaction_started)) AS sessions FROM gone g WHERE g.transaction_pid IS NOT NULL
 ), free AS MATERIALIZED (
     SELECT r.child, r.token, g.ran_on
       FROM jobherd.running r JOIN gone g ON g.id = r.child

@@ -1,7 +1,7 @@
 -- Enter a child under its supervisor. Run by the child on its own connection; no row says that the supervisor has been reclaimed.
 INSERT INTO jobherd.children (supervisor, incarnation, slot, kind, pid, pid_started, backend_started)
 SELECT s.id, %(incarnation)s::integer, %(slot)s::smallint, %(kind)s, %(pid)s::integer, %(pid_started)s::bigint,
-       (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
+       jobherd.session_started()
   FROM jobherd.supervisors s
  WHERE s.id = %(supervisor)s
 ON CONFLICT (supervisor, incarnation) DO UPDATE

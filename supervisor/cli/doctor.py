@@ -107,6 +107,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema))
         return
     yield from _compare(at)
+    yield from checkup.sessions(at.rows("doctor/list_session_roles"))
     named = {"schema": at.schema}
     yield from checkup.indexes(at.rows("doctor/list_broken_indexes", named))
     yield from checkup.tables(at.rows("doctor/list_tables", named))

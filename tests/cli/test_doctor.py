@@ -12,6 +12,7 @@ from sql.migrate import migrate
 from tests.cli.rows import child, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
+from tests.support.queue import Queue
 
 HARM = (
     "DROP INDEX jobherd.ready_by_id",
@@ -218,3 +219,29 @@ def test_for_people_it_fits_the_terminal_and_ends_with_a_sum(database, columns):
     answer = jobherd("doctor", dsn=database, COLUMNS=columns)
     assert answer.lines[-1] == "nothing wrong, 1 worth a look"
     assert max(map(len, answer.lines)) <= int(columns)
+
+
+def test_a_role_that_must_not_end_sessions_is_named_and_the_sql_that_is_printed_mends_it(database):
+    send(database, 'DROP ROLE IF EXISTS "t Hard"; CREATE ROLE "t Hard" LOGIN IN ROLE jobherd_work, jobherd_read')
+    send(database, "REVOKE EXECUTE ON FUNCTION pg_terminate_backend(integer, bigint) FROM PUBLIC")
+    try:
+        dsn = make_conninfo(database, user="t Hard")
+        (found,) = [one for text, one in findings(dsn, 1).items() if "pg_terminate_backend" in text]
+        assert found["text"].startswith("the role t Hard must not call pg_terminate_backend")
+        send(database, found["remedy"])
+        assert not [text for text in findings(dsn, 0) if "pg_terminate_backend" in text]
+    finally:
+        send(database, 'DROP OWNED BY "t Hard"; DROP ROLE "t Hard"')
+
+
+def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(database):
+    send(database, "DROP ROLE IF EXISTS t_one, t_two; CREATE ROLE t_one LOGIN IN ROLE jobherd_work")
+    send(database, "CREATE ROLE t_two LOGIN IN ROLE jobherd_work, jobherd_read")
+    try:
+        with Queue(make_conninfo(database, user="t_one")) as one:
+            one.child()
+            dsn = make_conninfo(database, user="t_two")
+            (found,) = [each for text, each in findings(dsn, 0).items() if text.startswith("the role t_two must not end sessions of t_one")]
+            assert found["remedy"].startswith("GRANT pg_signal_backend TO t_two")
+    finally:
+        send(database, "DROP ROLE t_one, t_two")

@@ -73,7 +73,7 @@ class Refusing:
 
 def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
     post, closed = Refusing(), []
-    undertaker = Undertaker(post, host="here", closed=lambda *what: closed.append(what))
+    undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
     undertaker.take(Case(death(), now(), POLICY, PostMortem.__new__(PostMortem)))
     clock, rests = 0.0, []
     for _ in range(20):
@@ -88,4 +88,43 @@ def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_
     assert undertaker.wake_at() == 0.0
     undertaker.step(clock)
     assert undertaker.wake_at() - clock <= 0.05, "and it begins anew"
+    assert not closed
+
+
+class Protected:
+    """A database that must not end the session of the dead child, which stays; and answers all else."""
+
+    def __init__(self, refused="1"):
+        self.refused = refused
+        self.letters = []
+
+    def ask(self, name, parameters, answered, refused=None):
+        self.letters.append(name)
+        answered([("1", self.refused)] if name == "end_backend" else [])
+
+
+def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
+    post, closed = Protected(), []
+    undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, PostMortem.__new__(PostMortem)))
+    clock = 100.0
+    while undertaker.cases and clock < 200:
+        undertaker.step(clock)
+        if undertaker.cases:
+            clock = max(clock, undertaker.wake_at())
+    assert 115.0 <= clock < 116.0
+    assert post.letters[-1] == "release_child"
+    assert len(closed) == 1
+    assert "must not end the database session" in caplog.text
+
+
+def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
+    post, closed = Protected(refused="0"), []
+    undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, PostMortem.__new__(PostMortem)))
+    clock = 100.0
+    while clock < 200:
+        undertaker.step(clock)
+        clock = max(clock, undertaker.wake_at())
+    assert set(post.letters) == {"end_backend"}
     assert not closed

@@ -598,6 +598,16 @@ BEGIN
     RETURN true;
 END $$;
 
+CREATE FUNCTION jobherd.end_page_sessions(actor text DEFAULT NULL::text, reason text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM jobherd.page_secrets;
+    DELETE FROM jobherd.page_logouts;
+    INSERT INTO jobherd.page_secrets DEFAULT VALUES;
+    PERFORM jobherd.note_audit(end_page_sessions.actor, 'end sessions', '{}', end_page_sessions.reason);
+END $$;
+
 CREATE FUNCTION jobherd.end_session(pid integer, started timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -1926,6 +1936,27 @@ ALTER TABLE jobherd.orders ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE jobherd.page_logouts (
+    session text NOT NULL,
+    until timestamp with time zone NOT NULL
+);
+
+CREATE TABLE jobherd.page_secrets (
+    id bigint NOT NULL,
+    secret bytea DEFAULT decode(replace(((gen_random_uuid())::text || (gen_random_uuid())::text), '-'::text, ''::text), 'hex'::text) NOT NULL,
+    made_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT page_secrets_secret_check CHECK ((octet_length(secret) = 32))
+);
+
+ALTER TABLE jobherd.page_secrets ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME jobherd.page_secrets_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE jobherd.parked (
 )
 INHERITS (jobherd.ready)
@@ -2120,6 +2151,12 @@ ALTER TABLE ONLY jobherd.migrations
 
 ALTER TABLE ONLY jobherd.orders
     ADD CONSTRAINT orders_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.page_logouts
+    ADD CONSTRAINT page_logouts_pkey PRIMARY KEY (session);
+
+ALTER TABLE ONLY jobherd.page_secrets
+    ADD CONSTRAINT page_secrets_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);

@@ -17,7 +17,7 @@ def test_who_comes_in_and_who_is_turned_away_is_noted(database):
     app = application(database, operate_tokens=[f"alice={OPERATE}"])
     with Page(app, address="10.1.2.3", host="jobs.example") as page:
         assert page.act_at("/login", "/login", token="wrong-0123456789abcdef").status_code == 403
-        for _ in range(20):
+        for _ in range(8):
             assert page.get("/jobs", headers={"Authorization": "Bearer wrong-0123456789abcdef"}).status_code == 401
         assert page.act_at("/login", "/login", token=OPERATE).status_code == 303
         assert page.act_at("/queues", "/logout").status_code == 303
@@ -26,7 +26,7 @@ def test_who_comes_in_and_who_is_turned_away_is_noted(database):
         ("page:unknown", "refuse login", address),
         ("page:alice", "log in", address | {"may": "operate"}),
         ("page:alice", "log out", address),
-        ("page:unknown", "refuse login", address | {"times": 20}),
+        ("page:unknown", "refuse login", address | {"times": 8}),
     ]
     with Page(application(database)) as page:
         text = page.get("/audit").text
@@ -65,7 +65,7 @@ def test_what_is_counted_is_noted_when_its_time_is_over(database):
         door, somebody = Door(app.state.database), SimpleNamespace(client=None)
         door.refused(somebody)
         door.refused(somebody)
-        door._timers["?"]._run()  # its time has come
+        door._timers["refuse login", "?"]._run()  # its time has come
         await door._writing
         await app.state.database.close()
 

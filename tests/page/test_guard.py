@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
 
 import pytest
@@ -9,7 +12,7 @@ from starlette.routing import Route
 
 from tests.page.support import W01, Page
 from workers.page import Role, application
-from workers.page.access import SESSION, Keys
+from workers.page.access import SESSION, Keys, Signer
 from workers.page.application import PAGES
 from workers.page.guard import HEADERS, VISIT, Done, action, local, viewer_of
 
@@ -128,16 +131,76 @@ def test_after_the_login_nobody_is_sent_elsewhere(onward):
     assert page.act_at("/login", "/login", token=OPERATE, next=onward).headers["location"] == "/"
 
 
+SERVER = (b"s" * 32,)
+
+
 def test_a_session_ends_and_cannot_be_forged():
     keys = Keys(operate=(f"alice={OPERATE}",))
-    cookie = keys.open_session(Role.VIEW, "alice", now=1000.0)
-    assert keys.session(cookie, now=1000.0 + SESSION - 2) == (Role.VIEW, "alice")
-    assert keys.session(cookie, now=1000.0 + SESSION + 1) is None
+    signer = Signer(keys, SERVER)
+    cookie = signer.open_session(keys.known[0], now=1000.0)
+
+    def opened(text=cookie, signer=signer, now=1000.0):
+        return signer.session({signer.cookie: text}, now=now)
+
+    found = opened(now=1000.0 + SESSION - 2)
+    assert (found.role, found.name) == (Role.OPERATE, "alice")
+    assert opened(now=1000.0 + SESSION + 1) is None
     body, _, signature = cookie.partition(".")
-    for forged in (f"{body}x.{signature}", f"{body}.{signature[:-1]}", body, "", ".", "x.y", keys.seal("2.9999999999.x.alice", "said")):
-        assert keys.session(forged, now=1000.0) is None
-    assert Keys(operate=("other-0123456789abcdef",)).session(cookie, now=1000.0) is None, "a token that is withdrawn ends its sessions"
-    assert Keys(operate=(f"alice={OPERATE}",)).session(cookie, now=1000.0), "another process takes it"
+    for forged in (
+        f"{body}x.{signature}",
+        f"{body}.{signature[:-1]}",
+        body,
+        "",
+        ".",
+        "x.y",
+        signer.seal("9999999999.x", "said"),
+        "\udcff.\xff",
+    ):
+        assert opened(forged) is None
+    for tokens in ({"operate": ("other-0123456789abcdef",)}, {"view": (VIEW,)}):
+        assert opened(signer=Signer(Keys(**tokens), SERVER)) is None, "a token that is withdrawn ends its sessions"
+    assert opened(signer=Signer(keys, SERVER)), "another process with the same secret takes it"
+    assert opened(signer=Signer(keys, (b"t" * 32,))) is None, "another secret does not"
+    assert opened(signer=Signer(keys, SERVER, frozenset({found.id}))) is None
+    other = Signer(Keys(view=("x" * 16,)), SERVER)
+    assert other.cookie != signer.cookie != Signer(keys, (b"t" * 32,)).cookie, "dashboards on one host do not overwrite each other's"
+
+
+def test_a_token_of_another_role_or_name_gives_its_sessions_that_role_and_name():
+    cookies = {(signer := Signer(keys := Keys(operate=(f"alice={OPERATE}",)), SERVER)).cookie: signer.open_session(keys.known[0])}
+    found = Signer(Keys(view=(f"bob={OPERATE}",)), SERVER).session(cookies)
+    assert (found.role, found.name) == (Role.VIEW, "bob")
+
+
+def test_a_secret_that_was_replaced_is_accepted_and_signs_nothing_new():
+    keys = Keys(operate=(OPERATE,))
+    old, both, new = (Signer(keys, server) for server in (SERVER, (b"n" * 32, *SERVER), (b"n" * 32,)))
+    before = {old.cookie: old.open_session(keys.known[0])}
+    assert both.session(before)
+    assert both.is_signed("a", "csrf", old.sign("a", "csrf"))
+    assert both.unseal(old.seal("a", "said"), "said") == "a"
+    assert both.shown(before) == old.shown(before) == before[old.cookie]
+    assert new.session({both.cookie: both.open_session(keys.known[0])})
+    assert new.session(before) is None
+
+
+def test_who_knows_every_token_can_sign_neither_a_session_nor_a_form():
+    """The key was derived from the tokens: the holder of a view token forged sessions of the role operate, in any name."""
+    app = made(view_tokens=[f"bob={VIEW}"])
+    page = Page(app)
+    for server in ((b"",), (hashlib.sha256(b"jobherd page" + hashlib.sha256(VIEW.encode()).digest()).digest(),)):
+        forger = Signer(Keys(operate=(f"root={VIEW}",)), server)
+        cookie = forger.open_session(forger._keys.known[0])
+        for name in (forger.cookie, app.state.sessions.known.cookie):
+            page.cookies.clear()
+            page.cookies.set(name, cookie)
+            assert page.get("/look", follow_redirects=False).status_code == 401
+    text = page.csrf("/login")
+    visit = page.cookies[VISIT]
+    assert text != Signer(Keys(view=(VIEW,)), (b"",)).sign(visit, "csrf")
+    key = hashlib.sha256(b"jobherd page" + hashlib.sha256(VIEW.encode()).digest()).digest()
+    old = hmac.new(key, f"csrf\0{visit}".encode(), hashlib.sha256).digest()
+    assert text != base64.urlsafe_b64encode(old).decode().rstrip("="), "a guess of the token can be checked against the form"
 
 
 def test_a_token_that_can_be_guessed_is_refused_and_not_repeated():

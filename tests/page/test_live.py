@@ -41,6 +41,10 @@ class Asked:
         return {"title": f"{self.current}{argument}", "reason": "", "since": None} | more
 
 
+async def _goes_on():
+    return True
+
+
 class Wire:
     """The other end of a stream: takes what is sent, or does not."""
 
@@ -49,7 +53,7 @@ class Wire:
         self.stalled = asyncio.Event()
         self.stalled.set()
         self.left = asyncio.Event()
-        self.task = asyncio.ensure_future(Stream(hub, viewer)({}, self._receive, self._send))
+        self.task = asyncio.ensure_future(Stream(hub, viewer, _goes_on)({}, self._receive, self._send))
 
     async def _receive(self):
         await self.left.wait()

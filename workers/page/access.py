@@ -1,7 +1,7 @@
-"""Who somebody is and what proves it: roles, tokens, and the signed cookies that stand for them. No request is judged here: `guard` does.
+"""Roles, tokens, and the signed cookies of sessions. `guard` decides about requests; `sessions` keeps the secrets that are used here.
 
-Everything is derived from one key, and the key from the tokens: another process with the same tokens, or the next one, takes the same
-cookies, and a token that is withdrawn ends all sessions. Without tokens the key is made up at each start.
+Every signature needs a secret of the server, which no token holder has. A session is signed with the secret and the digest of its token: the
+role and the name are the token's as it is configured now, and a token that is withdrawn ends its sessions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 TOKEN: Final = re.compile(r"(?:([A-Za-z0-9_.@-]{1,40})=)?([!-+\--~]{16,200})")
-"""A token, perhaps with the name of whoever has it before it: `alice=...`."""
+"""A token, perhaps with the name of its holder before it: `alice=...`."""
 SESSION: Final = 12 * 3600.0
-"""Seconds after which one has to show the token again."""
+"""Seconds a session is valid."""
 
 
 class Role(IntEnum):
-    """What somebody may do; the greater may what the lesser may."""
+    """What a viewer may do; the greater may what the lesser may."""
 
     VIEW = 1
     """Look at everything that is not redacted."""
@@ -40,98 +40,174 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Session:
+    """A session that a cookie stands for."""
+
+    role: Role
+    name: str
+    id: str
+    """Random, unique to this session."""
+    until: float
+    """Time of its end, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody whose request was let in."""
+    """The sender of a request that was let in."""
 
     role: Role
     actor: str
-    """Who it is, for the audit."""
+    """The name in the audit log."""
     csrf: str
-    """What a form must carry; empty where nothing is sent along by itself, so that no other site can send it."""
+    """What a form must carry; empty for requests that no browser sends on behalf of another site."""
     way: str
     """How it was proved: cookie, bearer, local or site."""
+    session: Session | None = None
+    """The session of the cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The tokens and what is derived from them.
+    """The configured tokens.
 
     view, operate: tokens of these roles, each perhaps `name=token`. Raises ValueError for one that is too short to be safe.
 
     >>> keys = Keys(view=("only-to-look-at-it",), operate=("alice=wonderful-rabbit-hole",))
-    >>> keys.bearer("wonderful-rabbit-hole")
-    (<Role.OPERATE: 2>, 'alice')
+    >>> keys.bearer("wonderful-rabbit-hole").name
+    'alice'
     """
 
     view: tuple[str, ...] = field(default=(), repr=False)
     operate: tuple[str, ...] = field(default=(), repr=False)
-    _known: tuple[tuple[bytes, Role, str], ...] = field(init=False, repr=False, default=())
-    _key: bytes = field(init=False, repr=False, default=b"")
+    known: tuple[Token, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        known = [*_read(self.view, Role.VIEW), *_read(self.operate, Role.OPERATE)]
-        object.__setattr__(self, "_known", tuple(known))
-        parts = sorted(digest for digest, _, _ in known)
-        key = hashlib.sha256(b"jobherd page" + b"".join(parts)).digest() if parts else secrets.token_bytes(32)
-        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "known", (*_read(self.view, Role.VIEW), *_read(self.operate, Role.OPERATE)))
 
     def __bool__(self) -> bool:
         """Whether there is any token."""
-        return bool(self._known)
+        return bool(self.known)
+
+    def bearer(self, token: str) -> Token | None:
+        """Return the configured token that equals this text. Compares with every token, so the time taken reveals nothing."""
+        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        found = None
+        for known in self.known:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A configured token, without its text."""
+
+    digest: bytes = field(repr=False)
+    role: Role
+    name: str
+
+
+class Signer:
+    """Signs and checks cookies and forms.
+
+    keys: the tokens. server: secrets of the server, the newest first; the newest signs, each of them is accepted.
+    ended: ids of sessions that have ended by a logout.
+
+    >>> keys = Keys(view=("only-to-look-at-it",))
+    >>> signer = Signer(keys, (b"a secret of 32 bytes, or the like",))
+    >>> signer.session({signer.cookie: signer.open_session(keys.known[0])}).role
+    <Role.VIEW: 1>
+    """
+
+    def __init__(self, keys: Keys, server: tuple[bytes, ...], ended: frozenset[str] = frozenset()) -> None:
+        self._keys = keys
+        self._server = server
+        self._ended = ended
 
     @property
     def cookie(self) -> str:
-        """The name of the session's cookie. A browser sends cookies to all ports of a host: two supervisors must not overwrite each other's."""
-        return f"jobherd_session_{hashlib.sha256(self._key).hexdigest()[:8]}"
+        """The name of the session's cookie.
 
-    def bearer(self, token: str) -> tuple[Role, str] | None:
-        """Return the role and the name that a token stands for. Every token is compared, so that the time tells nothing."""
-        digest = _digest(token)
-        found = None
-        for known, role, name in self._known:
-            if hmac.compare_digest(known, digest):
-                found = role, name
-        return found
+        A browser sends cookies to all ports of a host, so dashboards with other tokens or another database need another name.
+        """
+        return self._cookie(self._server[0])
 
-    def open_session(self, role: Role, name: str, *, now: float | None = None) -> str:
+    def open_session(self, token: Token, *, now: float | None = None) -> str:
         """Return the cookie of a new session."""
         until = int((time.time() if now is None else now) + SESSION)
-        return self.seal(f"{int(role)}.{until}.{secrets.token_urlsafe(12)}.{name}", "session")
+        body = _encode(f"{until}.{secrets.token_urlsafe(12)}".encode())
+        return f"{body}.{_mac(_session_key(self._server[0], token), body)}"
 
-    def session(self, cookie: str, *, now: float | None = None) -> tuple[Role, str] | None:
-        """Return the role and the name that a session's cookie stands for, unless it is forged or over."""
-        text = self.unseal(cookie, "session")
-        if text is None:
-            return None
-        role, until, _, name = text.split(".", 3)
-        return (Role(int(role)), name) if float(until) > (time.time() if now is None else now) else None
+    def session(self, cookies: Mapping[str, str], *, now: float | None = None) -> Session | None:
+        """Return the session that these cookies stand for, or None if there is none, or it is forged or has ended."""
+        for secret in self._server:
+            body, _, signature = cookies.get(self._cookie(secret), "").partition(".")
+            for token in self._keys.known:
+                if _equal(signature, _mac(_session_key(secret, token), body)):
+                    until, _, number = _decode(body).partition(".")
+                    is_valid = float(until) > (time.time() if now is None else now) and number not in self._ended
+                    return Session(token.role, token.name, number, float(until)) if is_valid else None
+        return None
+
+    def shown(self, cookies: Mapping[str, str]) -> str:
+        """Return the session's cookie among these, whether or not it is valid; empty without one."""
+        return next((cookies[name] for name in map(self._cookie, self._server) if name in cookies), "")
 
     def seal(self, text: str, purpose: str) -> str:
-        """Return the text as a cookie that only this key can have made, and only for this purpose."""
-        body = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        """Return the text as a cookie that only this server can have made, and only for this purpose."""
+        body = _encode(text.encode())
         return f"{body}.{self.sign(body, purpose)}"
 
     def unseal(self, cookie: str, purpose: str) -> str | None:
         """Return what was sealed, or None if it was not sealed here and for this purpose."""
         body, _, signature = cookie.partition(".")
-        if not hmac.compare_digest(signature.encode(), self.sign(body, purpose).encode()):
-            return None
-        return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+        return _decode(body) if self.is_signed(body, purpose, signature) else None
 
     def sign(self, text: str, purpose: str) -> str:
         """Return the signature of a text for one purpose."""
-        mac = hmac.new(self._key, f"{purpose}\0{text}".encode(), hashlib.sha256)
-        return base64.urlsafe_b64encode(mac.digest()).decode().rstrip("=")
+        return _mac(_form_key(self._server[0]), f"{purpose}\0{text}")
+
+    def is_signed(self, text: str, purpose: str, signature: str) -> bool:
+        """Whether this is a signature of the text for this purpose, by any secret that still counts."""
+        return any(_equal(signature, _mac(_form_key(secret), f"{purpose}\0{text}")) for secret in self._server)
+
+    def _cookie(self, secret: bytes) -> str:
+        digests = b"".join(sorted(token.digest for token in self._keys.known))
+        return f"jobherd_session_{_hmac(secret, b'cookie' + digests).hex()[:8]}"
 
 
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+def _session_key(secret: bytes, token: Token) -> bytes:
+    return _hmac(secret, b"session" + token.digest)
 
 
-def _read(tokens: Iterable[str], role: Role) -> Iterable[tuple[bytes, Role, str]]:
+def _form_key(secret: bytes) -> bytes:
+    return _hmac(secret, b"forms")
+
+
+def _mac(key: bytes, text: str) -> str:
+    return _encode(_hmac(key, text.encode(errors="surrogateescape")))
+
+
+def _hmac(key: bytes, data: bytes) -> bytes:
+    return hmac.new(key, data, hashlib.sha256).digest()
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decode(body: str) -> str:
+    return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+
+
+def _read(tokens: Iterable[str], role: Role) -> Iterable[Token]:
     for each in tokens:
         match = TOKEN.fullmatch(each)
         if match is None:
             message = f"a token of the role {role.word} is not 16 to 200 printable characters without commas: make one with `openssl rand -hex 20`"
             raise ValueError(message)
-        yield _digest(match[2]), role, match[1] or role.word
+        yield Token(hashlib.sha256(match[2].encode(errors="surrogateescape")).digest(), role, match[1] or role.word)

@@ -18,11 +18,13 @@ from starlette.staticfiles import StaticFiles
 import sql
 from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
 from workers.page.access import Keys
+from workers.page.attempts import Attempts
 from workers.page.database import Away, Database, name_of
 from workers.page.door import Door
 from workers.page.guard import Guard, Refused, Rules, said
 from workers.page.redaction import Redactions
 from workers.page.render import HERE, page
+from workers.page.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -88,6 +90,8 @@ def application(
     app.state.rules = rules
     app.state.database = Database(dsn, schema)
     app.state.door = Door(app.state.database)
+    app.state.sessions = Sessions(app.state.database, rules.keys, shared=not rules.is_open)
+    app.state.attempts = Attempts()
     app.state.redactions = Redactions()
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
@@ -124,7 +128,9 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Refused)
-    return _say(request, problem.status, "This is refused", problem.reason)
+    answer = _say(request, problem.status, "This is refused", problem.reason)
+    answer.headers.update(problem.headers)
+    return answer
 
 
 async def _away(request: Request, problem: Exception) -> Response:

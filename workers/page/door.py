@@ -15,6 +15,7 @@ import orjson
 import psycopg
 
 from workers.page.database import Away, name_of
+from workers.page.guard import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,45 +42,53 @@ class Door:
         self._database = database
         self._notes: deque[dict[str, object]] = deque(maxlen=WAITING)
         self._writing: asyncio.Task[None] | None = None
-        self._since: dict[str, int] = {}
-        """How often each address has shown a wrong token since that was last noted."""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._since: dict[tuple[str, str], int] = {}
+        """How often each address has been refused for each reason since that was last noted."""
+        self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
     def opened(self, request: HTTPConnection, actor: str, role: str) -> None:
         """Somebody has logged in."""
-        self._note(actor, "log in", {"address": _address(request), "may": role})
+        self._note(actor, "log in", {"address": address_of(request), "may": role})
 
     def left(self, request: HTTPConnection, actor: str) -> None:
         """Somebody has logged out."""
-        self._note(actor, "log out", {"address": _address(request)})
+        self._note(actor, "log out", {"address": address_of(request)})
 
     def refused(self, request: HTTPConnection) -> None:
-        """Somebody has shown a token that is none."""
-        address = _address(request)
-        if address not in self._since and len(self._since) >= ADDRESSES:
-            address = "others"
-        if address in self._since:
-            self._since[address] += 1
+        """A request came with a wrong token."""
+        self._refuse(request, "refuse login", "a wrong token was shown")
+
+    def limited(self, request: HTTPConnection) -> None:
+        """A request came after too many wrong tokens, and its own was not looked at."""
+        self._refuse(request, "limit logins", "logins are limited after too many wrong tokens")
+
+    def _refuse(self, request: HTTPConnection, action: str, said: str) -> None:
+        what = action, address_of(request)
+        if what not in self._since and len(self._since) >= ADDRESSES:
+            what = action, "others"
+        if what in self._since:
+            self._since[what] += 1
             return
-        log.warning("somebody has shown a token that is none", extra={"address": address})
-        self._note(NOBODY, "refuse login", {"address": address})
-        self._since[address] = 0
-        self._timers[address] = asyncio.get_running_loop().call_later(TOGETHER, self._count, address)
+        log.warning(said, extra={"address": what[1]})
+        self._note(NOBODY, action, {"address": what[1]})
+        self._since[what] = 0
+        self._timers[what] = asyncio.get_running_loop().call_later(TOGETHER, self._count, what)
 
     async def close(self) -> None:
         """Write what is counted and not noted."""
         for timer in self._timers.values():
             timer.cancel()
-        for address in list(self._since):
-            self._count(address)
+        for what in list(self._since):
+            self._count(what)
         if self._writing is not None:
             await asyncio.wait({self._writing}, timeout=1.0)
             self._writing.cancel()
 
-    def _count(self, address: str) -> None:
-        self._timers.pop(address, None)
-        if times := self._since.pop(address, 0):
-            self._note(NOBODY, "refuse login", {"address": address, "times": times})
+    def _count(self, what: tuple[str, str]) -> None:
+        self._timers.pop(what, None)
+        action, address = what
+        if times := self._since.pop(what, 0):
+            self._note(NOBODY, action, {"address": address, "times": times})
 
     def _note(self, actor: str, action: str, target: Mapping[str, object]) -> None:
         self._notes.append({"actor": actor, "action": action, "target": orjson.dumps(target).decode(), "reason": None})
@@ -93,7 +102,3 @@ class Door:
                 await self._database.act("note_audit", note)
             except (Away, psycopg.Error) as problem:
                 log.warning("the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"])
-
-
-def _address(request: HTTPConnection) -> str:
-    return request.client.host if request.client else "?"

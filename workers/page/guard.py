@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 import inspect
 import logging
+import math
 import secrets
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -26,11 +26,11 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
 from workers.hosts import host_of, is_local, is_loopback
-from workers.page.access import Keys, Role, Viewer
+from workers.page.access import Keys, Role, Signer, Viewer
 from workers.page.database import Away, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     Authorize = Callable[[Request], "Role | Awaitable[Role | None] | None"]
     Actor = Callable[[Request], str]
     Broken = Callable[[Request, Exception], Awaitable[Response]]
+
+    from workers.page.access import Token
 
 log = logging.getLogger("jobherd.page")
 
@@ -59,6 +61,7 @@ VISIT: Final = "jobherd_visit"
 """A number that each browser is given; the token in a form is its signature."""
 SAID: Final = "jobherd_said"
 """What the last action has to say, until the next page says it."""
+FILES: Final = "/static/"
 FORM_MOST: Final = 2 * 2**20
 """Bytes of a form: an edited payload is the largest thing that is sent here."""
 FIELDS_MOST: Final = 20_000
@@ -92,10 +95,11 @@ class Rules:
 class Refused(Exception):  # noqa: N818 - says what happened
     """The request is refused, in a sentence that repeats nothing of it."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.headers = dict(headers or {})
 
 
 class Form(ImmutableMultiDict[str, str]):
@@ -126,6 +130,13 @@ def rules_of(request: HTTPConnection) -> Rules:
     rules = request.app.state.rules
     assert isinstance(rules, Rules)
     return rules
+
+
+def signer_of(request: HTTPConnection) -> Signer:
+    """Return what signs the cookies and forms of this request. Only in what the guard has let through."""
+    signer = request.scope["state"]["signer"]
+    assert isinstance(signer, Signer)
+    return signer
 
 
 def may_act(request: HTTPConnection) -> bool:
@@ -174,12 +185,41 @@ def allow_acting(request: Request) -> None:
 
 def check_csrf(request: Request, form: Form) -> None:
     """Raise Refused unless the form was made by this page for this browser."""
-    wanted = viewer_of(request).csrf
-    given = str(form.get("csrf", ""))
-    if wanted and not hmac.compare_digest(wanted.encode(), given.encode(errors="replace")):
+    if viewer_of(request).csrf and not signer_of(request).is_signed(_csrf_text(request), "csrf", str(form.get("csrf", ""))):
         raise Refused(
             HTTPStatus.FORBIDDEN, "This form is older than the page's server, or was not made by it. Go back, reload and try again."
         )
+
+
+def _csrf_text(request: HTTPConnection, visit: str = "") -> str:
+    """Return what the token in a form is the signature of: the number of the browser, and its session."""
+    return (request.cookies.get(VISIT, "") or visit) + signer_of(request).shown(request.cookies)
+
+
+def count_wrong(request: Request) -> None:
+    """A request came with a wrong token."""
+    request.app.state.attempts.failed(address_of(request))
+    request.app.state.door.refused(request)
+
+
+def count_right(request: Request) -> None:
+    """A request came with a right token."""
+    request.app.state.attempts.succeeded(address_of(request))
+
+
+def check_attempts(request: Request) -> None:
+    """Raise Refused if too many wrong tokens came from this address, or from all: then the token is not compared."""
+    if wait := request.app.state.attempts.wait(address_of(request)):
+        request.app.state.door.limited(request)
+        seconds = math.ceil(wait)
+        raise Refused(
+            HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong tokens. Try again in {seconds} s.", headers={"Retry-After": str(seconds)}
+        )
+
+
+def address_of(request: HTTPConnection) -> str:
+    """Return the address that a request came from."""
+    return request.client.host if request.client else "?"
 
 
 async def read_form(request: Request) -> Form:
@@ -209,7 +249,7 @@ def answer_of(request: Request, done: Done, form: Form) -> Response:
     back = done.to or str(form.get("next", "")) or _referer(request)
     answer = RedirectResponse(local(back) or f"{root_of(request)}/", status_code=HTTPStatus.SEE_OTHER)
     text = ("1" if done.well else "0") + done.message[:1000]
-    answer.set_cookie(SAID, rules_of(request).keys.seal(text, "said"), max_age=60, **_cookie(request))
+    answer.set_cookie(SAID, signer_of(request).seal(text, "said"), max_age=60, **_cookie(request))
     return answer
 
 
@@ -221,20 +261,30 @@ def take_said(request: Request, answer: Response) -> None:
 
 def last_said(request: Request) -> tuple[bool, str] | None:
     """Return what the last action had to say, and whether it went well."""
-    text = rules_of(request).keys.unseal(request.cookies.get(SAID, ""), "said")
+    text = signer_of(request).unseal(request.cookies.get(SAID, ""), "said")
     return (text[0] == "1", text[1:]) if text else None
 
 
-def begin_session(request: Request, answer: Response, role: Role, name: str) -> None:
+def begin_session(request: Request, answer: Response, token: Token) -> None:
     """Let the browser in with its next request."""
-    keys = rules_of(request).keys
-    answer.set_cookie(keys.cookie, keys.open_session(role, name), **_cookie(request))
+    signer = signer_of(request)
+    answer.set_cookie(signer.cookie, signer.open_session(token), **_cookie(request))
     answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))  # a form of before it logged in is void
 
 
-def end_session(request: Request, answer: Response) -> None:
-    """Have the browser forget that it was let in."""
-    answer.delete_cookie(rules_of(request).keys.cookie, **_cookie(request))
+async def end_session(request: Request, answer: Response) -> None:
+    """End the session of this request: its cookie is no longer accepted, and the browser is told to delete it."""
+    if session := viewer_of(request).session:
+        await request.app.state.sessions.end(session)
+    answer.delete_cookie(signer_of(request).cookie, **_cookie(request))
+
+
+async def is_still_let_in(request: HTTPConnection) -> bool:
+    """Whether the session of a request that is still being answered has not ended. Always true without a session."""
+    if viewer_of(request).session is None:
+        return True
+    signer: Signer = await request.app.state.sessions.signer()
+    return signer.session(request.cookies) is not None
 
 
 def local(path: str) -> str | None:
@@ -287,7 +337,7 @@ class Guard:
     broken: answers for an endpoint that failed; Starlette's own place for it is outside of this, where the headers would be missing.
     """
 
-    def __init__(self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", "/static/")) -> None:
+    def __init__(self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", FILES)) -> None:
         self._app = app
         self._rules = rules
         self._broken = broken
@@ -299,8 +349,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        visit = request.cookies.get(VISIT, "")
-        fresh = "" if visit else secrets.token_urlsafe(18)
+        fresh = "" if request.cookies.get(VISIT) else secrets.token_urlsafe(18)
         begun = False
 
         async def sent(message: Message) -> None:
@@ -311,7 +360,7 @@ class Guard:
             await send(message)
 
         try:
-            viewer = await self._admit(request, visit or fresh)
+            viewer = await self._admit(request, fresh)
         except Refused as refused:
             await _plain(refused)(scope, receive, sent)
             return
@@ -319,8 +368,8 @@ class Guard:
             if not self._is_free(request):
                 await self._turn_away(request)(scope, receive, sent)
                 return
-            viewer = Viewer(Role.VIEW, "", self._csrf(request, visit or fresh), "nobody")
-        scope.setdefault("state", {})["viewer"] = viewer
+            viewer = Viewer(Role.VIEW, "", self._csrf(request, fresh), "nobody")
+        scope["state"]["viewer"] = viewer
         try:
             await self._app(scope, receive, sent)
         except Exception as problem:
@@ -336,14 +385,17 @@ class Guard:
             log.exception("the page that says what failed has failed itself")
             return _plain(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed; the log says why."))
 
-    async def _admit(self, request: Request, visit: str) -> Viewer | None:
+    async def _admit(self, request: Request, fresh: str) -> Viewer | None:
         if len(request.scope["path"]) > PATH_MOST:
             raise Refused(HTTPStatus.NOT_FOUND, "There is nothing here: the address is too long.")
         self._check_host(request)
         if request.method not in SAFE:
             self._check_origin(request)
-        rules = self._rules
-        csrf = self._csrf(request, visit)
+        rules, sessions = self._rules, request.app.state.sessions
+        # A file needs no form, and no session: it is answered while the database is away, too.
+        signer = sessions.known if self._path(request).startswith(FILES) else await sessions.signer()
+        request.scope.setdefault("state", {})["signer"] = signer
+        csrf = self._csrf(request, fresh)
         if rules.authorize is not None:
             role = rules.authorize(request)
             if inspect.isawaitable(role):
@@ -355,17 +407,19 @@ class Guard:
             return Viewer(Role.OPERATE, "page", csrf, "local")
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
+            check_attempts(request)
             found = rules.keys.bearer(token.strip())
             if found is None:
-                request.app.state.door.refused(request)
+                count_wrong(request)
                 raise Refused(HTTPStatus.UNAUTHORIZED, "The token is not one of this page.")
-            return Viewer(found[0], f"page:{found[1]}", "", "bearer")
-        if found := rules.keys.session(request.cookies.get(rules.keys.cookie, "")):
-            return Viewer(found[0], f"page:{found[1]}", csrf, "cookie")
+            count_right(request)
+            return Viewer(found.role, f"page:{found.name}", "", "bearer")
+        if session := signer.session(request.cookies):
+            return Viewer(session.role, f"page:{session.name}", csrf, "cookie", session)
         return None
 
-    def _csrf(self, request: Request, visit: str) -> str:
-        return self._rules.keys.sign(visit + request.cookies.get(self._rules.keys.cookie, ""), "csrf")
+    def _csrf(self, request: Request, fresh: str) -> str:
+        return signer_of(request).sign(_csrf_text(request, fresh), "csrf")
 
     def _check_host(self, request: Request) -> None:
         rules = self._rules
@@ -399,8 +453,11 @@ class Guard:
             )
 
     def _is_free(self, request: Request) -> bool:
-        path = request.url.path.removeprefix(root_of(request))
+        path = self._path(request)
         return any(path == free or (free.endswith("/") and path.startswith(free)) for free in self._free)
+
+    def _path(self, request: Request) -> str:
+        return request.url.path.removeprefix(root_of(request))
 
     def _turn_away(self, request: Request) -> Response:
         """Answer somebody who has shown no token: people see the form to log in, programs a sentence."""
@@ -427,4 +484,4 @@ def _sets(headers: MutableHeaders, cookie: str) -> bool:
 
 
 def _plain(refused: Refused) -> Response:
-    return Response(f"{refused.reason}\n", refused.status, media_type="text/plain")
+    return Response(f"{refused.reason}\n", refused.status, refused.headers, "text/plain")

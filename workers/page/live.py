@@ -15,6 +15,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ import psycopg
 from starlette.routing import Route
 
 from workers.page.database import Away, name_of
-from workers.page.guard import Refused, may_act, root_of
+from workers.page.guard import Refused, is_still_let_in, may_act, root_of
 from workers.page.render import fragment
 
 if TYPE_CHECKING:
@@ -234,11 +235,15 @@ class Hub:
 
 
 class Stream:
-    """The answer to one viewer: events until he leaves, is too slow, or the hub closes."""
+    """The answer to one viewer: events until the viewer leaves, is too slow, or is no longer let in, or the hub closes.
 
-    def __init__(self, hub: Hub, viewer: _Viewer) -> None:
+    may_go_on: asked before anything is sent.
+    """
+
+    def __init__(self, hub: Hub, viewer: _Viewer, may_go_on: Callable[[], Awaitable[bool]]) -> None:
         self._hub = hub
         self._viewer = viewer
+        self._may_go_on = may_go_on
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is until the end."""
@@ -265,7 +270,8 @@ class Stream:
                         await viewer.news.wait()
                 except TimeoutError:
                     await _say(send, ": alive\n\n")
-                    continue
+                if not await self._may_go_on():
+                    break
                 viewer.news.clear()
                 events, viewer.waiting = viewer.waiting, {}
                 if events:
@@ -296,7 +302,7 @@ def _event(name: str, document: Mapping[str, object]) -> str:
 async def _watch(request: Request) -> Stream:
     hub: Hub = request.app.state.hub
     topics = hub.find(request.query_params.getlist("topic"))
-    return Stream(hub, hub.enter(topics, _Way(root_of(request), may_act(request))))
+    return Stream(hub, hub.enter(topics, _Way(root_of(request), may_act(request))), partial(is_still_let_in, request))
 
 
 routes = (Route("/live", _watch, name="live"),)

@@ -8,11 +8,28 @@ from typing import TYPE_CHECKING
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from workers.page.guard import begin_session, check_csrf, end_session, local, read_form, root_of, rules_of, viewer_of
+from workers.page.guard import (
+    Done,
+    Refused,
+    action,
+    begin_session,
+    check_attempts,
+    check_csrf,
+    count_right,
+    count_wrong,
+    end_session,
+    local,
+    read_form,
+    root_of,
+    rules_of,
+    viewer_of,
+)
 from workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from workers.page.guard import Form
 
 
 async def show(request: Request) -> Response:
@@ -27,29 +44,45 @@ async def enter(request: Request) -> Response:
     form = await read_form(request)
     onward = str(form.get("next", ""))
     check_csrf(request, form)
+    try:
+        check_attempts(request)
+    except Refused as refused:
+        answer = page(request, "login.html", status=refused.status, onward=onward, problem=refused.reason)
+        answer.headers.update(refused.headers)
+        return answer
     found = rules_of(request).keys.bearer(str(form.get("token", "")).strip())
     if found is None:
-        request.app.state.door.refused(request)
+        count_wrong(request)
         return page(request, "login.html", status=HTTPStatus.FORBIDDEN, onward=onward, problem="This token is not one of this page.")
-    answer = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)
-    begin_session(request, answer, *found)
-    role, name = found
-    request.app.state.door.opened(request, f"page:{name}", role.word)
-    return answer
+    count_right(request)
+    entered = RedirectResponse(local(onward) or f"{root_of(request)}/", HTTPStatus.SEE_OTHER)
+    begin_session(request, entered, found)
+    request.app.state.door.opened(request, f"page:{found.name}", found.role.word)
+    return entered
 
 
 async def leave(request: Request) -> Response:
-    """Have the browser forget the session."""
+    """End the session."""
     check_csrf(request, await read_form(request))
     if viewer_of(request).way == "cookie":
         request.app.state.door.left(request, viewer_of(request).actor)
     answer = RedirectResponse(f"{root_of(request)}/login", HTTPStatus.SEE_OTHER)
-    end_session(request, answer)
+    await end_session(request, answer)
     return answer
+
+
+@action
+async def end_all(request: Request, _form: Form) -> Done:
+    """End all sessions, this one too."""
+    sessions = request.app.state.sessions
+    await sessions.end_all(viewer_of(request).actor)
+    request.scope["state"]["signer"] = await sessions.signer()  # else the sentence below is signed by the secret that is void now
+    return Done("All sessions have ended, on every supervisor. Log in again.", to=f"{root_of(request)}/login")
 
 
 routes = (
     Route("/login", show, name="login"),
     Route("/login", enter, methods=["POST"]),
     Route("/logout", leave, methods=["POST"], name="logout"),
+    Route("/sessions/end", end_all, methods=["POST"], name="end_sessions"),
 )

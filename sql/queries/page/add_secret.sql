@@ -1,0 +1,7 @@
+-- Make a secret of the dashboard unless one younger than %(rotate)s seconds exists; delete those that were replaced a whole rotation ago. Run by the dashboard.
+WITH gone AS (
+    DELETE FROM jobherd.page_secrets s WHERE s.made_at < clock_timestamp() - 2 * make_interval(secs => %(rotate)s::double precision)
+)
+INSERT INTO jobherd.page_secrets (made_at)
+SELECT clock_timestamp()
+ WHERE NOT EXISTS (SELECT FROM jobherd.page_secrets s WHERE s.made_at > clock_timestamp() - make_interval(secs => %(rotate)s::double precision))

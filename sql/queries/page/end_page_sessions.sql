@@ -1,0 +1,2 @@
+-- End all sessions of the dashboard, in the name of %(actor)s. Run by the dashboard.
+SELECT jobherd.end_page_sessions(%(actor)s::text)

@@ -1,0 +1,80 @@
+"""Limits wrong tokens: per address, and over all addresses. No clock is read here except by default.
+
+Each wrong token costs one attempt; attempts come back with time. Without any left, a token is not compared at all, right or wrong. The limit over all
+addresses does not apply to an address that has shown a right token lately: a flood of guesses from elsewhere does not lock its people out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ADDRESS: Final = (10, 10.0)
+"""Wrong tokens of one address: how many at once, and the seconds after which one more is allowed."""
+ALL: Final = (100, 1.0)
+"""The same of all addresses together."""
+KEPT: Final = 4096
+"""Addresses that are counted separately; of more than that, the one that was wrong longest ago is forgotten."""
+
+
+class Attempts:
+    """Counts them. Made by `application`, one a process.
+
+    >>> attempts = Attempts(clock=lambda: 0.0)
+    >>> for _ in range(10):
+    ...     attempts.failed("10.1.2.3")
+    >>> attempts.wait("10.1.2.3"), attempts.wait("10.1.2.4")
+    (10.0, 0.0)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._all = 0.0
+        """When all attempts will have come back."""
+        self._each: dict[str, float] = {}
+        """The same by address, in the order of the last wrong token."""
+        self._right: dict[str, None] = {}
+        """Addresses that have shown a right token, the latest last."""
+
+    def wait(self, address: str) -> float:
+        """Return the seconds until this address may show a token; 0: now."""
+        key = _network(address)
+        own = _left(self._each.get(key, 0.0), self._clock(), ADDRESS)
+        return own if key in self._right else max(own, _left(self._all, self._clock(), ALL))
+
+    def failed(self, address: str) -> None:
+        """A wrong token came from this address."""
+        key, now = _network(address), self._clock()
+        self._all = max(self._all, now) + ALL[1]
+        self._each[key] = max(self._each.pop(key, 0.0), now) + ADDRESS[1]
+        while len(self._each) > KEPT:
+            del self._each[next(iter(self._each))]
+
+    def succeeded(self, address: str) -> None:
+        """A right token came from this address."""
+        key = _network(address)
+        self._right.pop(key, None)
+        self._right[key] = None
+        while len(self._right) > KEPT:
+            del self._right[next(iter(self._right))]
+
+
+def _left(back_at: float, now: float, limit: tuple[int, float]) -> float:
+    most, each = limit
+    return max(0.0, back_at - now - (most - 1) * each)
+
+
+def _network(address: str) -> str:
+    """Return what is counted as one address: of IPv6 the /64, which one host has all of."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if ip.version == 4:
+        return address
+    mapped = ip.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(ip), 64), strict=False))

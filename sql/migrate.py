@@ -38,6 +38,14 @@ class SchemaError(Exception):
     """The database cannot be used by this version; the message says what to do."""
 
 
+class RenamedError(SchemaError):
+    """The schema has another name than its functions call. remedy: the SQL that gives it back."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
     """One step: its number, its name and its text."""
@@ -65,8 +73,8 @@ def migrate(
 
     grant: say it also if nothing is missing. Without it nothing is written then, and a role that may only look can ask.
     patience: seconds to wait for somebody else's migration, default None: until it is over. Past it LockNotAvailable is raised.
-    `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when the server is older than
-    PostgreSQL 15, or when the database does not hold UTF-8.
+    `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when it was renamed, when the server
+    is older than PostgreSQL 15, or when the database does not hold UTF-8.
     """
     if not grant and not pending(connection, schema=schema, area=area):
         return 0
@@ -74,6 +82,7 @@ def migrate(
     with connection.transaction():
         check_server(connection)
         connection.cursor().execute(load("forgo_limits"), {"local": True})
+        connection.cursor().execute(load("steer_migrating"))
         if patience is not None:
             connection.cursor().execute(load("wait_briefly"), {"milliseconds": round(patience * 1000)})
         connection.cursor().execute(load("lock_migrations"))
@@ -152,4 +161,12 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
             "a newer version has migrated it; upgrade this one"
         )
         raise SchemaError(msg)
+    row = connection.cursor().execute(load("find_former_name"), {"schema": schema}).fetchone()
+    if isinstance(row, tuple) and row[0]:
+        remedy = f"ALTER SCHEMA {schema} RENAME TO {row[0]}"
+        msg = (
+            f"the schema {schema!r} was renamed: its functions still call {row[0]!r}. Rename it back ({remedy}), or run what "
+            "`jobherd doctor` prints for each function and trigger"
+        )
+        raise RenamedError(msg, remedy)
     return [step for step in known if step.version not in applied]

@@ -14,7 +14,7 @@ import psycopg
 
 import sql
 from sql.drift import MigratingError, drift
-from sql.migrate import SchemaError, check_server, pending
+from sql.migrate import RenamedError, SchemaError, check_server, pending
 from supervisor import checkup
 from supervisor.checkup import Finding
 from supervisor.cli import console
@@ -100,6 +100,10 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     """Look at the schema and what is in it."""
     try:
         missing = pending(at.connection, schema=at.schema)
+    except RenamedError as problem:
+        yield Finding("wrong", "schema", str(problem), problem.remedy)
+        yield from _compare(at)
+        return
     except SchemaError as problem:
         yield Finding("wrong", "schema", str(problem), "run the doctor of that version")
         return

@@ -245,3 +245,20 @@ def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(databas
             assert found["remedy"].startswith("GRANT pg_signal_backend TO t_two")
     finally:
         send(database, "DROP ROLE t_one, t_two")
+
+
+def test_a_schema_that_was_renamed_is_mended_by_the_sql_that_is_printed_for_each_function(database):
+    send(database, "ALTER SCHEMA jobherd RENAME TO queue_eu")
+    refused = jobherd("migrate", "--schema", "queue_eu", dsn=database)
+    assert refused.code == 78, refused
+    assert "ALTER SCHEMA queue_eu RENAME TO jobherd" in refused.err
+    answer = jobherd("doctor", "--json", "--schema", "queue_eu", dsn=database)
+    assert answer.code == 1, answer
+    renamed, *others = (found for found in answer.json["findings"] if found["weight"] == "wrong")
+    assert "'queue_eu' was renamed" in renamed["text"]
+    assert renamed["remedy"] == "ALTER SCHEMA queue_eu RENAME TO jobherd"
+    assert len(others) > 40
+    for found in others:
+        send(database, found["remedy"])
+    assert jobherd("migrate", "--schema", "queue_eu", dsn=database).code == 0
+    assert send(database, "SELECT queue_eu.enqueue('a:b')") == [(1,)]

@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import sql
-from sql.migrate import CORE, Migration, SchemaError, migrate, migrations, pending
+from sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
 from tests.support.schema import dump
 
 
@@ -102,6 +104,54 @@ def test_another_schema_holds_everything_and_leaves_jobherd_alone(empty_database
         assert number is not None
         row = connection.execute("SELECT kind, state FROM queue_eu.jobs WHERE id = %s", number).fetchone()
         assert row == ("mail:receipt", "ready")
+
+
+@pytest.mark.parametrize("schema", ["jobherd", "queue_eu"])
+@pytest.mark.parametrize("owned", [True, False], ids=["its own", "a DBA's"])
+def test_a_schema_that_was_made_beforehand_needs_no_right_to_make_one(empty_database, schema, owned):
+    with connect(empty_database) as dba:
+        dba.execute("DROP ROLE IF EXISTS t_maker")
+        dba.execute("CREATE ROLE t_maker LOGIN")
+        try:
+            dba.execute(f"REVOKE CREATE ON DATABASE {dba.info.dbname} FROM PUBLIC")
+            if owned:
+                dba.execute(f"CREATE SCHEMA {schema} AUTHORIZATION t_maker")
+            else:
+                dba.execute(f"CREATE SCHEMA {schema}; GRANT CREATE, USAGE ON SCHEMA {schema} TO t_maker WITH GRANT OPTION")
+            with connect(make_conninfo(empty_database, user="t_maker")) as connection:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute("CREATE SCHEMA another")
+                assert migrate(connection, schema=schema) == len(migrations())
+                assert migrate(connection, schema=schema, grant=True) == 0
+                assert connection.execute(f"SELECT {schema}.enqueue('a:b')").fetchone() == (1,)
+        finally:
+            dba.execute("DROP OWNED BY t_maker CASCADE; DROP ROLE t_maker")
+
+
+def test_settings_of_the_database_change_nothing_that_a_migration_makes(empty_database, database):
+    with connect(empty_database) as connection:
+        name = connection.info.dbname
+        connection.execute("CREATE FUNCTION public.octet_length(jsonb) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT 0'")
+        for setting in (
+            "plpgsql.extra_errors = 'all'", "plpgsql.extra_warnings = 'all'", "search_path = public, pg_catalog", "standard_conforming_strings = off",
+            "transform_null_equals = on", "row_security = off", "datestyle = 'German'", "intervalstyle = 'sql_standard'", "timezone = 'Asia/Tokyo'",
+        ):  # fmt: skip
+            connection.execute(f"ALTER DATABASE {name} SET {setting}")
+    with connect(empty_database) as connection:
+        assert migrate(connection) == len(migrations())
+        connection.execute("DROP FUNCTION public.octet_length(jsonb)")
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} RESET ALL")
+    assert dump(empty_database) == dump(database)
+
+
+def test_a_schema_that_was_renamed_is_refused_with_the_remedy(database):
+    with connect(database) as connection:
+        connection.execute("ALTER SCHEMA jobherd RENAME TO queue_eu")
+        for ask in (pending, migrate, partial(migrate, grant=True)):
+            with pytest.raises(RenamedError, match="'queue_eu' was renamed: its functions still call 'jobherd'") as refused:
+                ask(connection, schema="queue_eu")
+        connection.execute(refused.value.remedy)
+        assert pending(connection) == 0
 
 
 @pytest.mark.parametrize("name", ["", "a-b", "A", "1a", "x" * 42, "a; drop table b", 'a"b', "pg_x"])

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import psycopg
 import psycopg_pool
 
-import sql
 from handlers import _bulk, _enqueue
-from handlers._dsn import find_dsn, find_listen_dsn, session_of
+from handlers._dsn import find_dsn, find_listen_dsn, find_schema, session_of
 from handlers._durations import Duration, at_least_zero
 from handlers._pool import UNANSWERED, AsyncPool, Sessions, Tries, anotice_the_end, left_behind
 from handlers._send import aput_on, arun_on
@@ -45,13 +44,13 @@ class AsyncClient:
         self,
         dsn: str | None = None,
         *,
-        schema: str = sql.SCHEMA,
+        schema: str | None = None,
         connection: AsyncConnection | None = None,
         min_size: int = 0,
         max_size: int = 4,
         timeout: Duration = 30.0,
     ) -> None:
-        self.schema: Final = sql.check_schema(schema)
+        self.schema: Final = find_schema(schema)
         self._dsn = dsn
         self._connection = connection
         self._sizes = (min_size, max_size)

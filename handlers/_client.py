@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import psycopg
 import psycopg_pool
 
-import sql
 from handlers import _bulk, _enqueue
-from handlers._dsn import find_dsn, find_listen_dsn, session_of
+from handlers._dsn import find_dsn, find_listen_dsn, find_schema, session_of
 from handlers._durations import Duration, at_least_zero
 from handlers._pool import UNANSWERED, Pool, Tries, left_behind, notice_the_end, prepare_nothing_on_others
 from handlers._send import put_on, run_on
@@ -39,8 +38,9 @@ T = TypeVar("T")
 class Client:
     """Enqueue and look after jobs by name, from threads and plain code. No handler module is imported.
 
-    dsn: where the database is; default the environment's JOBHERD_DSN or DATABASE_URL, looked at when the first statement is sent.
-    schema: the schema Jobherd lives in, default "jobherd".
+    dsn: the database's address; default the one that `jobherd` uses in this folder: JOBHERD_DSN, else DATABASE_URL, else `dsn` in jobherd.toml
+        or [tool.jobherd], else the embedded PostgreSQL of this folder, which must be running. Looked for when the first statement is sent.
+    schema: the schema Jobherd lives in, default JOBHERD_SCHEMA, else `schema` in the same file, else "jobherd".
     connection: a psycopg connection of the caller's own: then every job is part of its transaction, and there is no pool.
     min_size, max_size: connections kept and at most open, default 0 and 4.
     timeout: how long to wait for a connection, a span of time, default 30 s.
@@ -55,13 +55,13 @@ class Client:
         self,
         dsn: str | None = None,
         *,
-        schema: str = sql.SCHEMA,
+        schema: str | None = None,
         connection: Connection | None = None,
         min_size: int = 0,
         max_size: int = 4,
         timeout: Duration = 30.0,
     ) -> None:
-        self.schema: Final = sql.check_schema(schema)
+        self.schema: Final = find_schema(schema)
         self._dsn = dsn
         self._connection = connection
         self._sizes = (min_size, max_size)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-import sql
 from handlers._client import Client
 
 if TYPE_CHECKING:
@@ -43,18 +42,22 @@ def default_client() -> Client:
     Inside a job's transaction it is a client of that transaction.
     Raises TypeError inside the transaction of a coroutine, whose connection must be awaited.
     """
-    global _chosen  # the one place that knows it
     if (own := _joined.get()) is not None:
         if isinstance(own, psycopg.AsyncConnection):
             message = "this runs in the transaction of a coroutine, and blocking there would stop the event loop: await aenqueue(...)"
             raise TypeError(message)
         return Client(schema=schema_or_default(), connection=own)
+    return _process_client()
+
+
+def _process_client() -> Client:
+    global _chosen
     if _chosen is None:
         _chosen = Client()
     return _chosen
 
 
-def configure(dsn: str | None = None, *, schema: str = sql.SCHEMA, client: Client | None = None) -> Client:
+def configure(dsn: str | None = None, *, schema: str | None = None, client: Client | None = None) -> Client:
     """Say where handlers and producers of this process enqueue by default, and return that client.
 
     dsn, schema: as for `Client`; or client: a ready one. A client that was the default before is left as it is.
@@ -67,10 +70,8 @@ def configure(dsn: str | None = None, *, schema: str = sql.SCHEMA, client: Clien
 
 
 def schema_or_default(schema: str | None = None) -> str:
-    """Return `schema`, or where Jobherd lives for those who do not say: as `configure` was told, or "jobherd"."""
-    if schema is not None:
-        return schema
-    return sql.SCHEMA if _chosen is None else _chosen.schema
+    """Return `schema`, or that of the process-wide client."""
+    return _process_client().schema if schema is None else schema
 
 
 @contextmanager

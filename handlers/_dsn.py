@@ -1,12 +1,23 @@
-"""Which database: what was given, or what the environment says. Opens nothing."""
+"""Which database: what was given, or what the command line would use in the same folder. Opens no session.
+
+The places, the first that names one counts: the argument, the environment, `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml`, the
+embedded PostgreSQL of the folder if it runs. The command line starts the embedded one; a producer does not, since it would end with it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from math import ceil
+from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
+
+import sql
+from handlers import _embedded
+from handlers._configured import FILES, read_table, working_directory
 
 KEPT_ALIVE: Final = {
     "keepalives": "1",
@@ -20,23 +31,105 @@ hour, and whoever waits for a notification for two hours."""
 _OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8"}
 
 
+VARIABLES: Final = ("JOBHERD_DSN", "DATABASE_URL")
+_read: dict[Path, tuple[dict[str, object], str]] = {}
+"""Files with settings that this process has read, by folder: a client for each transaction must not parse one each time."""
+
+
 class NotConfiguredError(RuntimeError):
-    """Nobody said which database to use."""
+    """No database is configured, or its configuration cannot be used."""
 
 
 def find_dsn(dsn: str | None = None) -> str:
-    """Return `dsn`, or the environment's JOBHERD_DSN or DATABASE_URL. Raises NotConfiguredError with the remedy."""
-    found = dsn or os.environ.get("JOBHERD_DSN") or os.environ.get("DATABASE_URL")
-    if not found:
-        message = "no database is configured: give dsn='postgresql://user@host/name', or set JOBHERD_DSN or DATABASE_URL"
-        raise NotConfiguredError(message)
-    return found
+    """Return the address of the database. Raises NotConfiguredError, which names every place that was searched.
+
+    dsn: an address, which goes before all other places.
+    """
+    named = [dsn, *map(os.environ.get, VARIABLES)]
+    if found := next(filter(None, named), None):
+        return without_driver(found)
+    if found := _address("dsn"):
+        return found
+    directory = _embedded_directory()
+    if found := _embedded.find_running(directory):
+        return found
+    message = (
+        f"no database is configured. Searched: {' and '.join(VARIABLES)} (not set), {_searched_files()}, "
+        f"the embedded PostgreSQL in {directory.absolute() / _embedded.FOLDER} (not running). "
+        "Start `jobherd run` in this folder, set JOBHERD_DSN, or pass dsn='postgresql://user@host/name'"
+    )
+    raise NotConfiguredError(message)
 
 
 def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
-    """Return where to listen, and whether somebody has said that one can: `dsn`, or JOBHERD_LISTEN_DSN, which says so, before the others."""
-    said = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN")
-    return find_dsn(dsn or said), bool(said)
+    """Return where to listen, and whether that place was named for listening: `listen_dsn` is, and goes before `dsn` unless one is given.
+
+    dsn: an address, which goes before all other places.
+    """
+    named = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN") or _address("listen_dsn")
+    return find_dsn(dsn or named), bool(named)
+
+
+def find_schema(schema: str | None = None) -> str:
+    """Return the schema that Jobherd lives in: `schema`, else JOBHERD_SCHEMA, else that of a file, else "jobherd".
+
+    Raises ValueError for a name that cannot be one, NotConfiguredError for a file that cannot be read.
+    """
+    if schema is not None:
+        return sql.check_schema(schema)
+    named = os.environ.get("JOBHERD_SCHEMA") or _file()[0].get("schema")
+    return sql.SCHEMA if named is None else sql.check_schema(str(named))
+
+
+def without_driver(dsn: str) -> str:
+    """Return an address as libpq takes it: other tools name a driver in DATABASE_URL.
+
+    >>> without_driver("postgresql+asyncpg://app@db/jobs")
+    'postgresql://app@db/jobs'
+    """
+    return re.sub(r"^postgres(?:ql)?\+\w+://", "postgresql://", dsn.strip())
+
+
+def _file() -> tuple[dict[str, object], str]:
+    """Return the settings of the working directory's file, with `_` in their names, and the file's name."""
+    here = working_directory()
+    if here not in _read:
+        problems: list[str] = []
+        table, name = read_table(here, problems)
+        if problems:
+            raise NotConfiguredError("; ".join(problems))
+        if not name:
+            return {}, ""  # not kept: the file may be written next
+        _read[here] = {key.replace("-", "_"): value for key, value in table.items()}, name
+    return _read[here]
+
+
+def _address(key: str) -> str | None:
+    table, name = _file()
+    if (value := table.get(key)) is None:
+        return None
+    try:
+        given = without_driver(value if isinstance(value, str) else "")
+        if not given:
+            raise ValueError
+        conninfo_to_dict(given)
+    except (ValueError, psycopg.Error):  # libpq's words repeat a part of the value, which may hold a password
+        message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
+        raise NotConfiguredError(message) from None
+    return given
+
+
+def _embedded_directory() -> Path:
+    named = os.environ.get("JOBHERD_EMBEDDED_DIR") or _file()[0].get("embedded_dir")
+    return Path(str(named)).expanduser() if named else working_directory()
+
+
+def _searched_files() -> str:
+    here, name = working_directory(), _file()[1]
+    return ", ".join(
+        f"{here / each} ({'has no dsn' if each == name else 'has no [tool.jobherd]' if (here / each).exists() else 'not found'})"
+        for each in ((name,) if name else FILES)
+    )
 
 
 def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def jobherd_dsn() -> str | None:
-    """Return where the test database is. Override it in a conftest.py; default JOBHERD_DSN or DATABASE_URL."""
+    """Return where the test database is. Override it in a conftest.py; default as for `Client`."""
     return None
 
 

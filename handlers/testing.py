@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import psycopg
 
-import sql
 from handlers import _origin
 from handlers._batch import BatchSignature, endings_of
 from handlers._binding import WHOLE
 from handlers._call import call
 from handlers._client import Client
 from handlers._default import configure, keeping_default
-from handlers._dsn import find_dsn
+from handlers._dsn import find_dsn, find_schema
 from handlers._job import Job
 from handlers._outcome import EXPIRED, Outcome, Raised, outcome_of, unknown_kind, unreadable
 from handlers._payload import PayloadError, check_payload, decode_payload
@@ -336,10 +335,10 @@ class _Undo(Exception):  # noqa: N818  # rolls a savepoint back
 
 
 @contextlib.contextmanager
-def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inline]:
+def inline(dsn: str | None = None, *, schema: str | None = None) -> Iterator[Inline]:
     """Watch and run jobs inside one transaction that is rolled back at the end.
 
-    dsn: a database with Jobherd's schema; default the environment's JOBHERD_DSN or DATABASE_URL. schema: default "jobherd".
+    dsn: a database with Jobherd's schema; default as for `Client`. schema: default as for `Client`.
 
     While it lasts, `Handler.enqueue` without client or connection goes into this transaction.
 
@@ -348,7 +347,7 @@ def inline(dsn: str | None = None, *, schema: str = sql.SCHEMA) -> Iterator[Inli
     ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
     with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as connection:
-        watching = Inline(connection, schema)
+        watching = Inline(connection, find_schema(schema))
         configure(client=watching.client)
         try:
             yield watching

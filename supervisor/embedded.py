@@ -20,33 +20,25 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import stat
 import subprocess
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from psycopg.conninfo import make_conninfo
-
+from handlers._embedded import FOLDER, ROLE, address, fits, is_private, link_folders, link_name
 from supervisor import embedded_binaries as binaries
 from supervisor import embedded_server as process
 from supervisor.embedded_binaries import EmbeddedUnavailable
-from supervisor.embedded_server import GLANCE, SOCKET, locked, log_of
+from supervisor.embedded_server import GLANCE, locked, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import TracebackType
 
 __all__ = ["FOLDER", "EmbeddedUnavailable", "Server", "find", "start"]
 
-FOLDER = ".jobherd"
-ROLE = "jobherd"
-DATABASE = "postgres"
-LONGEST_SOCKET = 107
-"""Bytes in the path of a unix socket; the kernel takes no more."""
 SETTINGS = (
     "max_connections=200",  # 64 children, what runs beside them, and people
     "shared_buffers=128MB",
@@ -248,7 +240,7 @@ def _join(folder: Path, *, may_start: bool, until: float) -> Server | None:
                 seat.close()
                 return None
             pid = found or _start(data, lock, until)
-            dsn = make_conninfo(host=str(_socket_folder(data, seat)), dbname=DATABASE, user=ROLE)
+            dsn = address(_socket_folder(data, seat))
             return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _seat=seat)
         except BaseException:
             _leave(seat, data, until)  # or a Ctrl-C during the start would leave a server that nobody uses
@@ -297,12 +289,12 @@ def _socket_folder(data: Path, seat: _Seat) -> Path:
     The link is in a folder that nobody else can write to, so nobody else can point it elsewhere. It says nothing that
     ``data`` does not say: each user makes it anew, and none misses it when /tmp was emptied.
     """
-    if len(os.fsencode(data / SOCKET)) <= LONGEST_SOCKET and "," not in str(data) and _is_text(data):  # libpq takes a comma for a list
+    if fits(data):
         return data
-    private = _private_folder(Path(f"/tmp/jobherd-{os.geteuid()}"), Path(f"/var/tmp/jobherd-{os.geteuid()}"))  # noqa: S108
+    private = _private_folder(*link_folders())
     seat.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     fcntl.flock(seat.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)  # or systemd-tmpfiles clears the link away after ten days
-    link = private / hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
+    link = private / link_name(data)
     if not link.is_symlink() or link.readlink() != data:
         fresh = link.with_suffix(f".{os.getpid()}")
         fresh.unlink(missing_ok=True)
@@ -312,21 +304,11 @@ def _socket_folder(data: Path, seat: _Seat) -> Path:
     return link
 
 
-def _is_text(path: Path) -> bool:
-    """Whether a path can be part of a DSN: its name may be in another encoding than ours, or be ours and the locale say ASCII."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _private_folder(*candidates: Path) -> Path:
     for folder in candidates:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        if is_private(folder):
             return folder
     names = " and ".join(map(str, candidates))
     raise EmbeddedUnavailable(

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from handlers._embedded import SOCKET
 from supervisor.embedded_binaries import Account, EmbeddedUnavailable, Programs, data_argument, environment, identity
 
-SOCKET = ".s.PGSQL.5432"
-"""The socket's name in the data folder. PostgreSQL makes it from the port, which is otherwise unused."""
 LARGEST_LOG = 10_000_000
 """Bytes of log from which a start begins a new file and keeps this one as ``postgres.log.1``."""
 GLANCE = 0.005

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from handlers._configured import FILES, read_table, working_directory
 from supervisor.settings_values import SpokenError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from supervisor.settings_field import Setting
 
 PREFIX = "JOBHERD_"
-FILES = ("jobherd.toml", "pyproject.toml")
-"""Where settings may stand in the working directory: the first that holds any counts."""
 
 
 class SettingsError(Exception):
@@ -77,9 +75,9 @@ def gather(
 ) -> Given:
     """Read what was given of the `wanted` settings. Raises SettingsError for everything that is wrong with it, at once."""
     environ = os.environ if environ is None else environ
-    place = _here() if directory is None else directory
+    place = working_directory() if directory is None else directory
     problems: list[str] = []
-    table, file = _table(place, problems)
+    table, file = read_table(place, problems)
     names = tuple(known)
     for key in table:
         if key.replace("-", "_") not in names:
@@ -105,14 +103,6 @@ def gather(
     return Given(found, sources, dict(flags), place, file)
 
 
-def _here() -> Path:
-    """Return the working folder by its path, which may be another one by the time it is read again; one that was removed holds no file."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path()
-
-
 def _pick(
     name: str, setting: Setting, flags: Mapping[str, object], environ: Mapping[str, str], *, table: Mapping[str, object], file: str
 ) -> tuple[object, str | None]:
@@ -124,27 +114,6 @@ def _pick(
     if name in table:
         return table[name], file
     return None, None
-
-
-def _table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str]:
-    """Return the settings in a file of the directory and its name. jobherd.toml goes before pyproject.toml."""
-    for name, inner in zip(FILES, ((), ("tool", "jobherd")), strict=True):
-        path = directory / name
-        try:
-            with path.open("rb") as stream:
-                table: object = tomllib.load(stream)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, RecursionError) as problem:  # of TOML, of UTF-8, and of a number with more digits than Python reads
-            problems.append(f"{path} cannot be read: {problem}")
-            return {}, name
-        for key in inner:
-            table = table.get(key) if isinstance(table, dict) else None
-        if isinstance(table, dict):
-            return table, name
-        if table is not None:
-            problems.append(f"{path}: [{'.'.join(inner)}] must be a table")
-    return {}, ""
 
 
 def _says_more(problem: ValueError, setting: Setting) -> bool:

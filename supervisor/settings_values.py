@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from handlers import _durations
+from handlers._dsn import without_driver
 from sql import check_schema
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def dsn() -> Reader:
     def read(value: object) -> str:
         if not isinstance(value, str) or not value.strip():
             raise TypeError
-        text = re.sub(r"^postgres(?:ql)?\+\w+://", "postgresql://", value.strip())  # as other tools write it in DATABASE_URL
+        text = without_driver(value)
         try:
             given = conninfo_to_dict(text)
         except psycopg.Error:

@@ -36,6 +36,7 @@ FAMILIES = {
     "status": ("status",),
     "top": ("top",),
     "migrate": ("migrate",),
+    "dsn": ("dsn", "psql"),
     "why": ("why",),
     "inside": ("stack", "profile"),
     "check": ("check",),

@@ -426,10 +426,11 @@ def test_nothing_is_compiled_in_a_client_s_own_sessions_and_nothing_is_set_in_th
         assert mine.execute("SHOW jit").fetchone() == ("on",)
 
 
-def test_a_client_opens_nothing_before_it_is_asked(monkeypatch):
+def test_a_client_opens_nothing_before_it_is_asked(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JOBHERD_DSN", raising=False)
     monkeypatch.delenv("DATABASE_URL", raising=False)
-    with Client() as client, pytest.raises(NotConfiguredError, match="JOBHERD_DSN or DATABASE_URL"):
+    with Client() as client, pytest.raises(NotConfiguredError, match="JOBHERD_DSN and DATABASE_URL"):
         client.enqueue("a:b")
 
 

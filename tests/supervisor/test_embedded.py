@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 import pytest
 
+from handlers._embedded import SOCKET
 from supervisor import embedded, embedded_binaries, embedded_server
 from supervisor.embedded import EmbeddedUnavailable
 from tests.support.patience import LIMIT
@@ -146,7 +147,7 @@ def test_the_server_is_durable_speaks_utf8_and_listens_on_no_network(place: Path
 def test_only_its_owner_reaches_the_socket(place: Path):
     with embedded.start(place) as server:
         assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
-        assert stat.S_IMODE((server.data / embedded.SOCKET).stat().st_mode) == 0o700
+        assert stat.S_IMODE((server.data / SOCKET).stat().st_mode) == 0o700
         assert stat.S_IMODE(server.log.stat().st_mode) == 0o600
 
 

@@ -1,0 +1,50 @@
+"""Reads the files that may hold settings: `jobherd.toml`, or `[tool.jobherd]` in `pyproject.toml`.
+
+The command line and producers both read them here, so they find the same values. This module knows no setting by name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILES = ("jobherd.toml", "pyproject.toml")
+"""Files in the working directory. The first one that holds settings counts, and the other is not read."""
+_TABLES: Mapping[str, tuple[str, ...]] = {"jobherd.toml": (), "pyproject.toml": ("tool", "jobherd")}
+
+
+def working_directory() -> Path:
+    """Return the absolute path of the working directory, or a relative one if the directory was removed: no file is found there."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
+
+
+def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str]:
+    """Return the settings in a file of the directory, and the name of that file; an empty name if no file holds settings.
+
+    problems: gets a sentence for each file that cannot be read.
+    """
+    import tomllib  # noqa: PLC0415  # most producers are configured by the environment
+
+    for name in FILES:
+        path = directory / name
+        try:
+            with path.open("rb") as stream:
+                table: object = tomllib.load(stream)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError) as problem:  # of TOML, of UTF-8, and of a number with more digits than Python reads
+            problems.append(f"{path} cannot be read: {problem}")
+            return {}, name
+        for key in _TABLES[name]:
+            table = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            return table, name
+        if table is not None:
+            problems.append(f"{path}: [{'.'.join(_TABLES[name])}] must be a table")
+    return {}, ""

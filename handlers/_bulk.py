@@ -68,8 +68,8 @@ class Chunk:
         """Enqueue it by one statement; the answer is the ids in order."""
         return enqueue_jobs(self.kind, self.texts, self.options)
 
-    def reserve(self) -> Statement[Reserved]:
-        """Ask for ids first, and for what the options mean now."""
+    def reserve(self) -> Statement[Reserved | None]:
+        """Ask for ids first, and for what the options mean now; None if this role cannot copy."""
         return reserve_jobs(self.kind, len(self.texts), self.options)
 
     def demands(self, ids: list[int]) -> Statement[None] | None:

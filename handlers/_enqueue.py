@@ -133,8 +133,8 @@ def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[Non
     return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
 
 
-def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved]:
-    """Take the ids of so many jobs, for `copy_jobs`."""
+def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved | None]:
+    """Take the ids of so many jobs, for `copy_jobs`. The answer is None if the role may not choose ids, or no COPY is possible."""
     return Statement("reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
 
 
@@ -219,8 +219,8 @@ def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved:
-    return Reserved(*rows[0])
+def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved | None:
+    return Reserved(*rows[0]) if rows else None
 
 
 def _read_nothing(_: list[Row], __: tuple[str, ...]) -> None:

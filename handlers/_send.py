@@ -115,10 +115,11 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
 
 def _send_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
     chunk = chunk.set_off(origin(connection.pgconn.db, schema))
-    if not chunk.is_large or _is_pipeline(connection):
+    may_copy = chunk.is_large and not _is_pipeline(connection)
+    reserved = run_on(connection, chunk.reserve(), schema=schema) if may_copy else None
+    if reserved is None:
         ids = run_on(connection, chunk.statement(), schema=schema)
     else:
-        reserved = run_on(connection, chunk.reserve(), schema=schema)
         run_on(connection, chunk.copy(reserved), schema=schema)
         ids = reserved.ids
     if (demands := chunk.demands(ids)) is not None:
@@ -138,10 +139,11 @@ async def _aput_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> l
 
 async def _asend_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> list[int]:
     chunk = chunk.set_off(origin(connection.pgconn.db, schema))
-    if not chunk.is_large or _is_pipeline(connection):
+    may_copy = chunk.is_large and not _is_pipeline(connection)
+    reserved = await arun_on(connection, chunk.reserve(), schema=schema) if may_copy else None
+    if reserved is None:
         ids = await arun_on(connection, chunk.statement(), schema=schema)
     else:
-        reserved = await arun_on(connection, chunk.reserve(), schema=schema)
         await arun_on(connection, chunk.copy(reserved), schema=schema)
         ids = reserved.ids
     if (demands := chunk.demands(ids)) is not None:

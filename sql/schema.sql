@@ -157,7 +157,6 @@ CREATE TABLE jobherd.ready (
     kind text NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json NOT NULL,
     extras jobherd.extras,
-    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
     CONSTRAINT ready_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT ready_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone)))))
@@ -575,10 +574,45 @@ BEGIN
     IF NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = demand.job) AND NOT EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = demand.job) THEN
         RAISE EXCEPTION 'jobherd.demand: no job % is waiting', coalesce(demand.job::text, 'null') USING ERRCODE = 'no_data_found';
     END IF;
+    IF NOT has_table_privilege('jobherd.demands', 'UPDATE') THEN
+        RETURN (SELECT jobherd.demand_own(ARRAY[demand.job], ARRAY[demand.cost]));
+    END IF;
     INSERT INTO jobherd.demands AS d (job, cost) VALUES (demand.job, demand.cost)
     ON CONFLICT ON CONSTRAINT demands_pkey DO UPDATE SET cost = excluded.cost;
     RETURN demand.job;
 END $_$;
+
+CREATE FUNCTION jobherd.demand_own(jobs bigint[], costs jsonb[]) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    said integer;
+BEGIN
+    RETURN QUERY
+        INSERT INTO jobherd.demands AS d (job, cost)
+        SELECT g.job, g.cost FROM unnest(demand_own.jobs, demand_own.costs) AS g (job, cost)
+         WHERE EXISTS (SELECT FROM jobherd.ready r WHERE r.id = g.job AND r.created_at = now())
+            OR EXISTS (SELECT FROM jobherd.scheduled s WHERE s.id = g.job AND s.created_at = now())
+        ON CONFLICT ON CONSTRAINT demands_pkey DO UPDATE SET cost = excluded.cost
+        RETURNING d.job;
+    GET DIAGNOSTICS said = ROW_COUNT;
+    IF said < cardinality(demand_own.jobs) THEN
+        RAISE EXCEPTION 'jobherd.demand: a job was not enqueued by this transaction'
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Say what a job costs in the transaction that enqueues it.';
+    END IF;
+END $$;
+
+CREATE FUNCTION jobherd.drop_audit(keep double precision, most integer) RETURNS SETOF bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    -- Entries are numbered in the order of their time, but for a transaction's length: only the first ones are read.
+    DELETE FROM jobherd.audit
+     WHERE id IN (SELECT first.id FROM (SELECT a.id, a.at FROM jobherd.audit a ORDER BY a.id LIMIT drop_audit.most) AS first
+                   WHERE first.at < clock_timestamp() - make_interval(secs => greatest(drop_audit.keep, 86400)))
+    RETURNING id
+$$;
 
 CREATE FUNCTION jobherd.enable_webhooks() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -952,7 +986,7 @@ CREATE FUNCTION jobherd.let_enqueue(role name) RETURNS void
     AS $$
 BEGIN
     EXECUTE format('REVOKE INSERT ON jobherd.ready, jobherd.scheduled FROM %I', let_enqueue.role);
-    EXECUTE format('GRANT SELECT, INSERT (created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone, queue, kind, payload, extras)'
+    EXECUTE format('GRANT SELECT, INSERT (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)'
                    ' ON jobherd.ready, jobherd.scheduled TO %I', let_enqueue.role);
 END $$;
 
@@ -1001,14 +1035,23 @@ CREATE FUNCTION jobherd.note_unless_noted(actor text, action text, target jsonb,
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    operates CONSTANT boolean := has_function_privilege(coalesce(nullif(current_setting('role', true), 'none'), session_user)::name,
+                                                        'jobherd.note_audit(text, text, jsonb, text)', 'EXECUTE');
+    named text := nullif(note_unless_noted.actor, '');
 BEGIN
-    IF current_setting('jobherd.noted', true) = 'yes'
-       AND has_function_privilege(coalesce(nullif(current_setting('role', true), 'none'), session_user)::name,
-                                  'jobherd.note_audit(text, text, jsonb, text)', 'EXECUTE') THEN
+    IF operates AND current_setting('jobherd.noted', true) = 'yes' THEN
         RETURN;
     END IF;
+    IF NOT operates THEN
+        IF note_unless_noted.action NOT IN ('cancel', 'retry', 'resume') THEN
+            RAISE EXCEPTION 'jobherd: role % may not enter % into the audit log', quote_ident(session_user), quote_literal(left(note_unless_noted.action, 100))
+                USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        named := CASE WHEN note_unless_noted.action = 'resume' AND named = 'keeper' THEN named END;
+    END IF;
     INSERT INTO jobherd.audit (actor, role, action, target, reason)
-    VALUES (left(coalesce(nullif(note_unless_noted.actor, ''), session_user), 200), session_user, note_unless_noted.action,
+    VALUES (left(coalesce(named, session_user), 200), session_user, note_unless_noted.action,
             note_unless_noted.target, left(nullif(note_unless_noted.reason, ''), 2000));
 END $$;
 
@@ -1692,7 +1735,6 @@ CREATE TABLE jobherd.scheduled (
     kind text CONSTRAINT ready_kind_not_null NOT NULL COLLATE pg_catalog."C",
     payload json DEFAULT '{}'::json CONSTRAINT ready_payload_not_null NOT NULL,
     extras jobherd.extras,
-    CONSTRAINT ready_counts_are_counts CHECK (((attempts >= 0) AND (crashes >= 0) AND (max_attempts >= 1) AND (timeout > (0)::double precision))),
     CONSTRAINT ready_times_are_finite CHECK ((isfinite(run_at) AND isfinite(created_at) AND (run_at < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (run_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND ((good_until IS NULL) OR (isfinite(good_until) AND (good_until < '9000-01-01 00:00:00+00'::timestamp with time zone) AND (good_until > '1900-01-01 00:00:00+00'::timestamp with time zone))))),
     CONSTRAINT scheduled_kind_is_a_name CHECK (((kind ~ '^[a-z0-9_][a-z0-9_.:-]*$'::text) AND (length(kind) <= 100))),
     CONSTRAINT scheduled_queue_is_a_name CHECK (((queue ~ '^[a-z0-9_][a-z0-9_.-]*$'::text) AND (length(queue) <= 63)))
@@ -2162,10 +2204,16 @@ ALTER TABLE ONLY jobherd.progress
     ADD CONSTRAINT progress_pkey PRIMARY KEY (job);
 
 ALTER TABLE jobherd.ready
-    ADD CONSTRAINT ready_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
+    ADD CONSTRAINT ready_counts_are_counts CHECK (((id > 0) AND (attempts >= 0) AND (attempts < 32767) AND (crashes >= 0) AND (crashes < 32767) AND (max_attempts >= 1) AND (timeout > (0)::double precision) AND (timeout < 'Infinity'::double precision))) NOT VALID;
+
+ALTER TABLE jobherd.scheduled
+    ADD CONSTRAINT ready_counts_are_counts CHECK (((id > 0) AND (attempts >= 0) AND (attempts < 32767) AND (crashes >= 0) AND (crashes < 32767) AND (max_attempts >= 1) AND (timeout > (0)::double precision) AND (timeout < 'Infinity'::double precision))) NOT VALID;
 
 ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
+
+ALTER TABLE jobherd.ready
+    ADD CONSTRAINT ready_kind_is_not_for_producers CHECK (((kind < 'jobs:'::text) OR (kind >= 'jobs;'::text) OR has_column_privilege('jobherd.ready'::text, 'id'::text, 'INSERT'::text))) NOT VALID;
 
 ALTER TABLE jobherd.ready
     ADD CONSTRAINT ready_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR
@@ -2205,10 +2253,10 @@ ALTER TABLE ONLY jobherd.running
     ADD CONSTRAINT running_pkey PRIMARY KEY (child, token);
 
 ALTER TABLE jobherd.scheduled
-    ADD CONSTRAINT scheduled_counts_can_grow CHECK (((attempts < 32767) AND (crashes < 32767) AND ((timeout IS NULL) OR (timeout < 'Infinity'::double precision)))) NOT VALID;
+    ADD CONSTRAINT scheduled_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
-    ADD CONSTRAINT scheduled_is_created_in_our_time CHECK (((created_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (created_at < '9000-01-01 00:00:00+00'::timestamp with time zone))) NOT VALID;
+    ADD CONSTRAINT scheduled_kind_is_not_for_producers CHECK (((kind < 'jobs:'::text) OR (kind >= 'jobs;'::text) OR has_column_privilege('jobherd.ready'::text, 'id'::text, 'INSERT'::text))) NOT VALID;
 
 ALTER TABLE jobherd.scheduled
     ADD CONSTRAINT scheduled_payload_extras_and_last_error_are_at_most_64_mb CHECK (((attempts > 0) OR (crashes > 0) OR

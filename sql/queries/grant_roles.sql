@@ -45,8 +45,8 @@ BEGIN
             SELECT m.name, m.may[place] AS may, c.relkind
               FROM (VALUES
                     -- table             enqueue  work   read  admin
-                    ('ready',           '{a,      rawd,  r,    rawd}'::text[]),
-                    ('scheduled',       '{a,      rawd,  r,    rawd}'),
+                    ('ready',           '{-,      rawd,  r,    rawd}'::text[]),
+                    ('scheduled',       '{-,      rawd,  r,    rawd}'),
                     ('parked',          '{-,      rawd,  r,    rd}'),
                     ('running',         '{-,      rawd,  r,    rw}'),
                     ('history',         '{-,      rawd,  r,    rad}'),
@@ -55,13 +55,13 @@ BEGIN
                     ('attempts_default', '{-,     -,     r,    r}'),
                     ('logs',            '{-,      rawd,  r,    rd}'),
                     ('progress',        '{-,      rawd,  r,    r}'),
-                    ('demands',         '{raw,    rawd,  r,    rawd}'),
+                    ('demands',         '{-,      rawd,  r,    rawd}'),
                     ('kinds',           '{r,      rawd,  r,    r}'),
                     ('gates',           '{-,      rawd,  r,    rawd}'),
                     ('supervisors',     '{-,      rawd,  r,    r}'),
                     ('children',        '{-,      rawd,  r,    r}'),
                     ('orders',          '{-,      rwd,   r,    rawd}'),
-                    ('audit',           '{-,      rd,    r,    r}'),
+                    ('audit',           '{-,      r,     r,    r}'),
                     ('bulks',           '{-,      r,     r,    rawd}'),
                     ('page_secrets',    '{-,      rad,   -,    rad}'),
                     ('page_logouts',    '{-,      rad,   -,    rad}'),
@@ -93,6 +93,8 @@ BEGIN
                     ('count_past',        '{-, X, -, -}'),
                     ('count_running',     '{-, X, X, X}'),
                     ('delete',            '{-, -, -, X}'),
+                    ('demand_own',        '{X, X, -, X}'),
+                    ('drop_audit',        '{-, X, -, -}'),
                     ('enable_webhooks',   '{-, X, -, -}'),
                     ('end_page_sessions', '{-, -, -, X}'),
                     ('end_session',       '{-, X, -, -}'),
@@ -133,8 +135,11 @@ BEGIN
             EXECUTE format('CREATE POLICY %I ON %I.%I TO %I USING (true)', who, ours, given, who);  -- privileges say what it may do with them
         END LOOP;
     END LOOP;
+    -- What an enqueue gives, and no id: a producer that chose one could make a second job of an id, or refuse the next enqueue of others.
     -- What an INSERT gives back, and what decides whether the promoter is to be called; nothing of anybody's payload.
     IF to_regrole('jobherd_enqueue') IS NOT NULL THEN
+        EXECUTE format('GRANT INSERT (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)'
+                       ' ON %1$I.ready, %1$I.scheduled TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id) ON %I.ready TO jobherd_enqueue', ours);
         EXECUTE format('GRANT SELECT (id, run_at) ON %I.scheduled TO jobherd_enqueue', ours);
     END IF;

@@ -1,5 +1,5 @@
 -- Take the ids of jobs that copy_ready or copy_scheduled will put in, and say what their options mean now; run by producers right
--- before it. The moment is written as JSON writes it: in the session's own style it may hold the short name of a zone that PostgreSQL
+-- before it. No row: this role may not choose ids, or row security refuses a COPY, and enqueue_jobs does the work instead. The moment is written as JSON writes it: in the session's own style it may hold the short name of a zone that PostgreSQL
 -- reads as another one.
 SELECT array(SELECT nextval('jobherd.job_ids') FROM generate_series(1, %(count)s::integer)) AS ids,
        c.run_at <= now() AS due,
@@ -9,3 +9,4 @@ SELECT array(SELECT nextval('jobherd.job_ids') FROM generate_series(1, %(count)s
                coalesce(%(queue)s::text, k.queue, 'default') AS queue,
                coalesce(%(priority)s::smallint, k.priority, 0::smallint) AS priority
           FROM (SELECT) AS nothing LEFT JOIN jobherd.kinds k ON k.name = %(kind)s::text) AS c
+ WHERE has_column_privilege('jobherd.ready', 'id', 'INSERT') AND NOT row_security_active('jobherd.ready')

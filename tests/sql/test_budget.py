@@ -235,15 +235,15 @@ def test_what_a_single_job_costs_goes_before_its_kind_and_outlives_its_end(queue
     assert queue.run("SELECT job FROM jobherd.demands") == [(cheap,)]
 
 
-def test_a_producer_who_holds_what_a_job_costs_does_not_hold_up_the_keeper(queue):
+def test_an_operator_who_holds_what_a_job_costs_does_not_hold_up_the_keeper(queue):
     (job,) = queue.enqueue_many("a:b", 1)
     queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 9}')", job)
     queue.run("SELECT jobherd.cancel(%s)", job)
     queue.run("DELETE FROM jobherd.history")
     queue.run("SET lock_timeout = '1ms'")
-    with psycopg.connect(queue.dsn) as producer:
-        producer.execute("SET ROLE jobherd_enqueue")
-        producer.execute("SELECT FROM jobherd.demands FOR UPDATE")
+    with psycopg.connect(queue.dsn) as operator:
+        operator.execute("SET ROLE jobherd_admin")
+        operator.execute("SELECT FROM jobherd.demands FOR UPDATE")
         queue.run(sql.load("drop_demands"))
     queue.run(sql.load("drop_demands"))
     assert queue.run("SELECT job FROM jobherd.demands") == []

@@ -230,3 +230,27 @@ def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeyp
             found = [{name: value for name, value in row.items() if name != "ordinality"} for (row,) in connection.execute(query)]
             assert found == mended, query
         assert was[2]["created_at"] != now
+
+
+def test_jobs_with_an_id_below_one_get_an_id_of_the_sequence(empty_database, monkeypatch):
+    before = tuple(step for step in migrations() if step.version < 70)
+    tables = ("ONLY jobherd.ready", "jobherd.parked", "jobherd.scheduled")
+    with connect(empty_database) as connection:
+        with monkeypatch.context() as older:
+            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            migrate(connection)
+        for table in ("ready", "parked", "scheduled"):
+            connection.execute(
+                f"INSERT INTO jobherd.{table} (id, kind, payload) VALUES (-3, 'a:b', '{{\"n\":  1}}'), (1000, 'a:b', '{{}}')"
+            )
+        connection.execute(
+            "INSERT INTO jobherd.running (child, token, queue, jobs) SELECT 1, 1, 'default', array_agg(r) FROM ONLY jobherd.ready r"
+        )
+        migrate(connection)
+        found = [connection.execute(f"SELECT id, payload::text FROM {table} ORDER BY id").fetchall() for table in tables]
+        found.append(connection.execute("SELECT j.id, j.payload::text FROM jobherd.running r, unnest(r.jobs) AS j ORDER BY id").fetchall())
+        ids = [rows[0][0] for rows in found]
+        assert [rows[1:] for rows in found] == [[(1000, "{}")]] * 4
+        assert [rows[0][1] for rows in found] == ['{"n":  1}'] * 4
+        assert len(set(ids)) == 4
+        assert min(ids) > 0

@@ -14,6 +14,7 @@ from psycopg import errors
 from psycopg import sql as names
 
 import sql
+from handlers import Client
 from sql.drift import drift
 from sql.migrate import migrate, pending
 from tests.support.postgres import Cluster
@@ -113,7 +114,8 @@ def test_each_role_may_do_what_is_written_and_nothing_else(connection):
         elif kind == "v":
             statements = {letter: statements[letter] for letter in (("r", "d") if name == "jobs" else ("r",))}
         for (role, may), (letter, statement) in itertools.product(zip(ROLES, MAY[name], strict=True), statements.items()):
-            assert is_allowed(connection, role, statement) == (letter in may), f"{role}: {statement}"
+            some_columns = (role, letter) == ("jobherd_enqueue", "a") and name in {"ready", "scheduled"}
+            assert is_allowed(connection, role, statement) == (letter in may or some_columns), f"{role}: {statement}"
             tried += 1
     for name, statement in functions(connection).items():
         may = MAY.get(name, ("X",) * 4 if name in EVERYBODYS else ("-",) * 4)
@@ -257,3 +259,111 @@ def test_a_role_that_may_change_nothing_can_see_that_nothing_is_missing(connecti
     connection.execute(names.SQL("SET ROLE {}").format(names.Identifier(role)))
     assert pending(connection) == 0
     assert migrate(connection) == 0
+
+
+def refused(connection, statement, *parameters):
+    with pytest.raises((errors.InsufficientPrivilege, errors.CheckViolation)), connection.transaction():
+        connection.execute(statement, parameters or None)
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled"])
+def test_a_producer_gives_what_an_enqueue_gives_and_no_id(connection, table):
+    connection.execute("SET ROLE jobherd_enqueue")
+    given = "run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras"
+    connection.execute(f"INSERT INTO jobherd.{table} ({given}) VALUES (now(), NULL, 5, 1, 3, 'mail', 'a:b', '{{}}', NULL) RETURNING id")
+    for column, value in {
+        "id": "7", "id ": "-1", "created_at": "now()", "attempts": "3", "crashes": "2", "alone": "true", "last_error": "'{}'",
+    }.items():  # fmt: skip
+        refused(connection, f"INSERT INTO jobherd.{table} ({column}, kind) VALUES ({value}, 'a:b')")
+        with pytest.raises(errors.InsufficientPrivilege), connection.cursor().copy(f"COPY jobherd.{table} ({column}, kind) FROM STDIN"):
+            pass
+
+
+@pytest.mark.parametrize("table", ["ready", "scheduled", "parked"])
+def test_no_role_makes_a_job_with_an_id_below_one(connection, table):
+    for id_ in (0, -1, -(2**63)):
+        with pytest.raises(errors.CheckViolation):
+            connection.execute(f"INSERT INTO jobherd.{table} (id, kind) VALUES (%s, 'a:b')", [id_])
+
+
+def test_many_jobs_of_a_producer_are_enqueued_without_choosing_ids(connection):
+    connection.execute("SET ROLE jobherd_enqueue")
+    with Client(connection=connection) as client:
+        ids = client.enqueue_many("a:b", ({"n": n} for n in range(2100)))
+        later = client.enqueue_many("a:b", ({"n": n} for n in range(2100)), delay="1h", cost={"memory_mb": 5})
+    connection.execute("RESET ROLE")
+    assert ask(connection, "SELECT id FROM jobherd.ready ORDER BY (payload ->> 'n')::integer") == [(id_,) for id_ in ids]
+    assert ask(connection, "SELECT id FROM jobherd.scheduled ORDER BY (payload ->> 'n')::integer") == [(id_,) for id_ in later]
+    assert ask(connection, "SELECT count(*) FROM jobherd.demands WHERE cost = '{\"memory_mb\": 5}'") == [(2100,)]
+
+
+@pytest.mark.parametrize("kind", ["jobs:webhook", "jobs:purge_completed", "jobs:anything"])
+@pytest.mark.parametrize("role", ["jobherd_enqueue", "jobherd_test_tenant"])
+def test_kinds_of_the_system_are_refused_to_those_who_may_only_enqueue(connection, kind, role):
+    with connection.transaction(force_rollback=True):
+        if role == "jobherd_test_tenant":
+            connection.execute("CREATE ROLE jobherd_test_tenant")
+            connection.execute("SELECT jobherd.grant_tenant('jobherd_test_tenant', 'acme')")
+        connection.execute(f"SET LOCAL ROLE {role}")
+        for statement in (
+            "SELECT jobherd.enqueue(%s)",
+            "SELECT jobherd.enqueue(%s, '{}', '{\"delay\": 60}')",
+            "SELECT jobherd.enqueue_bytes(%s, 'x')",
+            "INSERT INTO jobherd.ready (kind, extras) VALUES (%s, jobherd.extras_of('acme', NULL, NULL))",
+            "INSERT INTO jobherd.scheduled (kind, extras) VALUES (%s, jobherd.extras_of('acme', NULL, NULL))",
+        ):
+            refused(connection, statement, kind)
+        connection.execute("SELECT jobherd.enqueue('jobsite:mail')")
+        connection.execute("SELECT jobherd.enqueue('jobs')")
+    for other in ("jobherd_work", "jobherd_admin"):
+        with connection.transaction(force_rollback=True):
+            connection.execute(f"SET LOCAL ROLE {other}")
+            connection.execute("SELECT jobherd.enqueue(%s)", [kind])
+
+
+def test_a_producer_says_costs_of_its_own_jobs_alone_and_reads_none(connection):
+    (theirs,) = ask(connection, "SELECT jobherd.demand(jobherd.enqueue('a:b'), '{\"memory_mb\": 9}')")[0]
+    (plain,) = ask(connection, "SELECT jobherd.enqueue('a:b')")[0]
+    connection.execute("SET ROLE jobherd_enqueue")
+    for job in (theirs, plain):
+        refused(connection, "SELECT jobherd.demand(%s, '{\"memory_mb\": 1}')", job)
+        refused(connection, "SELECT jobherd.demand_own(ARRAY[%s]::bigint[], ARRAY['{}'::jsonb])", job)
+    for statement in (
+        "TABLE jobherd.demands",
+        "UPDATE jobherd.demands SET cost = '{}'",
+        "LOCK TABLE jobherd.demands",
+        "INSERT INTO jobherd.demands VALUES (1, '{}')",
+    ):
+        refused(connection, statement)
+    with connection.transaction():
+        (own,) = ask(connection, "SELECT jobherd.enqueue('a:b')")[0]
+        with connection.transaction():
+            assert ask(connection, "SELECT jobherd.demand(%s, '{\"memory_mb\": 2}')", own) == [(own,)]
+            assert ask(connection, "SELECT jobherd.demand(%s, '{\"memory_mb\": 3}')", own) == [(own,)]
+    connection.execute("RESET ROLE")
+    found = ask(connection, "SELECT job, cost ->> 'memory_mb' FROM jobherd.demands ORDER BY job")
+    assert found == [(theirs, "9"), (own, "3")]
+
+
+def test_a_workers_role_neither_forges_nor_erases_the_audit(connection):
+    connection.execute(
+        "INSERT INTO jobherd.audit (at, actor, role, action) SELECT now() - n * interval '1 hour', 'anna', 'anna', 'x' FROM generate_series(0, 30) n"
+    )
+    job = ask(connection, "SELECT jobherd.enqueue('a:b')")[0][0]
+    connection.execute("SET ROLE jobherd_work")
+    for statement in (
+        "DELETE FROM jobherd.audit",
+        "INSERT INTO jobherd.audit (actor, role, action) VALUES ('anna', 'anna', 'x')",
+        "SELECT jobherd.note_audit('anna', 'delete')",
+        "SELECT jobherd.note_unless_noted('page:anna', 'delete everything', '{}', 'forged')",
+        "SELECT jobherd.note_unless_noted('page:anna', 'pause', '{}', 'forged')",
+    ):
+        refused(connection, statement)
+    assert len(ask(connection, "SELECT jobherd.drop_audit(0, 1000)")) == 7, "older than a day, whatever is asked"
+    assert ask(connection, "SELECT jobherd.cancel_as(%s, 'page:anna')", job) == [("cancelled",)]
+    connection.execute("SELECT set_config('jobherd.noted', 'yes', false)")
+    connection.execute("SELECT jobherd.note_unless_noted('page:anna', 'cancel', '{}', 'said by itself')")
+    connection.execute("RESET ROLE")
+    (user,) = ask(connection, "SELECT session_user::text")[0]
+    found = ask(connection, "SELECT actor, action FROM jobherd.audit WHERE action <> 'x' ORDER BY id")
+    assert found == [(user, "cancel")] * 2, "under its own name"

@@ -57,7 +57,7 @@ def test_each_does_its_work_with_its_own_role_and_no_more(logins, database, tmp_
         done = producer.enqueue("role:sum", {"numbers": [1, 2, 3]})
         failed = producer.enqueue("role:fail")
         later = producer.enqueue("role:sum", {"numbers": []}, delay="1h")
-        assert len(producer.enqueue_many("role:sum", ({"numbers": [n]} for n in range(2500)))) == 2500, "by COPY"
+        assert len(producer.enqueue_many("role:sum", ({"numbers": [n]} for n in range(2500)))) == 2500
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             producer.job(done)
         assert reader.wait(done, timeout="60s")["result"] == 6

@@ -100,14 +100,28 @@ class Settings:
     queues: tuple[str, ...] = setting(
         (),
         values.queues(),
-        "The queues to serve, the most urgent first: `batch*` is every queue that begins so, `high:2` keeps two of the workers for that queue "
-        "alone. With none: every queue, the most urgent job first.",
+        "The queues to serve. `batch*` is every queue whose name begins with `batch`. `high:2` reserves two of the workers for that queue. "
+        "`queue_order` says how workers choose between the queues.",
         group="Work", metavar="NAMES", says="all",
     )  # fmt: skip
     queue_priorities: tuple[tuple[str, int], ...] = setting(
         (),
         values.numbers(-32768, 32767),
-        "The order of the queues, the lower number first, where it is not the one in which `queues` names them. A queue without a number has 0.",
+        "Strict tiers: workers claim from the queues with the lowest number first, whatever the weights. A queue without a number has 0.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
+    queue_order: str = setting(
+        "turns",
+        values.choice("turns", "strict"),
+        "turns: workers take turns between the queues that hold jobs, by `queue_weights`. strict: workers claim from the first queue in "
+        "`queues` that holds a job; without `queues`, the most urgent job of all queues comes first.",
+        group="Work", metavar="ORDER",
+    )  # fmt: skip
+    queue_weights: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(1, 1000),
+        "The share of each queue in the time of the workers: with `mail=1,default=3`, `default` gets three times as much as `mail` while both "
+        "hold jobs. A queue without a weight has 1.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
@@ -456,6 +470,9 @@ class Settings:
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         )
+        if self.queue_weights and self.queue_order == "strict":
+            given = f"queue_weights (from {self.source('queue_weights')}) has no effect with queue_order = strict"
+            twice += (f"{given} (from {self.source('queue_order')}): remove one of them",)
         kept = sum(count for _, count in self.reserved)
         others = len(self.served) > len(self.reserved)
         if kept and kept + others > self.workers:

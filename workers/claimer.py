@@ -19,6 +19,7 @@ from workers.claimed import Claimed
 from workers.execute import LEAST
 from workers.link import Idle, More, send
 from workers.stride import LONG, SOUGHT, WALKS, Stride
+from workers.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,6 +83,8 @@ class Claimer:
         self._tidy = tidiness
         self._tables = tables
         self._stride = Stride()
+        self._turns = Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
+        """None: the order of the queues is strict."""
         self._wanted = 1 if settings.hold else settings.batch
         """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
         self._fewest = 1
@@ -244,6 +247,8 @@ class Claimer:
             rows = self._send_claim(by, claim, eager=rested)
         self.claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
+        if self._turns is not None and (not rows or rows[0][0] is not None):
+            self._turns.note(rows[0][3] if rows else "")
         if not rested:
             self._executor.look_at_clock()
         found = [Claimed._make(row) for row in rows]
@@ -268,10 +273,12 @@ class Claimer:
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
         """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
         settings = self._settings
+        spent = time.monotonic() - self.claimed_at
         claim: dict[str, object] = {
             "supervisor": self._seat.supervisor,
             "child": self._session.child,
             "served": settings.queues or None,
+            "turns": None,
             "avoided": avoided or None,
             "wanted": self._wanted,
             "kinds": self._kinds,
@@ -282,7 +289,12 @@ class Claimer:
             claim["limited"], claim["limits"] = map(list, zip(*settings.limits, strict=True)) if settings.limits else (None, None)
             claim["left_queue"], claim["left_kind"] = self._last if self._last[0] else (None, None)
             claim["narrowed"] = False
+            claim["tiers"] = None
+            if self._turns is not None:
+                claim["turns"], claim["tiers"] = self._turns.order(spent), self._turns.tiers
             return self.narrow("claim_gated", claim)
+        if self._turns is not None:
+            claim["turns"] = self._turns.order_served(spent) if settings.queues else self._turns.order(spent)
         alone = rested and settings.hold and not self._executor.sizes
         by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
         if self._stride.until and self._stride.seeks(by, time.monotonic()):

@@ -36,6 +36,12 @@ class ChildSettings:
     """What post-mortems call the version of the application's code; empty: the commit of `app_dir`."""
     queues: tuple[str, ...] = ()
     """The queues to serve, or prefixes of them (`batch*`), the most urgent first; none: all, the most urgent job first."""
+    queue_turns: bool = True
+    """Whether workers take turns between the queues. False: the first queue that holds a job, by `queues`, else the most urgent job."""
+    queue_weights: Mapping[str, int] = field(default_factory=dict)
+    """The shares of queues, or prefixes, in the time of the workers; 1 without one."""
+    queue_tiers: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of queues, or prefixes. Queues with a lower number come first; equal ones take turns."""
     limits: tuple[tuple[str, int], ...] = ()
     """Queues, or prefixes, of which this supervisor runs at most so many jobs at a time."""
     batch: int = 1

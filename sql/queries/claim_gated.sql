@@ -4,7 +4,32 @@
 --
 -- What a before_claim hook lets through is looked for among the first 2,000 jobs of what is not shut.
 -- The function takes new looks at what runs, each after it has locked a cap; one statement sees one moment alone.
-WITH among AS MATERIALIZED (
+--
+-- If %(turns)s is given, the queues that hold jobs are put in that order before the function sees them, within the numbers that %(tiers)s gives
+-- each of %(served)s. The function compares each queue with that order, so it has 64 places; further queues come behind them. A queue that gets
+-- its first job later is missing in it: that job is news, and the worker looks again before it sleeps.
+WITH RECURSIVE head AS (
+    (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT after.queue
+      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
+), aside AS (
+    (SELECT kind, queue FROM jobherd.parked ORDER BY kind, queue LIMIT 1)
+    UNION ALL
+    SELECT after.kind, after.queue
+      FROM aside a
+     CROSS JOIN LATERAL (SELECT p.kind, p.queue FROM jobherd.parked p WHERE (p.kind, p.queue) > (a.kind, a.queue) ORDER BY p.kind, p.queue LIMIT 1) AS after
+), first (queues) AS (
+    SELECT ARRAY(SELECT q.queue
+                   FROM (SELECT queue FROM head UNION SELECT queue FROM aside) AS q
+                  WHERE jobherd.rank_queue(q.queue, %(served)s::text[]) IS NOT NULL
+                  ORDER BY (%(tiers)s::integer[])[jobherd.rank_queue(q.queue, %(served)s::text[])],
+                           array_position(%(turns)s::text[], q.queue) NULLS FIRST, random()
+                  LIMIT 64)
+), ordered (queues) AS MATERIALIZED (
+    SELECT CASE WHEN %(turns)s::text[] IS NULL THEN %(served)s::text[]
+                ELSE (SELECT queues || coalesce(%(served)s::text[], CASE WHEN cardinality(queues) = 64 THEN ARRAY['*'] END) FROM first) END
+), among AS MATERIALIZED (
     SELECT id
       FROM jobherd.ready
      WHERE %(narrowed)s::boolean AND jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL
@@ -16,7 +41,7 @@ WITH among AS MATERIALIZED (
      LIMIT 2000
 ), claimed AS MATERIALIZED (
     SELECT token, queue, jobs, more
-      FROM jobherd.claim_gated(%(supervisor)s::bigint, %(child)s::bigint, %(served)s::text[], %(avoided)s::text[], %(wanted)s::integer,
+      FROM jobherd.claim_gated(%(supervisor)s::bigint, %(child)s::bigint, (SELECT queues FROM ordered), %(avoided)s::text[], %(wanted)s::integer,
                                %(kinds)s::text[], %(shares)s::real[], %(limited)s::text[], %(limits)s::integer[], %(left_queue)s::text,
                                %(left_kind)s::text,
                                CASE WHEN %(narrowed)s::boolean THEN ARRAY(SELECT id FROM among) END)

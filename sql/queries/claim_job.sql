@@ -22,7 +22,8 @@ WITH RECURSIVE me AS MATERIALIZED (
              OFFSET 0) AS h
       WHERE h.gate IS DISTINCT FROM 'paused' AND (%(served)s::text[] IS NULL OR h.queue = ANY (%(served)s::text[]))
         AND (%(avoided)s::text[] IS NULL OR h.queue <> ALL (%(avoided)s::text[])) AND EXISTS (SELECT FROM me) AND NOT EXISTS (SELECT FROM barred)
-      ORDER BY array_position(%(served)s::text[], h.queue), h.priority, h.id
+      ORDER BY array_position(coalesce(%(turns)s::text[], %(served)s::text[]), h.queue) NULLS FIRST,
+               CASE WHEN %(turns)s::text[] IS NOT NULL THEN random() END, h.priority, h.id
       LIMIT 1)
     UNION ALL
     SELECT NULL, NULL, NULL FROM barred

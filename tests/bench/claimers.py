@@ -64,7 +64,7 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
         orders.send(backend)
         while order := orders.recv():
             until, batch = order
-            claim = {"supervisor": supervisor, "child": child, "served": None, "avoided": None, "wanted": batch}
+            claim = {"supervisor": supervisor, "child": child, "served": None, "turns": None, "avoided": None, "wanted": batch}
             claim |= {"kinds": None, "shares": None, "short": ["bench:noop"]}
             spans: list[float] = []
             jobs = 0

@@ -26,6 +26,7 @@ OUTCOMES = ("ok", "ok", "ok", "retry", "retry", "failed", "poison", "snoozed", "
 LATER = 3600.0
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
+TURNS: tuple[list[str] | None, ...] = (None, ["a"], ["b"], ["a", "b"], ["b", "a"])
 TABLES = ("ready", "scheduled", "running", "history", "attempts", "logs", "children", "supervisors", "gates")
 
 
@@ -193,10 +194,17 @@ class Model:
         child, n = self.children[n % len(self.children)], n // len(self.children)
         wanted, n = (1, 2, 5)[n % 3], n // 3
         served, n = SERVED[n % len(SERVED)], n // len(SERVED)
-        self.claim(child, wanted, served, {"a": n // 8 % 3 + 1} if n % 4 == 0 else {}, alone=n // 4 % 2 == 0)
+        turns, n = TURNS[n % len(TURNS)], n // len(TURNS)
+        self.claim(child, wanted, served, turns, {"a": n // 8 % 3 + 1} if n % 4 == 0 else {}, alone=n // 4 % 2 == 0)
 
-    def claim(self, child: Child, wanted: int, served: list[str] | None, limits: dict[str, int], *, alone: bool) -> None:
-        """Claim as a child does. limits: of its supervisor's own, by queue. alone: by the statement for one job, if no gates forbid it."""
+    def claim(
+        self, child: Child, wanted: int, served: list[str] | None, turns: list[str] | None, limits: dict[str, int], *, alone: bool
+    ) -> None:
+        """Claim as a child does.
+
+        turns: the order of the queues if they take turns; what is not in it comes first. limits: of its supervisor's own, by queue.
+        alone: by the statement for one job, if no gates forbid it.
+        """
         ranks: dict[str, int] = {}
         for at, one in enumerate(served or ["*"]):
             for queue in QUEUES:
@@ -206,11 +214,13 @@ class Model:
             job for job in self.eligible()
             if job.queue in ranks and (job.queue not in limits or self.own(child.supervisor, job.queue) < limits[job.queue])
         ]  # fmt: skip
+        if turns is not None:
+            ranks = {queue: turns.index(queue) if queue in turns else -1 for queue in ranks}
         asked = {
-            "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": served, "avoided": None, "short": None, "kinds": None,
-            "shares": None,
+            "supervisor": child.supervisor, "child": child.id, "wanted": wanted, "served": served, "turns": turns, "avoided": None,
+            "short": None, "kinds": None, "shares": None,
         }  # fmt: skip
-        more: dict[str, Any] = dict.fromkeys(("limited", "limits", "left_queue", "left_kind")) | {"narrowed": False}
+        more: dict[str, Any] = dict.fromkeys(("limited", "limits", "left_queue", "left_kind", "tiers")) | {"narrowed": False}
         more |= {"limited": list(limits), "limits": list(limits.values())} if limits else {}
         gated = bool(limits) or served is not None and any("*" in one for one in served)
         for _ in range(4):
@@ -231,6 +241,8 @@ class Model:
         assert all(job in eligible for job in taken)
         first = taken[0]
         assert {job.queue for job in taken} == {first.queue}
+        if turns is not None:
+            assert ranks[first.queue] == min(ranks[job.queue] for job in eligible), "it is the turn of another queue"
         if not gated:
             foremost = [job for job in eligible if ranks[job.queue] == min(ranks[job.queue] for job in eligible)]
             assert taken == self.walked(foremost, 1 if alone else wanted)
@@ -634,7 +646,7 @@ class Model:
     def move_claim_of(self, child: Child) -> None:
         """One whose supervisor was reclaimed takes nothing."""
         rows = self.send(
-            "claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, avoided=None, short=None, kinds=None, shares=None
+            "claim_jobs", supervisor=child.supervisor, child=child.id, wanted=1, served=None, turns=None, avoided=None, short=None, kinds=None, shares=None
         )  # fmt: skip
         assert all(row["id"] is None for row in rows), "it claims under a lease that is lost"
 

@@ -120,6 +120,7 @@ def test_a_dsn_is_never_in_an_error():
         ("max_rss", "0", 0), ("max_age", "1d", 86400.0), ("max_age", "0", 0.0), ("jitter", "0.25", 0.25),
         ("queues", "a, b,,a", ("a", "b")), ("queues", ["a", "b"], ("a", "b")),
         ("queues", "high:2,batch*,*", ("high:2", "batch*", "*")), ("queue_priorities", "a=-1, b*=2", (("a", -1), ("b*", 2))),
+        ("queue_weights", "mail=1,b*=3", (("mail", 1), ("b*", 3))), ("queue_order", "strict", "strict"),
         ("queue_max_concurrency", "media=2", (("media", 2),)), ("queue_max_concurrency", {"media": 2}, (("media", 2),)),
         ("handlers", "./a:/b:c.d", ("./a", "/b", "c.d")), ("handlers", ["./a:b", "c"], ("./a:b", "c")),
         ("http", "0.0.0.0:80", ("0.0.0.0", 80)), ("http", ":8790", ("0.0.0.0", 8790)), ("http", "[::1]:1", ("::1", 1)),
@@ -141,6 +142,7 @@ def test_values_are_read(name, text, value):
         ("poll", "5 parsecs"), ("lease", "2s"), ("max_age", "0.5"), ("max_age", "-1"), ("max_rss", "1MB"), ("max_rss", "1XB"),
         ("max_rss", "-900MB"), ("jitter", "0.6"), ("jitter", "nan"), ("queues", "A"), ("queues", ["a", 3]), ("queues", 3),
         ("queues", "a:0"), ("queues", "a*b"), ("queue_max_concurrency", "a=0"), ("queue_max_concurrency", "a"), ("queue_priorities", "a=x"),
+        ("queue_weights", "a=0"), ("queue_order", "fifo"),
         ("coalesce_notifies", "0"), ("max_claim_batch", "1001"), ("max_claim_per_worker", "-1"),
         ("http", "8790"), ("http", "a:b"), ("http", "a:70000"), ("http", "::1:80"), ("http", True), ("http", 8790),
         ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
@@ -193,6 +195,13 @@ def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
     assert load({"queues": "b,a:1", "workers": "2"}).served == ("b", "a")
     assert load({"queues": "b,a,c", "queue_priorities": "a=-1,b=9"}).served == ("a", "c", "b")
     assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), "all others are served too, as if with 0"
+
+
+def test_weights_need_turns():
+    (problem,) = refused({"queue_weights": "a=2", "queue_order": "strict"})
+    assert problem == (
+        "queue_weights (from --queue-weights) has no effect with queue_order = strict (from --queue-order): remove one of them"
+    )
 
 
 @pytest.mark.promise("C19", "C20")

@@ -77,6 +77,8 @@ class Child:
             "child": self.id,
             "wanted": wanted,
             "served": served,
+            "turns": None,
+            "tiers": None,
             "avoided": None,
             "short": None,
             "kinds": None,

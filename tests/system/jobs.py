@@ -33,6 +33,11 @@ def spin(seconds: float = 0.005) -> int:
     return turns
 
 
+@handler("t:nap")
+def nap(seconds: float = 0.05) -> None:
+    time.sleep(seconds)
+
+
 @handler("t:gate", timeout="5m")
 def gate(label: str = "") -> str:
     return at_gate(label)

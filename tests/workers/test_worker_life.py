@@ -146,7 +146,7 @@ def test_behind_a_pooler_no_answer_of_somebody_else_is_believed_to_a_statement_t
 def claim_of(bench: Bench) -> dict[str, object]:
     """What the one child would ask for."""
     (child,) = bench.ask("SELECT id FROM jobherd.children")
-    return {"supervisor": bench.supervisor, "child": child["id"], "served": None, "avoided": None, "short": None}
+    return {"supervisor": bench.supervisor, "child": child["id"], "served": None, "turns": None, "avoided": None, "short": None}
 
 
 def claim_unheard(bench: Bench, job: int) -> None:

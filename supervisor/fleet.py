@@ -107,6 +107,8 @@ class Fleet:
         self.respawns = 0
         self.last_told = float("-inf")
         self.reloading = False
+        self.reload_answer: str | None = None
+        """Whether the code of the latest reload loads: empty if a worker with it became ready, else why not; None: not known yet."""
         self.notes: list[str] = []
         """Good news for the log, taken by the loop."""
         self.warnings: list[str] = []
@@ -227,6 +229,8 @@ class Fleet:
                 if slot.state is State.BOOTING:
                     slot.state, slot.since, slot.ready_at = State.READY, now, now
                     self._problems.clear()
+                    if self.reloading and slot.kind.works and slot.generation == self.generation:
+                        self.reload_answer = ""
                 self.ever_ready = self.ever_ready or slot.kind.works  # a keeper loads no handlers: it is ready whatever they are
             case More():
                 self.called()
@@ -419,7 +423,7 @@ class Fleet:
             self.steer(Course.QUITTING, now)
         elif signum == signal.SIGHUP and self.course is Course.SERVING:
             self.generation += 1
-            self.reloading = True
+            self.reloading, self.reload_answer = True, None
         elif signum == signal.SIGTTIN:
             self.wanted = min(self.wanted + 1, self.limits.max_workers)
             self.notes.append(f"{self.wanted} workers wanted")
@@ -456,6 +460,7 @@ class Fleet:
             self.reloading = False
             for other in self.slots:
                 other.generation = self.generation
+            self.reload_answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(self._problems))
             self.warnings.append("the new code does not load: the old children stay in place")
         else:
             self.warnings.append(f"the handlers do not load any more: {slot.name} rests and is tried again")

@@ -137,6 +137,8 @@ class Supervisor:
         self._silent_until: dict[str, float] = {}
         """By statement, until when nothing is said of its being refused."""
         self._finished: int | None = None
+        self._reloads: list[tuple[int, str]] = []
+        """Ordered reloads without an answer: the order's number, and what was wrong with the settings."""
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +208,8 @@ class Supervisor:
             elif isinstance(action, Fork):
                 self.bulletin.hurry()  # should we die, the keeper ends the process groups that were published, and no others
             self.crew.do(action, now)
+        if self._reloads:
+            self._answer_reloads()
         self._say_notes()
         self.bulletin.publish(now)
         self._converse(now)
@@ -388,18 +392,37 @@ class Supervisor:
             self._begin_course()
         return problem
 
-    def _carry_out(self, order: Asked, now: float) -> dict[str, object]:
-        """Do what an order says as a signal would."""
+    def _carry_out(self, order: Asked, now: float) -> dict[str, object] | None:
+        """Do what an order says as a signal would. A reload is answered once it is known whether the new code loads."""
         fleet = self.fleet
         if why := objection(order.name, fleet):
             raise Refused(why)
         problem = ""
         if order.name != "drain" or fleet.course is Course.SERVING:  # a second TERM hands back what runs; a second order to drain does not
             problem = self._told(MEANT[order.name], now)
+        if order.name == "reload":
+            self._reloads.append((order.id, problem))
+            return None
+        return self._count_workers()
+
+    def _count_workers(self) -> dict[str, object]:
         self.crew.look_now()
-        self.crew.look(now)
-        running = sum(1 for slot in fleet.alive() if slot.now.job)
-        return {"workers": fleet.wanted, "running": running, **({"problem": problem} if problem else {})}
+        self.crew.look(time.monotonic())
+        return {"workers": self.fleet.wanted, "running": sum(1 for slot in self.fleet.alive() if slot.now.job)}
+
+    def _answer_reloads(self) -> None:
+        """Answer the reloads that were ordered, if it is known whether the new code loads."""
+        answer = self.fleet.reload_answer
+        if answer is None and (self.fleet.course is not Course.SERVING or self.fleet.exit_code is not None):
+            answer = "it is leaving already: nothing is reloaded any more"
+        if answer is None:
+            return
+        for number, problem in self._reloads:
+            if error := "; ".join(each for each in (problem, answer) if each):
+                self.orders.answer(number, error=error)
+            else:
+                self.orders.answer(number, self._count_workers())
+        self._reloads.clear()
 
     def _beaten(self, ordered: bool) -> None:  # noqa: FBT001 - the one thing that a beat tells
         """The lease was renewed."""

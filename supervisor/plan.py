@@ -289,7 +289,7 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
             result.actions.append(Dismiss(slot))
             fleet.dismissed(slot, now)
     if fleet.reloading and not any(_outdated(slot, fleet) for slot in fleet.workers() if slot.counts):
-        fleet.reloading = False
+        fleet.reloading, fleet.reload_answer = False, ""
         fleet.notes.append("reloaded: every worker runs the new code")
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 ACTIONS: Final = ("drain", "add", "remove", "reload")
 PATIENCE: Final = 10.0
 """Seconds that an order is waited for; a beat, at which a supervisor looks by itself, comes every 5 s."""
+RELOADING: Final = 60.0
+"""Seconds that the answer to a reload is waited for: it comes when the first worker has loaded the new code, or could not."""
 GLANCE: Final = 0.05
 FRESH: Final = 2.0
 """Seconds that a listing waits for what supervisors say of themselves now; then it shows what they said last."""
@@ -80,13 +82,17 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
         if takes_no_writes(problem):
             raise
         return {"answer": None, "error": problem.diag.message_primary or str(problem)}
-    row = _wait(partial(at.row, "show_order", {"order": number}), PATIENCE)
+    look, patience = partial(at.row, "show_order", {"order": number}), PATIENCE
+    row = _wait(look, PATIENCE)
+    if name == "reload" and row["done_at"] is None and row["taken_at"] is not None:
+        patience = RELOADING
+        row = _wait(look, RELOADING - PATIENCE)
     if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
         return {"answer": None, "error": f"nobody has taken the order within {PATIENCE:.0f} s; it is withdrawn"}
     if row["done_at"] is None:
         row = at.row("show_order", {"order": number})
     if row["done_at"] is None:
-        return {"answer": None, "error": f"it has taken the order and not answered within {PATIENCE:.0f} s"}
+        return {"answer": None, "error": f"it has taken the order and not answered within {patience:.0f} s"}
     return {"answer": json.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
 
 
@@ -103,7 +109,7 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
             running = answer.get("running", 0)
             return f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it leaves when no job runs any more"
         case "reload":
-            return answer.get("problem") or "it reloads: its workers are replaced one by one"
+            return answer.get("problem") or "the new code loads; its workers are replaced one by one"
     return f"{answer.get('workers', '?')} workers are wanted now"
 
 
@@ -204,7 +210,8 @@ COMMANDS: Final = (
         _fleet,
         about="Without an action: what every supervisor says of itself and its children, on every host. With one, an order to those named:\n"
         "drain it (as TERM does), add a worker or remove one (TTIN, TTOU), reload code and settings (HUP). It goes through the database, so\n"
-        "from any host to any host. The exit code is 1 if one did not do it.",
+        "from any host to any host. A reload is answered when the first worker has loaded the new code, or could not. The exit code is 1 if\n"
+        "one did not do it.",
         lists=True,
     ),
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli.shell import jobherd
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -87,6 +89,28 @@ def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(s
     fleet.wait_log("every worker runs the new code")
     assert versions(stage, 4) == {"mended"}
     assert least_ready(fleet, 2) == 2
+    assert fleet.stop() == 0
+
+
+def test_an_ordered_reload_is_answered_by_whether_the_code_and_the_settings_load(stage: Stage):
+    folder = stage.write("versions.py", VERSION.format(version="old"))
+    settings = stage.folder / "jobherd.toml"
+    settings.write_text("batch = 1\n")
+    fleet = stage.run_fleet(workers=1, handlers=folder, batch="")
+    number = stage.call("SELECT id FROM jobherd.supervisors")
+    stage.write("versions.py", "this is not Python\n")
+    broken = jobherd("fleet", "reload", number, dsn=stage.dsn)
+    assert broken.code == 1, broken
+    assert f"supervisor {number}: the new code does not load, the old workers stay: " in broken.out
+    assert "versions.py:1: " in broken.out
+    stage.write("versions.py", VERSION.format(version="new"))
+    mended = jobherd("fleet", "reload", number, dsn=stage.dsn)
+    assert (mended.code, mended.out) == (0, f"supervisor {number}: the new code loads; its workers are replaced one by one\n")
+    assert versions(stage, 1) == {"new"}
+    settings.write_text("batch = 'many'\n")
+    refused = jobherd("fleet", "reload", number, dsn=stage.dsn)
+    assert refused.code == 1, refused
+    assert "the settings do not load, the old ones stay" in refused.out
     assert fleet.stop() == 0
 
 

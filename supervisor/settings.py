@@ -505,7 +505,7 @@ def shown(name: str, value: object) -> str:
         case None:
             return "off" if name == "http" else "none"
         case _ if specifications()[name].secret:
-            return "(set)"
+            return "(set)" if value else "none"
         case bool():
             return str(value).lower()
         case (str() as host, int() as port):

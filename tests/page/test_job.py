@@ -104,9 +104,10 @@ def test_a_death_is_explained_with_its_stack_and_its_last_words(queue, page):
         "last words",
         "core dumped yes",
         "oom no",
-        "used 1.2 s of processor",
+        "processor time of the process 1.2 s",
     ):
         assert part in said, part
+    assert "of processor" not in said, "the process had run other jobs: its time is not the attempt's"
 
 
 def test_what_a_death_left_has_its_units_and_is_said_once(queue, page):

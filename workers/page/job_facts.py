@@ -228,8 +228,11 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
     told = attempt.get("post_mortem")
     told = dict(told) if isinstance(told, dict) else {}
     sentence, stack, tail = (_text(told.pop(name, None)) for name in ("sentence", "stack", "log_tail"))
-    for name in ("cpu_user", "cpu_system", "max_rss"):
-        usage.setdefault(name, told.pop(name, None))
+    usage.setdefault("max_rss", told.pop("max_rss", None))
+    # The post-mortem counts the processor time of the whole process, which had run other jobs: it stays with the facts of the death.
+    spent = [told.pop(name, None) for name in ("cpu_user", "cpu_system")]
+    if all(isinstance(one, int | float) for one in spent):
+        told["processor time of the process"] = duration(sum(spent))
     cpu = [usage[name] for name in ("cpu_user", "cpu_system") if isinstance(usage.get(name), int | float)]
     entries = _parsed(log["entries"]) if log is not None else None
     output = _text(log["output"]) if log is not None else tail

@@ -1,9 +1,11 @@
--- The queues that hold jobs or are paused or capped, with what they hold. Run by people. It counts the backlog, and never looks at the past.
+-- The queues that hold jobs or are paused or capped, with what they hold: each job in the one state that `jobherd jobs` shows. Run by
+-- people. It counts the backlog, and never looks at the past.
 WITH waiting AS (
-    SELECT queue, count(*) AS ready, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS oldest FROM jobherd.ready GROUP BY queue
+    SELECT queue, count(*) FILTER (WHERE attempts = 0) AS ready, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS oldest
+      FROM jobherd.ready GROUP BY queue
 ), later AS (
-    SELECT queue, count(*) AS scheduled, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS next FROM jobherd.scheduled
-     GROUP BY queue
+    SELECT queue, count(*) FILTER (WHERE attempts = 0) AS scheduled, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS next
+      FROM jobherd.scheduled GROUP BY queue
 ), busy AS (
     SELECT queue, sum(cardinality(jobs))::bigint AS running FROM jobherd.running GROUP BY queue
 ), halted AS (

@@ -71,13 +71,18 @@ def _queues(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _names_gate(parser: argparse.ArgumentParser, *, everything: bool) -> None:
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue" + ("; '*' for everything" if everything else ""))
+def _names_gate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="a queue; '*' for everything")
     parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
+    parser.add_argument("--all", action="store_true", help="everything: all queues and kinds")
 
 
 def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what names the gate, as parameters."""
+    if getattr(arguments, "all", False):
+        if arguments.queue is not None or arguments.kind is not None:
+            raise CommandError("--all excludes a queue and --kind: give one of them", ExitCode.USAGE)
+        arguments.queue = "*"
     if (arguments.queue is None) == (arguments.kind is None):
         raise CommandError("say which queue, or which --kind" + (", not both" if arguments.kind else ""), ExitCode.USAGE)
     return {"queue": arguments.queue, "kind": arguments.kind}
@@ -88,7 +93,7 @@ def _called(arguments: argparse.Namespace) -> str:
 
 
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
-    _names_gate(parser, everything=True)
+    _names_gate(parser)
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at `jobherd queues`")
     parser.add_argument("--by", metavar="NAME", help="who, instead of the one who runs this command, such as anna@web1")
     parser.add_argument("--for", metavar="TIME", dest="span", help='resume by itself after this long, such as "30m"')
@@ -116,7 +121,7 @@ def _pause(arguments: argparse.Namespace) -> int:
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
-    _names_gate(parser, everything=True)
+    _names_gate(parser)
     parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
 
 
@@ -160,7 +165,7 @@ COMMANDS: Final = (
     Command(
         "pause",
         "pause a queue, a kind or everything",
-        '  jobherd pause mail --reason "the provider is down" --for 1h\n  jobherd pause --kind mail:receipt\n  jobherd pause "*"',
+        '  jobherd pause mail --reason "the provider is down" --for 1h\n  jobherd pause --kind mail:receipt\n  jobherd pause --all',
         _pause_arguments,
         _pause,
         about="Pause a queue, a kind or everything: nobody claims there, on any machine, until it is resumed. What runs goes on; what was\n"

@@ -15,7 +15,7 @@ import psycopg
 import sql
 from sql.drift import MigratingError, drift
 from sql.migrate import RenamedError, SchemaError, check_server, pending
-from supervisor import checkup
+from supervisor import backlog, checkup
 from supervisor.checkup import Finding
 from supervisor.cli import console
 from supervisor.cli.codes import ExitCode
@@ -32,6 +32,8 @@ _LATE: Final = 60.0
 """Seconds that the first job of a queue may be due."""
 _MOST: Final = 10_000
 """Waiting jobs whose kinds are looked at."""
+_GROUPS: Final = 20
+"""Kinds and codes of retrying jobs that are reported."""
 _HEARD_IN: Final = 2.0
 """Seconds in which a notification to ourselves must arrive."""
 _BRIEFLY: Final = 2.0
@@ -118,6 +120,16 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
     yield from checkup.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
     yield from checkup.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
+    try:
+        with at.connection.transaction():
+            paused, gates = at.rows("doctor/list_paused", {"most": _MOST}), at.rows("list_gates", {"most": 1000})
+            retrying = at.rows("list_retrying", {"most": _MOST, "rows": _GROUPS})
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as problem:
+        yield Finding("note", "backlog", f"not examined: {problem.diag.message_primary}", "repair the schema as described above")
+        return
+    yield from backlog.paused(paused, most=_MOST)
+    yield from backlog.limits(gates)
+    yield from backlog.retrying(retrying)
 
 
 def _compare(at: Session) -> Iterator[Finding]:

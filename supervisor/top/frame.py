@@ -148,7 +148,8 @@ def _summary(look: Look, status: Status) -> Text:
     busy = sum(child["job"] is not None for child in workers)
     parts = [
         f"{sum(queue['ready'] for queue in look.queues):,}{'+' if any(queue['ready_capped'] for queue in look.queues) else ''} ready",
-        f"{sum(queue['scheduled'] for queue in look.queues):,}{'+' if any(queue['scheduled_capped'] for queue in look.queues) else ''} scheduled",
+        f"{sum(queue['scheduled'] for queue in look.queues):,}{'+' if any(queue['scheduled_capped'] for queue in look.queues) else ''} scheduled"
+        + (f" ({count(look.retrying)} retrying)" if look.retrying else ""),
         f"{count(sum(queue['running'] for queue in look.queues))} running",
         f"{busy} of {len(workers)} workers busy",
     ]

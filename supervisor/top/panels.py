@@ -172,8 +172,15 @@ def _progress(row: Row) -> Cell:
     return Bar(row["fraction"], note)
 
 
+def _when(row: Row) -> Cell:
+    """When it failed, or when it runs again."""
+    return (f"in {show_span(row['next_in'])}", "yellow") if row.get("next_in") is not None else (show_span(row["ago"]), "")
+
+
 def _error(row: Row) -> Cell:
-    return " ".join(part for part in (plain(row["error_code"] or ""), plain(row["error"] or "")) if part), "red"
+    return " ".join(part for part in (plain(row["error_code"] or ""), plain(row["error"] or "")) if part), "yellow" if row.get(
+        "next_in"
+    ) is not None else "red"
 
 
 FLEET: Final = Panel(
@@ -249,7 +256,7 @@ FAILURES: Final = Panel(
         Column("", _text("id")),
         Column("KIND", _text("kind"), least=12),
         Column("QUEUE", _text("queue"), least=7, spare=1),
-        Column("AGO", _span("ago"), right=True),
+        Column("AGO", _when, right=True),
         Column("ERROR", _error, least=16, grows=True),
     ),
     (

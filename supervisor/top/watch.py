@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,6 +28,8 @@ Row: TypeAlias = "dict[str, Any]"
 MOST: Final = 100_000
 """Jobs of a queue that are counted; of more it is said that there are more."""
 QUEUES: Final = 200
+RETRYING: Final = 10_000
+"""Scheduled jobs that are examined for retries."""
 ROWS: Final = 200
 """Rows of a list that are asked for: nobody reads further on a screen."""
 STATEMENT: Final = 2.0
@@ -56,6 +59,9 @@ class Look:
     """What is paused or capped and is no queue: kinds, and everything."""
     running: list[Row] = field(default_factory=list)
     failures: list[Row] = field(default_factory=list)
+    """Jobs that failed, and before them the groups of jobs that retry, which have `next_in`."""
+    retrying: int = 0
+    """Jobs that wait for another attempt, of the next `MOST` scheduled ones."""
     rate: float | None = None
     """Jobs that ended in a second, lately; None before the second look."""
 
@@ -87,6 +93,8 @@ class Watch:
         """Held for a transaction: whoever acts during a look must not find itself in the middle of one."""
         self._ended: deque[tuple[float, int]] = deque()
         self._depths: dict[str, dict[str, Row]] = {}
+        self._again: list[Row] = []
+        """Groups of jobs that retry."""
         self._next = -float("inf")
 
     async def look(self) -> Look:
@@ -137,13 +145,15 @@ class Watch:
         ended = (await self._rows("top/count_ended"))[0]["ended"]
         gates = await self._rows("list_gates", {"most": ROWS})
         await self._measure()
+        retrying = [_retrying(row) for row in self._again]
         return Look(
             supervisors=await self._rows("list_fleet", {"most": ROWS}),
             children=await self._rows("list_children"),
             queues=self._queues([gate for gate in gates if gate["scope"] == "queue"]),
             gates=[gate for gate in gates if gate["scope"] != "queue"],
             running=await self._rows("top/list_running", {"most": ROWS}),
-            failures=await self._rows("top/list_failures", {"most": ROWS}),
+            failures=retrying + await self._rows("top/list_failures", {"most": ROWS}),
+            retrying=self._again[0]["total"] if self._again else 0,
             rate=self._rate(ended),
         )
 
@@ -159,6 +169,8 @@ class Watch:
             except psycopg.errors.QueryCanceled:  # of a state that took too long the last depth stands
                 continue
             self._depths[state] = {row["queue"] or OTHERS: row for row in rows}
+        with suppress(psycopg.errors.QueryCanceled):
+            self._again = await self._rows("list_retrying", {"most": RETRYING, "rows": ROWS})
         ended = self._clock()
         self._next = ended + EASE * (ended - started)
 
@@ -178,6 +190,14 @@ class Watch:
             self._ended.popleft()
         then, before = self._ended[0]
         return (ended - before) / (now - then) if now > then else None
+
+
+def _retrying(group: Row) -> Row:
+    """Return a row of the failures for jobs of one kind that failed with one code and retry."""
+    many = f"{group['jobs']:,} retrying: " if group["jobs"] > 1 else "retrying: "
+    error = many + " ".join(each for each in (group["code"], group["error"]) if each)
+    return {"id": group["job"], "kind": group["kind"], "queue": group["queue"], "error_code": None, "error": error,
+            "ago": 0.0, "next_in": group["next_in"]}  # fmt: skip
 
 
 def _queue(name: str, parts: dict[str, Row]) -> Row:

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 
 import sql
 from sql.migrate import migrate
-from tests.cli.rows import child, send, supervisor
+from tests.cli.rows import child, claim, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
 from tests.support.queue import Queue
@@ -262,3 +262,39 @@ def test_a_schema_that_was_renamed_is_mended_by_the_sql_that_is_printed_for_each
         send(database, found["remedy"])
     assert jobherd("migrate", "--schema", "queue_eu", dsn=database).code == 0
     assert send(database, "SELECT queue_eu.enqueue('a:b')") == [(1,)]
+
+
+def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database):
+    at = child(database, supervisor(database))
+    for kind in ("mail:receipt", "mail:bulk", "api:sync"):
+        send(
+            database,
+            "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+            " VALUES (%s, 'mail', 0, 5, 3, 7, 30)",
+            kind,
+        )
+    send(database, "INSERT INTO jobherd.ready (kind, queue) SELECT 'mail:receipt', 'mail' FROM generate_series(1, 3)")
+    for _ in range(3):
+        claim(database, at)
+    send(database, "SELECT jobherd.set_cap('mail', 2)")
+    send(database, "INSERT INTO jobherd.ready (kind, queue) SELECT 'mail:bulk', 'bulk' FROM generate_series(1, 25)")
+    send(database, "SELECT jobherd.pause('bulk', reason => 'the provider is down')")
+    send(
+        database,
+        "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error)"
+        ' SELECT \'api:sync\', 1, now() + \'3 h\', \'{"code": "UNHANDLED_ERROR", "message": "OSError: refused"}\' FROM generate_series(1, 7)',
+    )
+    found = findings(database, 0)
+    (pause,) = [one for one in found.values() if one["about"] == "pauses"]
+    assert "queue bulk was paused by " in pause["text"]
+    assert pause["text"].endswith("(the provider is down): 25 ready jobs wait")
+    assert pause["remedy"] == "jobherd resume bulk"
+    (limit,) = [one for one in found.values() if one["about"] == "limits"]
+    assert limit["text"] == "3 jobs of queue mail run, and its concurrency limit is 2"
+    (retry,) = [one for one in found.values() if one["about"] == "retries"]
+    assert retry["text"].startswith("7 jobs of kind api:sync failed with UNHANDLED_ERROR and run again, the first in ")
+    assert retry["text"].endswith(": OSError: refused")
+    send(database, "SELECT jobherd.pause('*')")
+    (everything,) = [one for text, one in findings(database, 0).items() if text.startswith("everything was paused")]
+    assert everything["remedy"] == "jobherd resume --all"
+    assert jobherd(*everything["remedy"].split()[1:], dsn=database).code == 0

@@ -251,6 +251,19 @@ def nodes(plan: dict) -> list[dict]:
     return [plan, *(node for below in plan.get("Plans", ()) for node in nodes(below))]
 
 
+def test_jobs_that_retry_are_counted_and_stand_among_the_failures(database):
+    populate(database)
+    send(
+        database,
+        "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error)"
+        ' SELECT \'api:sync\', 1, now() + \'3 h\', \'{"code": "DOWN", "message": "OSError: refused"}\' FROM generate_series(1, 25)',
+    )
+    with Terminal("top", dsn=database, columns=120) as seen:
+        seen.wait("25 scheduled (25 retrying)", "25 retrying: DOWN OSError: refused", "no such")
+        (row,) = [line for line in seen.lines if "api:sync" in line]
+        assert " in 3h" in row or " in 1" in row, row
+
+
 @pytest.mark.parametrize("name", ["top/list_running", "top/list_failures", "top/count_ended"])
 def test_its_statements_read_no_backlog_and_no_past_through(database, name):
     past(database, "completed", many=5000)

@@ -57,6 +57,17 @@ def test_whoever_begins_is_told_what_to_do(page, queue):
     assert "Ready 1 oldest" in plain(text)
 
 
+def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
+    assert "Retrying 0 nothing retries" in plain(page.get("/").text)
+    end(queue, "api:sync", "retry", count=3, error="OSError: refused", code="DOWN", delay=3600.0)
+    text = page.get("/").text
+    assert "Retrying 3 of the scheduled jobs" in plain(text)
+    (link,) = re.findall(r'href="(/jobs\?state=retrying[^"]*)"', text)
+    assert link.replace("&amp;", "&") == "/jobs?state=retrying&kind=api%3Async&code=DOWN"
+    shown = plain(page.get(link.replace("&amp;", "&")).text)
+    assert shown.count("OSError: refused") == 3
+
+
 def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):
     declare(queue, "mail:send")
     look(queue)

@@ -25,6 +25,7 @@ MOST: Final = 10_000
 SHOWN: Final = 12
 """Queues, claims and failures that are shown."""
 BOUNDS: Final = {"most": MOST, "queues": SHOWN, "names": []}
+RETRYING: Final = {"most": MOST, "rows": SHOWN}
 STATES: Final = ("ready", "scheduled", "running")
 OTHERS: Final = "(other)"
 """The queues that are not shown by name; none can be called so."""
@@ -48,7 +49,8 @@ async def ask_now(data: Database, _: str) -> dict[str, Any]:
     """Return how many jobs wait and run, and how far somebody has come who begins."""
     found = {state: total_of(await data.rows(f"measure_{state}", BOUNDS)) for state in STATES}
     [beginnings] = await data.rows("page/show_beginnings")
-    return {"totals": found, "beginnings": beginnings}
+    retrying = await data.rows("list_retrying", RETRYING)
+    return {"totals": found, "beginnings": beginnings, "retrying": retrying}
 
 
 async def ask_work(data: Database, _: str) -> dict[str, Any]:

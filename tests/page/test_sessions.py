@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 import httpx2 as httpx
 import psycopg
@@ -122,7 +123,7 @@ def test_a_stream_ends_with_its_session(database, monkeypatch):
             assert "event: fragment" in next(parts)
             assert next(parts).startswith(": alive")
             assert browser.post("/logout", data=leave, headers=headers).status_code == 303
-            assert all("fragment" not in part for part in parts), "it ends"
+            assert len(list(islice(parts, 50))) < 50, "it ends"
 
 
 @pytest.mark.parametrize("role", ["jobherd_read", "jobherd_enqueue"])

@@ -5,7 +5,7 @@ What a child does is read from its board, and what its process does from /proc: 
 a wake-up is never kept waiting by 64 of them. Nothing is decided by what stands here.
 
 The document, all times spans in seconds up to `facts_at`: `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`,
-`beats`, `watched` (for how long it goes on saying this each second), `queues`, `rss`, `cpu`, `ends` (how children ended lately that were not asked to), and `children`: `slot`, `name`, `kind`, `pid`, `state`
+`beats`, `watched` (for how long it goes on saying this each second), `queues`, `turns` (whether workers take turns between them), `tiers` (of each of them), `rss`, `cpu`, `ends` (how children ended lately that were not asked to), and `children`: `slot`, `name`, `kind`, `pid`, `state`
 (`computing`, `waiting`, `idle`, `booting`, `leaving`, `stopped` by a signal, `resting` after a crash), `waits_on`, `since`, `up`, `phase`, `job` or `record` with
 `job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`, `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`,
 `queue`, and `last_end`: `cause`, `sentence`, `ago`. Of jobs that somebody watches `said`, by id: `text`, the latest lines that it has printed or
@@ -92,6 +92,7 @@ class Facts:
         orders: Orders,
         *,
         queues: Callable[[], Sequence[str]],
+        tiers: Callable[[], tuple[bool, Sequence[int]]],
     ) -> None:
         self._orders = orders
         self._courier = courier
@@ -99,6 +100,7 @@ class Facts:
         self._registration = registration
         self._boards = boards
         self._queues = queues
+        self._tiers = tiers
         self._looks: dict[int, Look] = {}
         """The latest of each process, by pid."""
         self._due_at = float("inf")
@@ -185,6 +187,7 @@ class Facts:
 
     def _of_the_whole(self, me: Look | None, now: float) -> dict[str, Any]:
         fleet = self._fleet
+        turns, tiers = self._tiers()
         return {
             "course": fleet.course.name.lower(),
             "leaving_for": None if fleet.course is Course.SERVING else now - fleet.course_since,
@@ -197,6 +200,8 @@ class Facts:
             "reclaimed": self._registration.reclaimed,
             "beats": self._registration.beats,
             "queues": list(self._queues()),
+            "turns": turns,
+            "tiers": list(tiers),
             "rss": me.rss if me is not None else None,
             "cpu": share(self._looks.get(os.getpid()), me),
             "said": {str(job): self._said(job) | {"for": until - now} for job, until in self._heard.items() if until > now},

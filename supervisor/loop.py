@@ -127,7 +127,15 @@ class Supervisor:
             voice=self.voice,
             lateness=self.lateness,
         )
-        self.facts = Facts(self.courier, self.fleet, self.registration, self.crew.boards, self.orders, queues=lambda: self.settings.served)
+        self.facts = Facts(
+            self.courier,
+            self.fleet,
+            self.registration,
+            self.crew.boards,
+            self.orders,
+            queues=lambda: self.settings.served,
+            tiers=lambda: (self.settings.queue_order == "turns", self.settings.tiers),
+        )
         self.orders.trades |= {"report": self.facts.report, "stack": self.sampler.stack, "profile": self.sampler.profile}
         self._courier_fd = -1
         self._courier_epoch = 0

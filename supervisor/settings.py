@@ -429,6 +429,14 @@ class Settings:
         return tuple(sorted(named or (*order, *({"*"} - set(order))), key=lambda queue: order.get(queue, 0)))
 
     @property
+    def tiers(self) -> tuple[int, ...]:
+        """A number for each served queue: workers claim from a queue only if those with a lower number are empty."""
+        if self.queue_order == "strict":
+            return tuple(range(len(self.served)))
+        numbers = dict(self.queue_priorities)
+        return tuple(numbers.get(queue, 0) for queue in self.served)
+
+    @property
     def reserved(self) -> tuple[tuple[str, int], ...]:
         """Which queues have workers of their own, and how many."""
         return tuple((queue, int(count)) for queue, _, count in (each.partition(":") for each in self.queues) if count)

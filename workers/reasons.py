@@ -79,12 +79,12 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
             f"waiting: it seems that nobody serves queue {job['queue']}: it is due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
-    elif job["ahead"]:
-        many = f"{job['ahead']:,} jobs" if job["ahead"] < MOST else f"more than {MOST - 1:,} jobs"
-        before = f"a job of queue {job['queue']} is" if job["ahead"] == 1 else f"{many} of queue {job['queue']} are"
-        now.append(f"waiting: {before} before it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
+    elif job["ahead"] or job["ahead_elsewhere"]:
+        now.append(f"waiting: {_before(job)} before it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
+        remedy += _turns(job, now)
     elif not job["idle"]:
         now.append(f"waiting: it is the first of queue {job['queue']}; {_all_busy(job['workers'])}")
+        remedy += _turns(job, now)
     else:
         now.append(
             f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start this moment"
@@ -94,6 +94,38 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     if job["error"]:
         now.append(f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}")
     return now, remedy
+
+
+def _before(job: Mapping[str, Any]) -> str:
+    """Say what is claimed before it: of its own queue, and of queues that come strictly before that one."""
+    counted = [(job["ahead"], f"of queue {job['queue']}")] if job["ahead"] else []
+    if queues := job["queues_before"]:
+        others = (
+            f"of queue {job['largest_before']}" if queues == 1 else f"of {queues} other queues, most of them of {job['largest_before']},"
+        )
+        counted.append((job["ahead_elsewhere"], others))
+    parts = [f"{'a job' if many == 1 else _many(many)} {where}" for many, where in counted]
+    return " and ".join(parts) + (" is" if sum(many for many, _ in counted) == 1 else " are")
+
+
+def _many(jobs: int) -> str:
+    return f"{jobs:,} jobs" if jobs < MOST else f"more than {MOST - 1:,} jobs"
+
+
+def _turns(job: Mapping[str, Any], now: list[str]) -> Iterator[str]:
+    """Say how the workers choose between the queues, and how to give this one more."""
+    queue = job["queue"]
+    if job["turns"] and job["sharing"] and not job["idle"]:
+        now.append(f"the workers take turns between {job['sharing'] + 1:,} queues that hold jobs, {queue} among them")
+        yield f"jobherd run --queue-weights {queue}=3 ...   to give queue {queue} a larger share of the workers"
+    if job["queues_before"]:
+        how = "they have a lower number in queue_priorities" if job["turns"] else "the order of the queues is strict"
+        now.append(f"jobs of other queues come before it because {how}")
+        yield (
+            f"jobherd run --queue-priorities {queue}=-1 ...   to serve queue {queue} before them"
+            if job["turns"]
+            else "jobherd run --queue-order turns ...   to let the workers take turns between the queues"
+        )
 
 
 def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[str]:

@@ -1,5 +1,16 @@
 -- What decides about one job, live or past: the gates that stand before it, who could run it, what is before it, and where it runs. Run by
 -- people. Jobs before it are counted up to %(most)s; its own row is found by its id.
+--
+-- serving is how the workers choose between the queues, by the facts of one supervisor that serves this one. A supervisor whose workers take
+-- turns has precedence: they reach the job first. Without facts, which come some seconds after a start, the default is assumed.
+-- elsewhere looks at the first 100 other queues that hold jobs: strictly before are those of a lower tier, and in strict order what
+-- is more urgent in a queue of the same rank. Queues of the same tier that take turns share the workers.
+WITH RECURSIVE head AS (
+    (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT after.queue
+      FROM head h CROSS JOIN LATERAL (SELECT r.queue FROM ONLY jobherd.ready r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1) AS after
+)
 SELECT clock_timestamp() AS asked_at, j.*,
        (SELECT jsonb_agg(jsonb_build_object('scope', g.scope, 'name', g.name, 'paused_at', g.paused_at, 'paused_by', g.paused_by,
                                             'reason', g.reason, 'resume_at', g.resume_at, 'max_running', g.max_running,
@@ -13,6 +24,7 @@ SELECT clock_timestamp() AS asked_at, j.*,
        (SELECT count(*) FROM (SELECT FROM jobherd.ready r WHERE r.queue = j.queue AND (r.priority, r.id) < (j.priority, j.id) LIMIT %(most)s) AS before)
            AS ahead,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
+       serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
        fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.lease_left, held.neighbours, held.cancelled
   FROM jobherd.jobs j
        CROSS JOIN LATERAL (
@@ -26,4 +38,34 @@ SELECT clock_timestamp() AS asked_at, j.*,
                   LEFT JOIN jobherd.children c ON c.id = r.child
                   LEFT JOIN jobherd.supervisors s ON s.id = c.supervisor
             WHERE r.token = j.token) AS held ON j.state = 'running'
+       CROSS JOIN LATERAL (
+           SELECT f.served, f.tiers, f.turns, jobherd.rank_queue(j.queue, f.served) AS rank
+             FROM (SELECT nullif(ARRAY(SELECT jsonb_array_elements_text(s.facts -> 'queues')), '{}') AS served, s.id,
+                          ARRAY(SELECT jsonb_array_elements_text(s.facts -> 'tiers'))::integer[] AS tiers,
+                          coalesce((s.facts ->> 'turns')::boolean, false) AS turns
+                     FROM jobherd.supervisors s
+                    WHERE s.lease_until > clock_timestamp() AND jsonb_typeof(s.facts -> 'queues') = 'array'
+                    UNION ALL
+                   SELECT NULL, NULL, '{}', true) AS f
+            WHERE jobherd.rank_queue(j.queue, f.served) IS NOT NULL
+            ORDER BY f.id IS NULL, NOT f.turns, f.id
+            LIMIT 1) AS serving
+       CROSS JOIN LATERAL (
+           SELECT count(*) FILTER (WHERE serving.turns AND q.tier = q.own_tier) AS sharing,
+                  coalesce(sum(b.jobs), 0)::bigint AS ahead_elsewhere, count(*) FILTER (WHERE b.jobs > 0) AS queues_before,
+                  (array_agg(q.queue ORDER BY b.jobs DESC))[1] AS largest_before
+             FROM (SELECT h.queue, jobherd.rank_queue(h.queue, serving.served) AS rank,
+                          coalesce(serving.tiers[jobherd.rank_queue(h.queue, serving.served)], 0) AS tier,
+                          coalesce(serving.tiers[serving.rank], 0) AS own_tier
+                     FROM (SELECT queue FROM head WHERE queue <> j.queue LIMIT 100) AS h
+                    WHERE EXISTS (SELECT FROM jobherd.ready r WHERE r.id = j.id)
+                      AND NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'queue' AND g.name = h.queue AND g.paused_at IS NOT NULL)) AS q
+                  CROSS JOIN LATERAL (
+                      SELECT count(*) AS jobs
+                        FROM (SELECT FROM ONLY jobherd.ready r
+                               WHERE r.queue = q.queue
+                                 AND (q.tier < q.own_tier
+                                      OR (NOT serving.turns AND q.rank = serving.rank AND (r.priority, r.id) < (j.priority, j.id)))
+                               LIMIT %(most)s) AS r) AS b
+            WHERE q.rank IS NOT NULL) AS elsewhere
  WHERE j.id = %(id)s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import jobherd
 
@@ -28,6 +30,54 @@ def test_every_state_is_explained(database):
     assert "scheduled: it is not due before" in why(database, late)
     for state, says in {"completed": "completed at", "failed": "it broke", "cancelled": "cancelled at", "expired": "expired at"}.items():
         assert says in why(database, past(database, state))
+
+
+def flooded(dsn: str) -> tuple[int, int]:
+    """A flood of 20 jobs in `mail`, which all came before two jobs of `default`, and the only worker busy. Returns the supervisor and the last job."""
+    boss = supervisor(dsn, lease=3600)
+    send(
+        dsn,
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('mail:receipt', 'default', 0, 5, 3, 9, 9)",
+    )
+    worker = child(dsn, boss)
+    enqueue = "SELECT jobherd.enqueue('mail:receipt', '{}', jsonb_build_object('queue', %s::text)) FROM generate_series(1, %s) ORDER BY 1"
+    mails = send(dsn, enqueue, "mail", 21)
+    assert claim(dsn, worker) == mails[0][0]
+    return boss, send(dsn, enqueue, "default", 2)[-1][0]
+
+
+def test_with_turns_only_its_own_queue_is_before_a_job(database):
+    boss, job = flooded(database)
+    send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', boss)
+    said = why(database, job)
+    assert "waiting: a job of queue default is before it, and the only worker is busy" in said
+    assert "the workers take turns between 2 queues that hold jobs, default among them" in said
+    assert "jobherd run --queue-weights default=3 ..." in said
+    send(database, "SELECT jobherd.pause('mail')")
+    assert "turns" not in why(database, job), "a paused queue takes none"
+
+
+@pytest.mark.parametrize("queues", ["[]", '["mail", "default"]', '["m*", "default"]'])
+def test_in_strict_order_what_is_before_a_job_is_counted_over_all_queues(database, queues):
+    boss, job = flooded(database)
+    tiers = [*range(queues.count(",") + 1)] if queues != "[]" else []
+    facts = f'{{"queues": {queues}, "turns": false, "tiers": {tiers}}}'
+    send(database, "UPDATE jobherd.supervisors SET facts = %s::jsonb WHERE id = %s", facts, boss)
+    said = why(database, job)
+    assert "waiting: a job of queue default and 20 jobs of queue mail are before it, and the only worker is busy" in said
+    assert "jobherd run --queue-order turns ..." in said
+    # A supervisor whose workers take turns reaches the job first.
+    other = supervisor(database, host="beta", lease=3600)
+    send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', other)
+    assert "waiting: a job of queue default is before it" in why(database, job)
+
+
+def test_a_queue_of_a_later_tier_is_not_before_a_job(database):
+    boss, job = flooded(database)
+    for numbers, says in (([5, 0], "waiting: a job of queue default is before it"), ([-5, 0], "and 20 jobs of queue mail are before it")):
+        facts = f'{{"queues": ["mail", "default"], "turns": true, "tiers": {numbers}}}'
+        send(database, "UPDATE jobherd.supervisors SET facts = %s::jsonb WHERE id = %s", facts, boss)
+        assert says in why(database, job)
 
 
 def test_a_pause_is_named_with_who_when_and_why_and_ends_with_the_command_that_resumes(database):

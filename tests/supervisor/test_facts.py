@@ -63,7 +63,9 @@ class Scene:
             self.fleet.heard(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
         registration = Registration(self.post, self.fleet, Notice(), me=None, lease=15.0)
-        self.facts = Facts(self.post, self.fleet, registration, self.boards, self.book, queues=lambda: ("mail",))
+        self.facts = Facts(
+            self.post, self.fleet, registration, self.boards, self.book, queues=lambda: ("mail",), tiers=lambda: (True, (0,))
+        )
 
     def report(self, number=1, **arguments):
         self.facts.report(Asked(number, "report", arguments, "anna"), self.now)
@@ -114,7 +116,7 @@ def test_a_report_is_written_and_answered_once_it_is(scene):
     assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
     assert [child["held"] for child in document["children"]] == [0, 4], "claimed, and not started"
     assert document["course"] == "serving"
-    assert document["queues"] == ["mail"]
+    assert (document["queues"], document["turns"], document["tiers"]) == (["mail"], True, [0])
     assert one.book.answers == {}, "not before it is written"
     one.post.letters[-1][2]([])
     assert one.book.answers == {5: "done"}

@@ -14,6 +14,7 @@ JOB = {
     "error": None, "error_code": None, "run_at": NOW - timedelta(seconds=300), "created_at": NOW - timedelta(seconds=300), "started_at": None,
     "finished_at": None, "progress": None, "gates": None, "declared": True, "alone": False, "ahead": 0, "queue_runs": False, "workers": 2, "idle": 0,
     "host": None, "pid": None, "slot": None, "lease_left": None, "neighbours": None, "cancelled": None,
+    "turns": True, "sharing": 0, "ahead_elsewhere": 0, "queues_before": 0, "largest_before": None,
 }  # fmt: skip
 GATE = {
     "scope": "queue",
@@ -25,6 +26,7 @@ GATE = {
     "max_running": None,
     "running": None,
 }
+STRICT = {"turns": False, "ahead_elsewhere": 20, "queues_before": 1, "largest_before": "news"}
 AT = (NOW - timedelta(seconds=60)).isoformat()
 
 
@@ -43,6 +45,14 @@ def tell(history=(), **changed):
         ({"ahead": 10_000}, "more than 9,999 jobs of queue mail are before it, and all 2 workers are busy", ""),
         ({}, "it is the first of queue mail; all 2 workers are busy", ""),
         ({"workers": 1}, "it is the first of queue mail; the only worker is busy", ""),
+        ({"ahead": 3, "sharing": 2}, "the workers take turns between 3 queues that hold jobs, mail among them", "jobherd run --queue-weights mail=3"),
+        ({"sharing": 1}, "the workers take turns between 2 queues that hold jobs", "jobherd run --queue-weights mail=3"),
+        (STRICT, "20 jobs of queue news are before it, and all 2 workers are busy", "jobherd run --queue-order turns"),
+        (STRICT | {"ahead": 1}, "a job of queue mail and 20 jobs of queue news are before it", "jobherd run --queue-order turns"),
+        (STRICT | {"ahead_elsewhere": 1}, "a job of queue news is before it", "jobherd run --queue-order turns"),
+        (STRICT | {"queues_before": 4}, "20 jobs of 4 other queues, most of them of news, are before it", "jobherd run --queue-order turns"),
+        (STRICT, "because the order of the queues is strict", "jobherd run --queue-order turns"),
+        (STRICT | {"turns": True}, "because they have a lower number in queue_priorities", "jobherd run --queue-priorities"),
         ({"ahead": 1, "workers": 1}, "a job of queue mail is before it, and the only worker is busy", ""),
         ({"attempts": 22, "max_attempts": 30, "error": "x"}, "its 22nd of 30 attempts", ""),
         ({"attempts": 111, "max_attempts": 200, "error": "x"}, "its 111th of 200 attempts", ""),

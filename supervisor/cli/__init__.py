@@ -21,7 +21,7 @@ from supervisor.cli.command import HelpFormatter, add_common
 from supervisor.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervisor.cli.command import Command
 
@@ -109,9 +109,8 @@ def commands(word: str | None = None) -> dict[str, Command]:
     return {command.name: command for name in there for command in importlib.import_module(name).COMMANDS}
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    given = sys.argv[1:] if argv is None else argv
-    known = commands(given[0] if given else None)
+def parser_of(known: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """Return the parser of a command line with these commands."""
     parser = argparse.ArgumentParser(prog="jobherd", description=ABOUT, epilog=EXAMPLES, formatter_class=HelpFormatter, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jobherd {VERSION}")
     branches = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
@@ -127,7 +126,13 @@ def _run(argv: Sequence[str] | None) -> int:
         add_common(branch, command)
         command.arguments(branch)
         branch.set_defaults(parser=branch)
-    arguments, unknown = parser.parse_known_args(given)
+    return parser
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    given = sys.argv[1:] if argv is None else argv
+    known = commands(given[0] if given else None)
+    arguments, unknown = parser_of(known).parse_known_args(given)
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of that command, not of all
     try:

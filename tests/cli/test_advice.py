@@ -1,0 +1,172 @@
+"""Every command that a message, a help text, a page or a document prints can be run: the real parser takes it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from supervisor.cli import commands, parser_of
+from workers import reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("supervisor", "workers", "handlers", "sql")
+KNOWN: Final = commands()
+PARSER: Final = parser_of(KNOWN)
+NAMES: Final = {"client", "web", "page", "reads", "or", "and", "did", "in"}
+"""What follows the word `jobherd` in names of sessions and in sentences about the program."""
+_COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])jobherd (?=[a-z])")
+_ENDS: Final = frozenset("|&;<>()")
+_STANDS_FOR: Final = {"ID": "1", "N": "2", "KIND": "a:b", "QUEUE": "mail", "JSON": "{}", "COMMAND": "jobs", "WHAT": "demo"}
+
+
+class Printed(NamedTuple):
+    """A command line in a text. exact: the text ends where the command does; otherwise a sentence may go on behind it."""
+
+    place: str
+    line: str
+    exact: bool
+
+
+def found_in(text: str, place: str) -> Iterator[Printed]:
+    """Find commands: in backticks, alone on a line, before three spaces, and in sentences."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for match in _COMMAND.finditer(line):
+            rest = line[match.end() :]
+            ticks = line[: match.start()].count("`") % 2
+            alone = not re.sub(r"^\s*(\$ )?((?:[A-Z_]+=\S+|sudo|time) )*", "", line[: match.start()])
+            if ticks:
+                yield Printed(place, rest.partition("`")[0], exact=True)
+            elif alone and "   " in rest.strip():
+                yield Printed(place, rest.partition("   ")[0], exact=True)
+            else:
+                yield Printed(place, rest.partition("`")[0], exact=False)
+
+
+def texts_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a Python file; what is filled into one stands there as a value that fits."""
+    tree = ast.parse(file.read_text())
+    within = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in within:
+            yield node.lineno, node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else _filling(ast.unparse(part)) for part in node.values)
+            yield node.lineno, "".join(map(str, parts))
+
+
+def _filling(expression: str) -> str:
+    return "drain" if "action" in expression else "1"
+
+
+def printed() -> Iterator[Printed]:
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*")):
+            name = str(file.relative_to(ROOT))
+            if file.suffix == ".py":
+                for line, text in texts_of(file):
+                    yield from found_in(text, f"{name}:{line}")
+            elif file.suffix in {".html", ".sql"} and "migrations" not in name:
+                yield from found_in(file.read_text(), name)
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
+        if page.name != "CHANGELOG.md":
+            yield from found_in(page.read_text(), page.name)
+
+
+def words_of(line: str) -> list[str]:
+    """Split a command as a shell does, up to what is not its own any more."""
+    lexer = shlex.shlex(re.sub(r"\$\([^)]*\)", "1", line), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    with contextlib.suppress(ValueError):  # an apostrophe of the sentence
+        for word in lexer:
+            if set(word) <= _ENDS:
+                break
+            words.append(word)
+    words = [word for at, word in enumerate(words) if word not in {"...", "…"} or words[at - 1].startswith("--")]
+    return [_STANDS_FOR.get(word, word if "|" not in word else word.partition("|")[0]) for word in words]
+
+
+def refusal(words: list[str]) -> str:
+    """Return why the parser refuses these words, or nothing."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            PARSER.parse_args(words)
+    except SystemExit as problem:
+        return said.getvalue().strip().rpartition("\n")[2] if problem.code else ""
+    return ""
+
+
+def problem_with(one: Printed) -> str:
+    """Return what is wrong with a printed command, or nothing. The name of a command alone is a name, and names need no arguments."""
+    words = words_of(one.line.strip().rstrip("`.,:"))
+    if not words or words[0].strip(".,:;?`'\")") not in KNOWN:
+        return "" if words and words[0].strip(".,:;'\"") in NAMES else "there is no such command"
+    words[0] = words[0].strip(".,:;?`'\")")
+    if len(words) == 1:
+        return ""
+    if one.exact:
+        why = refusal(words)
+        if "arguments are required" in why and not any(word.startswith("-") for word in words):
+            return ""  # the name of a command, or of a part of one
+        return refusal([*words, "1"]) if why.endswith("expected one argument") else why
+    # A sentence: the command is its longest beginning that is taken, and no flag may be behind that.
+    for size in range(len(words), 1, -1):
+        cut = [*words[: size - 1], words[size - 1].rstrip(".,:;)")]
+        if not refusal(cut):
+            return f"its flag {words[size]} is unknown" if size < len(words) and words[size].startswith("-") else ""
+    return problem_with(one._replace(exact=True)) if words[1].startswith("-") else ""
+
+
+def test_every_printed_command_is_taken_by_the_parser():
+    every = list(printed())
+    wrong = [f"{one.place}: jobherd {one.line.strip()}: {why}" for one in every if (why := problem_with(one))]
+    assert not wrong, "\n".join(wrong)
+    assert len(every) > 200, "the texts are still found"
+    assert sum(one.exact for one in every) > 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Run `jobherd resume --everything`.",
+        "  jobherd resume --everything   to go on",
+        "see jobherd doktor",
+        "run jobherd job --jsn 5 and look",
+        "`jobherd fleet restart ID`",
+        "$ jobherd pause mail --because x",
+    ],
+)
+def test_a_command_that_cannot_be_run_is_found(text: str):
+    assert [one for one in found_in(text, "") if problem_with(one)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Run `jobherd resume --all`.",
+        "`jobherd job` shows it; see jobherd doctor.",
+        "jobherd purge removes what lies there",
+        "  jobherd jobs --state failed --json | jq .[].id | jobherd retry -",
+        "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
+        "`jobherd fleet drain|reload|add|remove ID`",
+    ],
+)
+def test_a_command_that_can_be_run_is_not(text: str):
+    assert not [problem for one in found_in(text, "") if (problem := problem_with(one))]
+
+
+@pytest.mark.parametrize("scope", ["queue", "kind", "all"])
+def test_what_why_advises_about_a_pause_can_be_run(scope: str):
+    advice = reasons._open({"scope": scope, "name": "mail"})
+    assert not [problem for one in found_in(f"  {advice}", "") if (problem := problem_with(one))]

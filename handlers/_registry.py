@@ -16,7 +16,6 @@ import inspect
 import os
 import pkgutil
 import re
-import stat
 import sys
 import traceback
 from dataclasses import dataclass
@@ -27,17 +26,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar
 from handlers._handler import FOLDERS, USUAL, AnyHandler, Handler, handler
 from handlers._hooks import Hook
 from handlers._sanitize import describe_exception, sanitize
+from handlers._trust import find_fault, find_fault_of_module, find_faults_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from handlers._trust import Fault
 
 SHIPPED: Final = "@shipped"
 """The source that stands for the handlers in this package itself."""
 
 HOOKS: Final = "--hooks and JOBHERD_HOOKS"
 """Where people name the sources that are loaded for their hooks."""
-ALLOW: Final = "JOBHERD_ALLOW_WRITABLE_HANDLERS"
-"""In the environment: load also what others may write to, as in a container where there are no others."""
 _NOT_HANDLERS: Final = frozenset({"testing"})
 _SUFFIX: Final = ".py"
 _DEEPEST: Final = 20
@@ -110,6 +110,7 @@ class _Loading:
         self.problems: list[LoadProblem] = []
         self.modules: list[str] = []
         self._seen: set[str] = set()
+        self._faulty: set[str] = set()
 
     def take(self, source: str | os.PathLike[str]) -> None:
         text = os.fspath(source)
@@ -120,37 +121,39 @@ class _Loading:
         if "\0" in text:
             self._complain(text, "", 0, "a path cannot hold a NUL character")
         elif os.path.isdir(text):
-            self._take_folder(Path(text).resolve())
+            self._take_folder(Path(text).resolve(), text)
         elif os.path.isfile(text):
-            self._take_file(Path(text).resolve())
+            self._take_file(Path(text).resolve(), text)
         elif is_name:
             self._take_module(text)
         else:
             self._complain(text, text, 0, f"there is no such folder, file or module; check {self._named}")
 
-    def _take_folder(self, folder: Path) -> None:
+    def _take_folder(self, folder: Path, given: str) -> None:
         if os.path.samefile(folder, os.path.dirname(__file__)):
             self.take(SHIPPED)
             return
         package = _folder_name(folder)
-        if not self._is_safe(package, folder) or not self._is_safe_way(package, folder) or not self._open_folder(package, folder):
+        if not self._is_safe(package, given) or not self._are_safe(package, [folder]) or not self._open_folder(package, folder):
             return
         for name, file in self._public_files(package, folder, frozenset({str(folder)})):
             self._import(name, file)
 
-    def _take_file(self, file: Path) -> None:
+    def _take_file(self, file: Path, given: str) -> None:
         package = _folder_name(file.parent)
         if file.suffix != _SUFFIX:
             self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
         elif (
             self._is_safe(package, file.parent)
-            and self._is_safe_way(package, file.parent)
-            and self._is_safe(file.stem, file)
+            and self._is_safe(file.stem, given)
+            and self._is_safe_module(file.stem, file)
             and self._open_folder(package, file.parent)
         ):
             self._import(f"{package}.{file.stem}", str(file))
 
     def _take_module(self, name: str) -> None:
+        if not self._is_safe_name(name):
+            return
         module = self._import(name, "")
         paths = getattr(module, "__path__", None)
         if paths is not None:
@@ -175,7 +178,7 @@ class _Loading:
         if not start.is_file():
             sys.modules[package] = _bare_package(package, [str(folder)])
             return True
-        if not self._is_safe(package, start):
+        if not self._is_safe_module(package, start):
             return False
         spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[str(folder)])
         if spec is None or spec.loader is None:
@@ -209,49 +212,48 @@ class _Loading:
             if suffix == _SUFFIX and os.path.isfile(path):
                 if "." in stem:
                     self._complain(package, entry.path, 0, "a module's name cannot have a dot in it: rename the file")
-                elif self._is_safe(f"{package}.{stem}", path):
+                else:
                     yield f"{package}.{stem}", entry.path
             elif os.path.isdir(path) and entry.name.isidentifier():
                 real = os.path.realpath(path)
-                if real in above or len(above) > _DEEPEST or not self._is_safe(f"{package}.{entry.name}", path):
+                if real in above or len(above) > _DEEPEST:
                     continue
                 if (path / "__init__.py").is_file():
                     yield f"{package}.{entry.name}", str(path / "__init__.py")
                 yield from self._public_files(f"{package}.{entry.name}", path, above | {real})
 
-    def _is_safe(self, module: str, path: Path) -> bool:
-        """Look whether only its owner and group may change a folder or file: else anybody on this machine could run code as us."""
-        try:
-            mode = path.stat().st_mode
-        except OSError as problem:
-            self._complain(module, str(path), 0, f"cannot be read: {problem.strerror}")
-            return False
-        if mode & stat.S_IWOTH and not _allowed():
-            # The sticky bit is no excuse: it keeps others from deleting, not from adding a module.
-            self._complain(
-                module,
-                str(path),
-                0,
-                f"everybody on this machine may write to it, so nothing is loaded from it: chmod o-w {path}, "
-                f"or set {ALLOW}=1 if you trust all who can",
-            )
-            return False
-        return True
+    def _is_safe(self, module: str, path: str | Path) -> bool:
+        """Whether only trusted OS users could change a file or folder, or put another in its place; says why not."""
+        return self._tell(module, find_fault(path))
 
-    def _is_safe_way(self, package: str, folder: Path) -> bool:
-        """Look whether nobody else may put another folder in the place of this one, or of one above it."""
-        for parent in folder.parents:
-            mode = parent.stat().st_mode
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not _allowed():  # as in /tmp, only the owner may rename what lies there
-                self._complain(
-                    package,
-                    str(parent),
-                    0,
-                    f"everybody on this machine may put another folder in the place of {folder}, so nothing is loaded from it: "
-                    f"chmod o-w {parent}, or set {ALLOW}=1 if you trust all who can",
-                )
-                return False
-        return True
+    def _is_safe_module(self, module: str, file: Path) -> bool:
+        """The same of a file and its bytecode."""
+        return self._tell(module, find_fault_of_module(file))
+
+    def _are_safe(self, module: str, folders: Iterable[str | Path]) -> bool:
+        """The same of all code in these folders."""
+        told = [self._tell(module, fault) for folder in folders for fault in find_faults_below(folder)]
+        return all(told)
+
+    def _is_safe_name(self, name: str) -> bool:
+        """The same of a module that is found by its name. Only its top package can be found before something of it is run."""
+        top = name.partition(".")[0]
+        try:
+            spec = importlib.util.find_spec(top)
+        except (ImportError, ValueError):
+            return True  # the import itself says what is wrong
+        if spec is None:
+            return True
+        folders = list(spec.submodule_search_locations or ())
+        if not folders:
+            return not spec.has_location or not spec.origin or self._is_safe_module(name, Path(spec.origin))
+        return all(self._is_safe(name, folder) for folder in folders) and self._are_safe(name, folders)
+
+    def _tell(self, module: str, fault: Fault | None) -> bool:
+        if fault is not None and fault.place not in self._faulty:  # a folder of bytecode is judged with each of its files
+            self._faulty.add(fault.place)
+            self._complain(module, fault.place, 0, fault.message)
+        return fault is None
 
     def _import(self, name: str, file: str) -> ModuleType | None:
         try:
@@ -303,10 +305,6 @@ class _Loading:
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
     """As isinstance, but asks a stranger nothing: a proxy at the top of a module would be set up by that, or raise."""
     return issubclass(type(value), kind)
-
-
-def _allowed() -> bool:
-    return os.environ.get(ALLOW, "").strip().lower() in {"1", "true", "yes", "on"}
 
 
 def _handlers_of(module: ModuleType) -> list[AnyHandler]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from handlers._hooks import Hooks
 from handlers._registry import HOOKS, all_hooks, load
-from handlers._sanitize import loading
+from handlers._sanitize import loading, sanitize
+from handlers._trust import find_fault
 from workers.link import EXIT_LEFT, Problem, send
 from workers.logs import keep_factory_quiet
 
@@ -28,7 +29,9 @@ _log = logging.getLogger("jobherd.worker")
 def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
-    put_on_path(settings.app_dir)
+    if problem := put_on_path(settings.app_dir):
+        say_problem(body, problem)
+        return None
     loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks, named=HOOKS)
     if body.alarm.forked:
@@ -42,10 +45,16 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
 
 
-def put_on_path(app_dir: str | os.PathLike[str]) -> None:
-    """Make the folder of the application the first of the import path, for as long as there is one: the working folder may have been removed."""
+def put_on_path(app_dir: str | os.PathLike[str]) -> str:
+    """Make the folder of the application the first of the import path, if it still exists.
+
+    Returns why it must not be there, empty if nothing is wrong: another OS user could add a module that is imported in the place of any other.
+    """
     with suppress(FileNotFoundError):
+        if fault := find_fault(app_dir):
+            return f"{sanitize(fault.place, 1000)}: the application's folder, from which modules are imported (setting app_dir): {sanitize(fault.message, 2000)}"
         sys.path.insert(0, os.path.realpath(app_dir))
+    return ""
 
 
 def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:

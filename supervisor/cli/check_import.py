@@ -22,9 +22,9 @@ from workers.loading import put_on_path, say_none_found
 
 def main(answer: str, app_dir: str, sources: str) -> None:
     """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
-    put_on_path(app_dir)
     handlers, hooks = json.loads(sources)
-    found, more = load(handlers), load(hooks, named=HOOKS)
+    problem = put_on_path(app_dir)
+    found, more = load(() if problem else handlers), load(() if problem else hooks, named=HOOKS)
     kinds: list[dict[str, Any]] = [
         {
             "kind": kind,
@@ -45,7 +45,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
         {"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems + more.problems
     ]
     if not kinds and not problems:
-        problems.append({"file": "", "line": 0, "module": "", "message": say_none_found(handlers)})
+        problems.append({"file": "", "line": 0, "module": "", "message": problem or say_none_found(handlers)})
     Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems}))
 
 

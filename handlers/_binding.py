@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_type_hints
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack, get_args, get_origin, get_type_hints
 
-from handlers._converters import Convert, Misfit, converter_for, describe_type
+from handlers._converters import UNKNOWN, Convert, Facts, converter_for, describe_type, facts
+from handlers._fidelity import compare
 from handlers._job import Job
+from handlers._misfit import Misfit, path_step
 from handlers._payload import PayloadError
+from handlers._shapes import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,19 +53,21 @@ class Signature:
         self.takes_job = bool(parameters) and _is_job(parameters[0])
         if self.takes_job:
             del parameters[0]
-        self.open = False
+        self.rest: inspect.Parameter | None = None
+        """What takes the keys that no parameter has: `**more`."""
         self.takes_bytes = any(parameter.name == BYTES for parameter in parameters)
         """Whether the job's bytes are an argument."""
         self.needs_bytes = any(parameter.name == BYTES and parameter.default is inspect.Parameter.empty for parameter in parameters)
         self.parameters: list[inspect.Parameter] = []
         for parameter in parameters:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                self.open = True
+                self.rest = parameter
             elif parameter.kind not in _NAMED:
                 message = f"{name}: parameter {parameter.name!r} has no name that a payload could use: write it without * or /"
                 raise TypeError(message)
             elif parameter.name != BYTES:
                 self.parameters.append(parameter)
+        self.open = self.rest is not None
         self._binding: Binding | None = None
         self.function = function
         self.name = name
@@ -71,7 +77,7 @@ class Signature:
 
     def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the resolved annotations of what a payload holds, and the names of those that cannot be resolved."""
-        return resolve_hints(self.function, self.parameters)
+        return resolve_hints(self.function, self.parameters if self.rest is None else [*self.parameters, self.rest])
 
     def take_bytes(self, arguments: dict[str, Any], data: bytes | None) -> None:
         """Add the job's bytes to the arguments. Raises BindingError if they are missing, or nobody would ever see them."""
@@ -126,7 +132,7 @@ class Binding:
     def __init__(self, signature: Signature) -> None:
         self.takes_job: Final = signature.takes_job
         hints, self.unchecked = signature.hints()
-        self.slots: Final[tuple[Slot, ...]] = tuple(
+        slots = [
             (
                 parameter.name,
                 _as_it_is(hints.get(parameter.name)),
@@ -134,11 +140,60 @@ class Binding:
                 parameter.name in signature.required,
             )
             for parameter in signature.parameters
-        )
+        ]
         self._open = signature.open
         self._names = signature.names
+        self._rest: Convert | None = None
+        rest = None if signature.rest is None else hints.pop(signature.rest.name, Any)
+        if get_origin(rest) is Unpack:  # of a TypedDict, whose keys are parameters like any other
+            fields = fields_of(get_args(rest)[0])
+            slots += [(field.name, _as_it_is(field.hint), converter_for(field.hint), field.required) for field in fields]
+            hints |= {field.name: field.hint for field in fields}
+            self._open, self._names = False, self._names | {field.name for field in fields}
+        elif rest is not None:
+            self._rest = converter_for(rest)
+        self.slots: Final[tuple[Slot, ...]] = tuple(slots)
         self._whole = signature.whole
+        self._hints = hints
+        self._rest_hint = rest if self._open else None
         self._expected = {name: describe_type(hint) for name, hint in hints.items()}
+
+    @cached_property
+    def facts(self) -> dict[str, Facts]:
+        """What there is to know of each annotation, by the parameter's name; of those of `**more` by "**"."""
+        known = {name: facts(hint) for name, hint in self._hints.items()}
+        return known if self._rest_hint is None else known | {"**": facts(self._rest_hint)}
+
+    @cached_property
+    def problems(self) -> list[str]:
+        """Return what keeps payloads from being converted, in sentences: the parameters of a type that no converter knows."""
+        return [f"parameter {name!r} is annotated {kind}, {UNKNOWN}" for name, one in self.facts.items() for kind in one.unknown]
+
+    @cached_property
+    def _compared(self) -> dict[str, frozenset[type]]:
+        return {name: one.own for name, one in self.facts.items() if one.compared}
+
+    def takes_alone(self, kind: type) -> bool:
+        """Return whether the only parameter is annotated with this very class, as a named tuple may be."""
+        return len(self._hints) == len(self._names) == 1 and kind in self._hints.values()
+
+    def compare(self, payload: Any, arguments: Mapping[str, object]) -> None:
+        """Compare what a producer was given with the arguments that come of it. Raises BindingError with the place that differs."""
+        if not self._compared:
+            return
+        given = {WHOLE: payload} if self._whole else payload
+        for name, argument in arguments.items():
+            own = self._compared.get(name if name in self._names else "**")
+            if own is None or name not in given:
+                continue
+            try:
+                compare(given[name], argument, own)
+            except Misfit as misfit:
+                raise self._error(name, misfit) from None
+
+    def _error(self, name: str, misfit: Misfit) -> BindingError:
+        path = ("$" if self._whole else f"${path_step(name)}") + "".join(reversed(misfit.steps))
+        return BindingError(f"payload at {path} {misfit.reason}", path)
 
     def bind(self, payload: object) -> dict[str, Any]:
         """Return the keyword arguments for `payload`. Raises BindingError naming the first place that does not fit.
@@ -147,7 +202,7 @@ class Binding:
         """
         if self._whole:
             payload = {WHOLE: payload}
-        elif type(payload) is not dict:
+        elif not isinstance(payload, dict):
             message = f"payload at $ must be an object with the handler's parameters as keys, not {_json_name(payload)}"
             raise BindingError(message, "$")
         arguments: dict[str, Any] = {}
@@ -160,9 +215,7 @@ class Binding:
                 try:
                     arguments[name] = convert(value)
                 except Misfit as misfit:
-                    path = ("$" if self._whole else f"$.{name}") + "".join(reversed(misfit.steps))
-                    message = f"payload at {path} {misfit.reason}"
-                    raise BindingError(message, path) from None
+                    raise self._error(name, misfit) from None
             elif required:
                 expected = f", expected {self._expected[name]}" if name in self._expected else ""
                 message = f"payload at $.{name} is missing{expected}"
@@ -173,7 +226,11 @@ class Binding:
                 name = min(rest)[:80]
                 message = f"payload at $ has a key {name!r} that the handler has no parameter for{_known(self._names)}"
                 raise BindingError(message, "$")
-            arguments.update(rest)
+            for name, value in rest.items():
+                try:
+                    arguments[name] = value if self._rest is None else self._rest(value)
+                except Misfit as misfit:
+                    raise self._error(name, misfit) from None
         return arguments
 
 
@@ -197,13 +254,13 @@ def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.
     function = inspect.unwrap(function)
     given = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
     with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
-        known = get_type_hints(function)
+        known = get_type_hints(function, include_extras=True)
         return {name: known[name] for name in given if name in known}, ()
     found: dict[str, Any] = {}
     for name, annotation in given.items():
         holder = type("holder", (), {"__annotations__": {name: annotation}, "__module__": getattr(function, "__module__", "")})
         try:
-            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}))[name]
+            found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)[name]
         except Exception:  # noqa: S112
             continue
     return found, tuple(name for name in given if name not in found)

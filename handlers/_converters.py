@@ -2,7 +2,7 @@
 
 A converter takes a value that came out of JSON and returns the argument, or raises Misfit with what belongs there. Containers add
 the step to the misfit as it passes, so the path is only built when something is wrong. None in place of a converter means that
-anything goes. An annotation that is not known here is one of these: checks that cannot be made are not made.
+anything goes, as for `Any`. A type that is not known here is refused: by `facts` when handlers are loaded, else with the first value.
 """
 
 from __future__ import annotations
@@ -12,40 +12,100 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from handlers._payload import path_step as step
+from handlers._misfit import Misfit
+from handlers._misfit import path_step as step
+from handlers._models import library_of, model_converter
 from handlers._sanitize import describe_exception
+from handlers._shapes import NOTHING, Field, fields_of, has_fields, is_named_tuple, is_typed_dict, substituted
 
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SEQUENCES: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_ARRAYS: Final = (*_SEQUENCES, tuple, set, frozenset)
+UNKNOWN: Final = "which Jobherd cannot convert from JSON: see the types in docs/writing-handlers.md, or annotate what JSON has"
 _WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired)
-_NOTHING: Final = object()
 
 
-class Misfit(Exception):  # noqa: N818  # never leaves the package
-    """A value does not fit. `steps` leads to it, the innermost first."""
+def converter_for(hint: Any) -> Convert | None:
+    """Return what converts a JSON value to `hint`, or None if anything goes. A type that is not known is refused with each value.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.steps: list[str] = []
-
-
-def converter_for(hint: Any) -> Convert | None:  # any annotation
-    """Return what converts a JSON value to `hint`, or None if anything goes."""
+    >>> converter_for(tuple[int, ...])([1, 2])
+    (1, 2)
+    """
     try:
-        return _known_converter(hint)
-    except (TypeError, RecursionError):  # an annotation that cannot be hashed, or that only ever mentions itself
-        return None
+        return _converter(hint)
+    except _UnknownError as unknown:
+        return _refusing(unknown)
+    except (TypeError, RecursionError):  # a schema that its library cannot build, an annotation that only ever mentions itself
+        return _refusing(_UnknownError(hint))
+
+
+def facts(hint: Any) -> Facts:
+    """Return what there is to know about an annotation before any value is seen. Looks into every field of every class."""
+    found = Facts()
+    _explore(hint, found, set())
+    return found
+
+
+@dataclasses.dataclass(slots=True)
+class Facts:
+    """unknown: names of types that no converter knows. compared: an argument may arrive changed, and has to be compared.
+
+    own: types of JSON that have to arrive as themselves, since another member of a union travels as the same.
+    """
+
+    unknown: list[str] = dataclasses.field(default_factory=list)
+    compared: bool = False
+    own: frozenset[type] = frozenset()
+
+
+class _UnknownError(Exception):
+    def __init__(self, hint: Any) -> None:
+        super().__init__(hint)
+        self.name = describe_type(hint)[:200]
+
+
+class _Form(NamedTuple):
+    """How an annotation is converted: `make` takes the converters of the annotations in `inner`.
+
+    later: annotations that are needed only once a value comes; they may mention this one. compared, own: as in `Facts`.
+    """
+
+    make: Callable[..., Convert | None]
+    inner: tuple[Any, ...] = ()
+    later: Callable[[], Iterable[Any]] = tuple
+    compared: bool = False
+    own: frozenset[type] = frozenset()
+
+
+def _explore(hint: Any, found: Facts, seen: set[int | Any]) -> None:
+    key = hint if isinstance(hint, collections.abc.Hashable) else id(hint)
+    try:
+        if key in seen:
+            return
+        seen.add(key)
+        form = _form(hint)
+        inner = (*form.inner, *form.later())
+        form.make(*map(converter_for, form.inner))
+    except _UnknownError as unknown:
+        found.unknown.append(unknown.name)
+        return
+    except (TypeError, RecursionError):
+        found.unknown.append(_UnknownError(hint).name)
+        return
+    found.compared |= form.compared
+    found.own |= form.own
+    for one in inner:
+        _explore(one, found, seen)
 
 
 def describe_type(hint: Any) -> str:
@@ -59,54 +119,127 @@ def describe_type(hint: Any) -> str:
     return str(hint).replace("typing.", "").replace("NoneType", "None")
 
 
+def _converter(hint: Any) -> Convert | None:
+    """Raises _UnknownError, and TypeError for what cannot be an annotation of a payload."""
+    try:
+        hash(hint)
+    except TypeError:  # Annotated with a list in it
+        return _build(hint)
+    return _known_converter(hint, repr(hint))
+
+
 @cache
-def _known_converter(hint: Any) -> Convert | None:
-    return _build(hint)
+def _known_converter(hint: Any, _written: str) -> Convert | None:
+    return _build(hint)  # two unions in another order are equal, and not the same: `_written` tells them apart
 
 
-def _build(hint: Any) -> Convert | None:  # one return for each form of annotation
+def _build(hint: Any) -> Convert | None:
+    form = _form(hint)
+    return form.make(*map(converter_for, form.inner))
+
+
+def _refusing(unknown: _UnknownError) -> Convert:
+    def convert(_: Any) -> Any:
+        reason = f"is annotated {unknown.name}, {UNKNOWN}"
+        raise Misfit(reason)
+
+    return convert
+
+
+def _form(hint: Any) -> _Form:  # one return for each form of annotation
     if hint is None:
         hint = type(None)
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+    if isinstance(hint, collections.abc.Hashable) and hint in _PLAIN:
+        return _Form(lambda: _PLAIN[hint])
+    if isinstance(hint, typing.ForwardRef):  # what nobody could resolve
+        return _Form(lambda: None)
+    if isinstance(hint, typing.TypeVar):
+        return _Form(_itself, (substituted(hint, {}),))
     if hasattr(hint, "__supertype__"):  # NewType
-        return converter_for(hint.__supertype__)
-    if type(hint).__name__ == "TypeAliasType":
-        return converter_for(hint.__value__)
+        return _Form(_itself, (hint.__supertype__,))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if type(hint).__name__ == "TypeAliasType" or type(origin).__name__ == "TypeAliasType":
+        value = hint.__value__ if origin is None else origin.__value__[arguments]
+        return _Form(lambda: _lazy(value), later=lambda: [value])
+    if (library := library_of(hint)) is not None:
+        return _Form(lambda: model_converter(hint, library), compared=True)
     if origin in _WRAPPERS:
-        return converter_for(arguments[0])
+        return _Form(_itself, arguments[:1])
     if origin is typing.Union or origin is types.UnionType:
-        return _union(hint, arguments)
+        return _union_form(hint, arguments)
     if origin is typing.Literal:
-        return _literal(arguments)
-    if origin is not None:
-        return _container(origin, arguments)
-    if typing.is_typeddict(hint):
-        return _typed_dict(hint)
-    if not isinstance(hint, type):
-        return None
-    if issubclass(hint, Enum):
-        return _enum(hint)
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(hint)
-    return _container(hint, ())
+        return _Form(lambda: _literal(arguments))
+    kind = hint if origin is None else origin
+    if is_typed_dict(kind):
+        return _Form(lambda: _record(hint, kind), later=lambda: [one.hint for one in fields_of(hint)])
+    if has_fields(kind):
+        return _Form(lambda: _object(hint, kind), later=lambda: [one.hint for one in fields_of(hint)], compared=True)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _Form(lambda: _enum(kind))
+    return _container_form(kind, arguments)
 
 
-def _container(origin: Any, arguments: tuple[Any, ...]) -> Convert | None:
+def _itself(convert: Convert | None) -> Convert | None:
+    return convert
+
+
+def _lazy(hint: Any) -> Convert:
+    """A type alias may mention itself."""
+
+    def convert(value: Any) -> Any:
+        known = converter_for(hint)
+        return value if known is None else known(value)
+
+    return convert
+
+
+def _container_form(origin: Any, arguments: tuple[Any, ...]) -> _Form:
     if origin in _SEQUENCES:
-        return _list(converter_for(arguments[0]) if arguments else None, list)
+        return _Form(lambda item: _list(item, list), arguments or (Any,))
     if origin in {set, frozenset}:
-        return _list(converter_for(arguments[0]) if arguments else None, origin)
+        return _Form(lambda item: _list(item, origin), arguments or (Any,))
     if origin is tuple:
         if not arguments:
-            return _list(None, tuple)
+            return _Form(lambda: _list(None, tuple))
         if len(arguments) == 2 and arguments[1] is Ellipsis:  # tuple[int, ...]
-            return _list(converter_for(arguments[0]), tuple)
-        return _row(arguments)
+            return _Form(lambda item: _list(item, tuple), arguments[:1])
+        return _Form(lambda *items: _row(items), tuple(one for one in arguments if one != ()))
     if origin in _MAPPINGS:
-        return _mapping(*(arguments or (str, Any)))
-    return None
+        key, value = arguments or (str, Any)
+        return _Form(lambda *both: _mapping(None if key in {str, Any} else both[0], both[1]), (key, value))
+    raise _UnknownError(origin)
+
+
+def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
+    # A member that takes any object would take the others' too: it is asked last.
+    members = tuple(sorted(map(_bare, members), key=_is_mapping))
+    others = [member for member in members if member not in _JSON_TYPES]
+    own: set[type] = set()
+    if others:
+        bases = (typing.get_args(one)[0] if typing.get_origin(one) is typing.Annotated else one for one in members)
+        own.update(base for base in bases if base in _JSON_TYPES)
+        own.update(type(value) for one in others if typing.get_origin(one) is typing.Literal for value in typing.get_args(one))
+    if sum((typing.get_origin(one) or one) in _ARRAYS for one in others) > 1:
+        own.update((list, tuple))
+    if len(others) > 1 and any(map(_is_mapping, others)):
+        own.add(dict)
+    compared = len(others) > 1 or (bool(others) and bool(own - {type(None)}))
+    return _Form(lambda *converts: _union(hint, members, converts), members, compared=compared, own=frozenset(own))
+
+
+def _bare(hint: Any) -> Any:
+    """Return what a NewType or an Annotated that no library checks stands for."""
+    while True:
+        if hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif typing.get_origin(hint) is typing.Annotated and library_of(hint) is None:
+            hint = typing.get_args(hint)[0]
+        else:
+            return hint
+
+
+def _is_mapping(hint: Any) -> bool:
+    return (typing.get_origin(hint) or hint) in _MAPPINGS
 
 
 def _exactly(kind: type, expected: str) -> Convert:
@@ -145,6 +278,13 @@ def _text(build: Callable[[str], object], name: str, example: str) -> Convert:
     return convert
 
 
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.utcoffset() is None:  # a bare date has none either
+        raise ValueError
+    return moment
+
+
 def _decimal(value: Any) -> Decimal:
     if type(value) is int:
         return Decimal(value)
@@ -155,11 +295,10 @@ def _decimal(value: Any) -> Decimal:
     return typing.cast("Decimal", number)
 
 
-def _union(hint: Any, members: tuple[Any, ...]) -> Convert | None:
+def _union(hint: Any, members: tuple[Any, ...], converts: tuple[Convert | None, ...]) -> Convert | None:
     exact: dict[type, Convert] = {}
     others: list[Convert] = []
-    for member in members:
-        convert = converter_for(member)
+    for member, convert in zip(members, converts, strict=True):
         if convert is None:
             return None
         if member in _JSON_TYPES:
@@ -196,8 +335,8 @@ def _literal(values: tuple[Any, ...]) -> Convert:
     expected = f"one of {', '.join(repr(plain) for _, plain in known)}"
 
     def convert(value: Any) -> Any:
-        found = known.get((type(value), value), _NOTHING) if isinstance(value, collections.abc.Hashable) else _NOTHING
-        if found is _NOTHING:
+        found = known.get((type(value), value), NOTHING) if isinstance(value, collections.abc.Hashable) else NOTHING
+        if found is NOTHING:
             raise Misfit(_mismatch(expected, value))
         return found
 
@@ -248,9 +387,7 @@ def _list(item: Convert | None, build: Callable[[list[Any]], Any]) -> Convert:
     return convert
 
 
-def _row(hints: tuple[Any, ...]) -> Convert:
-    items = [converter_for(hint) for hint in hints if hint != ()]
-
+def _row(items: tuple[Convert | None, ...]) -> Convert:
     def convert(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) != len(items):
             length = f" with {len(value)}" if type(value) is list else ""
@@ -267,10 +404,7 @@ def _row(hints: tuple[Any, ...]) -> Convert:
     return convert
 
 
-def _mapping(key_hint: Any, value_hint: Any) -> Convert:
-    key_of = None if key_hint in {str, Any} else converter_for(key_hint)
-    value_of = converter_for(value_hint)
-
+def _mapping(key_of: Convert | None, value_of: Convert | None) -> Convert:
     def convert(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise Misfit(_mismatch("an object", value))
@@ -288,25 +422,28 @@ def _mapping(key_hint: Any, value_hint: Any) -> Convert:
     return convert
 
 
-def _fields(name: str, slots: Callable[[], list[tuple[str, Convert | None, bool]]]) -> Callable[[Any], dict[str, Any]]:
-    """Return what reads an object with known keys. The slots are asked for at the first use: a type may mention itself."""
-    ready: list[tuple[str, Convert | None, bool]] = []
+def _record(hint: Any, kind: Any) -> Convert:
+    """Return what reads an object with known keys. Its fields are asked for at the first use: a type may mention itself."""
+    fields: list[tuple[Field, Convert | None]] = []
+    name = kind.__name__
 
     def convert(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise Misfit(_mismatch(f"an object with the fields of {name}", value))
-        if not ready:
-            ready.extend(slots())
+        if not fields:
+            fields.extend([(one, converter_for(one.hint)) for one in fields_of(hint)])
         result = {}
-        for key, item, required in ready:
+        for field, item in fields:
+            key = field.name
             if key in value:
                 try:
                     result[key] = value[key] if item is None else item(value[key])
                 except Misfit as misfit:
-                    misfit.steps.append(f".{key}")
+                    misfit.steps.append(step(key))
                     raise
-            elif required:
-                reason = f"lacks the field {key!r} of {name}"
+            elif field.required:
+                lost = "" if field.kept else ", an InitVar, which an object does not keep: pass a dict that has it"
+                reason = f"lacks the field {key!r} of {name}{lost}"
                 raise Misfit(reason)
         if len(result) != len(value):
             reason = f"has a key {min(value.keys() - result.keys())[:80]!r} that {name} has no field for"
@@ -316,45 +453,27 @@ def _fields(name: str, slots: Callable[[], list[tuple[str, Convert | None, bool]
     return convert
 
 
-def _typed_dict(kind: Any) -> Convert:
-    def slots() -> list[tuple[str, Convert | None, bool]]:
-        # NotRequired is looked at here: __required_keys__ does not see it in an annotation that is a string.
-        return [
-            (key, converter_for(hint), key in kind.__required_keys__ and typing.get_origin(hint) is not typing.NotRequired)
-            for key, hint in typing.get_type_hints(kind, include_extras=True).items()
-        ]
+def _object(hint: Any, kind: Any) -> Convert:
+    read = _record(hint, kind)
+    arguments: dict[str, str | None] = {}
 
-    return _fields(kind.__name__, slots)
-
-
-def _dataclass(kind: Any) -> Convert:
-    def slots() -> list[tuple[str, Convert | None, bool]]:
-        try:
-            hints = typing.get_type_hints(kind)
-        except Exception:  # a name that only type checkers import
-            hints = {}
-        return [
-            (
-                field.name,
-                converter_for(hints[field.name]) if field.name in hints else None,
-                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            )
-            for field in dataclasses.fields(kind)
-            if field.init
-        ]
-
-    read = _fields(kind.__name__, slots)
-    derived = frozenset(field.name for field in dataclasses.fields(kind) if not field.init)
+    names = kind._fields if is_named_tuple(kind) else None
 
     def convert(value: Any) -> Any:
-        if derived and type(value) is dict:  # the door writes every field, also those that __init__ does not take
-            value = {key: part for key, part in value.items() if key not in derived}
+        if names is not None and type(value) is list and len(value) == len(names):  # as other libraries write a named tuple
+            value = dict(zip(names, value, strict=True))
         fields = read(value)
+        if not arguments:
+            arguments.update({field.name: field.argument for field in fields_of(hint)})
         try:
-            return kind(**fields)
+            made = kind(**{argument: fields[name] for name, argument in arguments.items() if argument is not None and name in fields})
+            for name, argument in arguments.items():
+                if argument is None and name in fields:
+                    object.__setattr__(made, name, fields[name])  # the class may be frozen
         except Exception as problem:  # user code: __post_init__
             reason = f"makes no {kind.__name__}: {describe_exception(problem, message_bytes=500)[0]}"
             raise Misfit(reason) from None
+        return made
 
     return convert
 
@@ -372,7 +491,7 @@ _PLAIN: Final[dict[Any, Convert | None]] = {
     bool: _exactly(bool, "bool"),
     type(None): _exactly(type(None), "null"),
     float: _float,
-    datetime: _text(datetime.fromisoformat, "a date and time", "2025-01-31T12:00:00+00:00"),
+    datetime: _text(_moment, "a date and time with a zone", "2025-01-31T12:00:00+00:00"),
     date: _text(date.fromisoformat, "a date", "2025-01-31"),
     time: _text(time.fromisoformat, "a time", "12:00:00"),
     UUID: _text(UUID, "a UUID", "12345678-1234-5678-1234-567812345678"),

@@ -59,6 +59,10 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
 
+    def problems(self) -> list[str]:
+        """Return why payloads cannot become its arguments, in sentences: parameters of types that are not known. Never raises."""
+        return self.signature.binding.problems
+
     def __repr__(self) -> str:
         return f"<Handler {self.kind} at {self.file}:{self.line}>"
 

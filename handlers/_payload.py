@@ -12,7 +12,6 @@ walks the document.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -26,6 +25,10 @@ from uuid import UUID
 
 import orjson
 
+from handlers._misfit import path_step
+from handlers._models import dump_model, is_model, naive_in
+from handlers._shapes import NOTHING, attributes, has_fields
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """Any JSON document."""
 
@@ -38,7 +41,6 @@ _LONG_NUMBER: Final = re.compile(r"[0-9]{19,}")
 _SAMPLED: Final = re.compile(r"[0-9]{3}")
 """Nineteen digits in a row show in every sixth character as three in a row: most documents are known to hold none by a look at a sixth."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,79}")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -66,11 +68,12 @@ class ResultError(PayloadError):
 def check_payload(value: object, *, max_bytes: int | None = None) -> str:
     """Return `value` as JSON text, fit to be a payload.
 
-    value: None, bool, int, float, str, and lists, tuples and dicts of these; also dataclasses (as objects), datetime, date and time
-        (ISO 8601), UUID and Decimal (as strings) and Enum members (as their values).
+    value: None, bool, int, float, str, and lists, tuples and dicts of these; also dataclasses, attrs classes and named tuples (as
+        objects), models of Pydantic and msgspec (as they dump themselves), datetime with a zone, date and time (ISO 8601), UUID and
+        Decimal (as strings) and Enum members (as their values).
     max_bytes: the longest text in UTF-8 bytes; default the environment's JOBHERD_MAX_PAYLOAD, or 1,000,000.
 
-    Raises PayloadError for NUL characters, lone surrogates, NaN and infinities, nesting beyond 100 levels, integers beyond 1,000
+    Raises PayloadError for NUL characters, lone surrogates, NaN and infinities, a datetime without a zone, nesting beyond 100 levels, integers beyond 1,000
     digits, keys that are no strings, other types, and a text that is too long.
 
     >>> check_payload({"order_id": 7})
@@ -165,7 +168,7 @@ def _no_number(name: str) -> NoReturn:
 
 def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError]) -> str:
     try:
-        fast = orjson.dumps(value, default=_convert, option=_OPTIONS)
+        fast = orjson.dumps(value, default=_convert if error is ResultError else _convert_input, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError):  # orjson's own error is a TypeError; it does not say where
         fast = b""
     # The needles also occur in innocent documents (a None, a backslash in a text): those are walked and found good.
@@ -211,6 +214,22 @@ def _too_long(what: str, size: int, max_bytes: int) -> str:
     )
 
 
+class _NaiveError(TypeError):
+    """A datetime has no zone. place: where inside of the value."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__("has no time zone, so it is another moment on each host: pass datetime.now(UTC) + ..., or value.astimezone()")
+        self.place = place
+
+
+def _convert_input(value: object) -> object:
+    """As `_convert`, for a payload, which must not hold datetimes without a zone."""
+    place = "" if isinstance(value, datetime) and value.utcoffset() is None else naive_in(value)
+    if place is not None:
+        raise _NaiveError(place)
+    return _convert(value)
+
+
 def _convert(value: object) -> object:
     """Return the JSON form of what JSON has no word for, or raise TypeError with the remedy."""
     match value:
@@ -225,8 +244,12 @@ def _convert(value: object) -> object:
             return str(value)
         case Enum():
             return value.value
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    kind = type(value)
+    if is_model(kind):
+        return dump_model(value)
+    if has_fields(kind):
+        parts = ((name, getattr(value, name, NOTHING)) for name in attributes(kind))  # one that __init__ does not set may be missing
+        return {name: part for name, part in parts if part is not NOTHING}
     message = f"is a {_name(value)}, which JSON has no word for: {_remedy(value)}"
     raise TypeError(message)
 
@@ -237,8 +260,6 @@ def _remedy(value: object) -> str:
             return "pass base64.b64encode(value).decode(), or store the bytes elsewhere and pass their key"
         case set() | frozenset():
             return "pass sorted(value)"
-        case tuple() if hasattr(value, "_asdict"):
-            return "pass value._asdict()"
         case os.PathLike():
             return "pass str(value)"
         case BaseException():
@@ -250,8 +271,6 @@ def _remedy(value: object) -> str:
         return "pass value.total_seconds()"
     if kind.__module__.partition(".")[0] == "numpy":
         return "pass value.item(), or value.tolist() for an array"
-    if hasattr(kind, "model_dump"):
-        return 'pass value.model_dump(mode="json")'
     if hasattr(kind, "__next__"):
         return "pass list(value)"
     if hasattr(kind, "__await__"):
@@ -292,8 +311,9 @@ def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadEr
             return {_key(key, path, what, error): _walk(part, path + path_step(key), depth + 1, what, error) for key, part in value.items()}
         return [_walk(part, f"{path}[{place}]", depth + 1, what, error) for place, part in enumerate(value)]
     try:
-        converted = _convert(value)
+        converted = (_convert if error is ResultError else _convert_input)(value)
     except TypeError as problem:
+        path += problem.place if isinstance(problem, _NaiveError) else ""
         message = f"{what} at {path} {problem}"
         raise error(message, path) from None
     return _walk(converted, path, depth, what, error)
@@ -314,12 +334,6 @@ def _check_text(text: str, path: str, what: str, error: type[PayloadError]) -> N
     if not text.isascii() and _SURROGATE.search(text):
         message = f"{what} at {path} holds a lone surrogate, which is no Unicode text: decode the text with its right encoding"
         raise error(message, path)
-
-
-def path_step(key: object) -> str:
-    """Return how a key continues a path. It is cut and escaped: a key comes from outside, and the path goes to logs."""
-    text = str(key)[:80]
-    return f".{text}" if _PLAIN_KEY.fullmatch(text) else f"[{json.dumps(text)}]"
 
 
 def _shortened(path: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias
 
 import psycopg
 
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+_ARGUMENTS: Final = (dict, tuple)
 Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
+
+
+class _Document(dict[str, Any]):
+    """A payload that `payload` has made: it is JSON, and was compared with its arguments already."""
 
 
 class Producer(Generic[P]):
@@ -131,7 +136,8 @@ class Producer(Generic[P]):
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
         """
-        return decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
+        found = decode_payload(self._encoded(self.signature.payload(args, self.split_bytes(args, kwargs)[1])))
+        return _Document(found) if isinstance(found, dict) else found
 
     def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
         """Return the bytes among the arguments of a call, if the handler takes any, and the arguments that are JSON."""
@@ -165,8 +171,9 @@ class Producer(Generic[P]):
     def enqueue_many(self, calls: Iterable[object]) -> list[int]:
         """Put many jobs into the queue, all or none, in one transaction with one notification, and return their ids in order.
 
-        calls: for each job a dict of its arguments, or a tuple of them; `payload` makes a dict that type checkers have seen. Any
-            iterable, taken chunk by chunk while the transaction is open; only the ids grow with its length.
+        calls: for each job a dict of its arguments, a tuple of them, or, if the handler has one parameter, the argument itself (unless
+            that is a dict or tuple); `payload` makes a dict that type checkers have seen. Any iterable, taken chunk by chunk while the
+            transaction is open; only the ids grow with its length.
         Raises what `enqueue` does; a PayloadError has the `index` of the job.
 
         >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
@@ -199,19 +206,22 @@ class Producer(Generic[P]):
         return await _bulk.astream(self._many(calls, chunk), self._aput, on_chunk)
 
     def _call(self, call: object) -> object:
-        if self.signature.whole:
+        signature = self.signature
+        if signature.whole:
             return call
-        if isinstance(call, tuple):
-            return self.signature.payload(call, {})
-        if isinstance(call, dict | Mapping):  # a dict is known at once, other mappings take a look at the ABC
-            return self.signature.payload((), call)
-        message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
-        raise TypeError(message)
+        named = isinstance(call, dict | Mapping)  # a dict is known at once, other mappings take a look at the ABC
+        if named or isinstance(call, tuple):
+            if type(call) in _ARGUMENTS or not self.binding.takes_alone(type(call)):
+                return signature.payload((), call) if named else signature.payload(call, {})  # type: ignore[arg-type]
+        elif len(signature.parameters) != 1:
+            message = f"each job of {self.kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
+            raise TypeError(message)
+        return signature.payload((), {signature.parameters[0].name: call})
 
     def _encoded(self, payload: object) -> str:
         text = check_payload(payload)
         # As the worker will see it: a payload that does not fit would be poison there, at night.
-        self.binding.bind(decode_payload(text))
+        self.binding.compare(payload, self.binding.bind(decode_payload(text)))
         return text
 
     def _one(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Chunk:
@@ -236,11 +246,17 @@ class Producer(Generic[P]):
         if self.signature.needs_bytes:
             message = f"each job of {self.kind!r} needs payload_bytes of its own: enqueue them one by one"
             raise TypeError(message)
-        arguments, bind = self._call, self.binding.bind  # looked up once and not for each job
+        if isinstance(calls, str | bytes | Mapping):
+            message = f"the jobs of {self.kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
+            raise TypeError(message)
+        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare  # looked up once and not for each job
 
         def encode(call: object) -> str:
-            text = check_payload(arguments(call))
-            bind(decode_payload(text))
+            payload = arguments(call)
+            text = check_payload(payload)
+            found = bind(decode_payload(text))
+            if type(call) is not _Document:
+                compare(payload, found)
             return text
 
         return map(self._ready, _bulk.chunks(self.kind, calls, self._options, encode=encode, most=most))

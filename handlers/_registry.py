@@ -90,6 +90,7 @@ def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers 
     importlib.invalidate_caches()
     for source in sources:
         loading.take(source)
+    loading.check_signatures()
     return Loaded(loading.kinds, tuple(loading.problems), tuple(loading.modules), tuple(loading.hooks.values()))
 
 
@@ -290,6 +291,12 @@ class _Loading:
                     one.line,
                     f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: give one of them another name",
                 )
+
+    def check_signatures(self) -> None:
+        """Complain of parameters of types that no payload can be converted to. After all modules: annotations may name any of them."""
+        for one in self.kinds.values():
+            for problem in one.problems():
+                self._complain(one.function.__module__, one.file, one.line, f"{one.kind}: {problem}")
 
     def _note_broken(self, module: str, file: str, problem: BaseException) -> None:
         message, _ = describe_exception(problem, message_bytes=1000)

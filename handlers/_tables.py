@@ -218,6 +218,10 @@ class TableHandler(Handler[Any, Any, Any]):
         """What hands the record over: ourselves."""
         return self
 
+    def problems(self) -> list[str]:
+        """Return nothing: a record comes from its store, and has no payload."""
+        return []
+
     def bind(self, _payload: object) -> dict[str, Any]:
         """Return the arguments for the record that is held. Raises BindingError if there is none, or as the scan does."""
         held = self.held

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar, Union
 from uuid import UUID
 
 import pytest
@@ -62,6 +63,20 @@ class Options(TypedDict):
 class Pair(NamedTuple):
     a: int
     b: int
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+    total: int = 0
+
+
+@dataclass
+class IntPage(Page[int]):
+    next: IntPage | None = None
 
 
 UserId = NewType("UserId", int)
@@ -131,8 +146,11 @@ MOMENT = datetime(2025, 1, 31, 12, tzinfo=UTC)
         (list[Address], [{"street": "a", "number": 2}], [Address("a", 2)]),
         (Options, {"width": 1}, {"width": 1}),
         (Options, {"width": 1, "height": 2}, {"width": 1, "height": 2}),
-        (Pair, [1, 2], [1, 2]),
-        (bytes, "anything", "anything"),
+        (Pair, [1, 2], Pair(1, 2)),
+        (Pair, {"a": 1, "b": 2}, Pair(1, 2)),
+        (Page[int], {"items": [1], "total": 1}, Page([1], 1)),
+        (IntPage, {"items": [1]}, IntPage([1])),
+        (datetime | date, "2030-01-31", date(2030, 1, 31)),
         ("int", 5, 5),
         ("list[Address]", [{"street": "a"}], [Address("a")]),
     ],
@@ -175,6 +193,11 @@ def test_a_value_that_fits_becomes_the_argument(annotation, value, argument):
         (Level, True, "$.x", "must be Level"),
         (datetime, "soon", "$.x", "2025-01-31T12:00:00+00:00"),
         (datetime, 5, "$.x", "not int"),
+        (datetime, "2030-01-31", "$.x", "a date and time with a zone"),
+        (datetime, "2030-01-31T12:00:00", "$.x", "a date and time with a zone"),
+        (bytes, "anything", "$.x", "is annotated bytes, which Jobherd cannot convert from JSON"),
+        (list[Path], ["a"], "$.x[0]", "is annotated Path"),
+        (Page[int], {"items": ["a"]}, "$.x.items[0]", "must be int"),
         (date, "2025-02-31", "$.x", "a date"),
         (UUID, "7", "$.x", "a UUID"),
         (Decimal, "x", "$.x", "Decimal"),

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from typing import Final
+
+_HOST: Final = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*)\.?|\[(?P<v6>[0-9A-Fa-f:.]+)\])(?::[0-9]{0,5})?|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -27,11 +33,12 @@ def is_local(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the host in a Host header, without its port: any port may have been forwarded to ours.
+    """Return the host in a Host header, without its port: any port may have been forwarded to this one. Empty if the header is not one host and port.
 
     >>> host_of("localhost:8790"), host_of("[::1]:80"), host_of("::1")
     ('localhost', '::1', '::1')
+    >>> host_of("localhost:1@evil.example"), host_of("[::1].evil.example")
+    ('', '')
     """
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.lower() if header.count(":") > 1 else header.partition(":")[0].lower().removesuffix(".")
+    found = _HOST.fullmatch(header)
+    return (found["name"] or found["v6"] or found["bare"]).lower() if found else ""

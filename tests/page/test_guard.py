@@ -64,7 +64,25 @@ def test_without_a_token_this_machine_is_answered_by_its_own_names(host):
     assert open_page().get("/look", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "evil.example:8790", "", "127.0.0.1.evil.example", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "evil.example:8790",
+        "",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "localhost:1@evil.example",
+        "localhost@evil.example",
+        "[::1].evil.example",
+        "[::1",
+        "[::1]x",
+        "localhost:x",
+        "localhost/evil",
+        "localhost evil",
+    ],
+)
 def test_a_name_that_somebody_has_pointed_here_is_refused(host):
     answer = open_page().get("/look", headers={"Host": host})
     assert (answer.status_code, "localhost only" in answer.text) == (403, True)

@@ -16,6 +16,7 @@ from tests.cli.shell import jobherd
 from tests.support.herd import ROOT
 from tests.workers.web_support import LIMIT, NO_DATABASE, Web
 from workers.page import live
+from workers.web import hosting
 from workers.web.hosting import why_off
 
 TOKEN = "operate-0123456789abcdef"
@@ -169,3 +170,85 @@ def test_the_reason_for_no_page_is_a_sentence():
     assert reason(page=True) == reason(page=True, http=("localhost", 1)) == reason(page=True, http=("::1", 1)) == ""
     assert reason(page=False) == "The page is off: setting page."
     assert "no token" in reason(page=True, http=("jobs.example", 1))
+
+
+# -- people who take places ---------------------------------------------------------------------------------------------
+
+
+def held(port, request, count):
+    """So many connections that have sent this, and are kept open."""
+    opened = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+        connection.sendall(request)
+        opened.append(connection)
+    return opened
+
+
+HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 500\r\n\r\nx"
+
+
+@pytest.mark.parametrize("request_", [b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n", HALF_A_FORM])
+def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch):
+    """300 connections, each with one request and kept open, had everybody else told 503 for as long as they liked."""
+    monkeypatch.setattr(hosting, "CONNECTIONS", 30)
+    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+        opened = held(web.port, request_, 60)
+        for _ in range(3):
+            assert web.ask("/login")[0] == 200
+            assert web.ask("/static/page.css")[0] == 200
+        for connection in opened:
+            connection.close()
+        assert not [line for line in web.log.lines if "failed" in line], "nor fill the log"
+
+
+def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_does_not():
+    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+        connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=LIMIT)
+        for path in ("/login", "/jobs", "/static/page.css"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            answer.read()
+            assert (answer.getheader("connection"), connection.sock) == ("close", None), path
+        for _ in range(2):
+            connection.request("GET", "/static/page.css", headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = connection.getresponse()
+            answer.read()
+            assert (answer.status, answer.getheader("connection")) == (200, None)
+            assert connection.sock is not None
+        connection.close()
+
+
+def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch):
+    monkeypatch.setattr(hosting, "CONNECTIONS", 10)
+    monkeypatch.setattr(hosting, "STRANGERS", 1000)
+    with Web(page=True, page_operate_token=(TOKEN,)) as web:
+        sent = f"GET /static/page.css HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        known = held(web.port, sent, 5)
+        for connection in known:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        strangers = held(web.port, HALF_A_FORM, 30)
+        assert web.ask("/login")[0] == 200
+        for connection in known:
+            connection.sendall(sent)
+            assert b"HTTP/1.1 200" in (connection.recv(2**20) + connection.recv(2**20)), "it is still there"
+        known += held(web.port, sent, 30)
+        assert web.ask("/login")[0] == 200, "those who are idle give way, too"
+        for connection in known + strangers:
+            connection.close()
+
+
+@pytest.mark.parametrize("path", [b"/login", b"/metrics", b"/jobs"])
+@pytest.mark.parametrize(
+    "head",
+    [b"POST %b HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked", b"POST %b HTTP/1.0\r\nTransfer-Encoding: chunked"],
+)
+def test_a_request_of_two_lengths_is_refused_and_what_follows_is_not_read(web, path, head):
+    """A proxy that goes by the other length sees one request where the page answered two."""
+    first = (head % path) + b"\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n0\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as sent:
+        sent.sendall(first + b"GET /static/page.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b"".join(iter(lambda: sent.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in answer.lower()

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import psycopg
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
 from workers.hosts import host_of, is_local, is_loopback
@@ -235,6 +235,8 @@ async def read_form(request: Request) -> Form:
                     raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form is longer than {FORM_MOST // 2**20} MiB.")
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
+    except ClientDisconnect:  # not an error of the page: anyone can cause it, and must not fill the log
+        raise Refused(HTTPStatus.BAD_REQUEST, "The connection ended before the form did.") from None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST)
     except ValueError:

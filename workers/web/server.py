@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from workers.hosts import host_of, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from workers.web.thrift import Thrift
 
@@ -40,6 +40,9 @@ _ALWAYS: Final = (
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
 )
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+
+
+TWO_LENGTHS: Final = "Content-Length together with Transfer-Encoding, or Transfer-Encoding in HTTP/1.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,21 @@ def parse(head: bytes) -> Request:
         headers[name] = found[2].rstrip()
     if asked[3] == "1" and "host" not in headers:
         raise Refused(HTTPStatus.BAD_REQUEST, "no Host")
+    if has_two_lengths(headers, asked[3]):
+        raise Refused(HTTPStatus.BAD_REQUEST, TWO_LENGTHS)
     if asked[1] not in {"GET", "HEAD"}:
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD"))
     path, _, query = asked[2].partition("?")
     return Request(asked[1], path, query, headers)
+
+
+def has_two_lengths(headers: Collection[str], version: str) -> bool:
+    """Whether these headers, by their names in lower case, let two servers disagree about where the request ends.
+
+    Whatever stands behind a proxy that goes by the other length would be taken as a request of its own.
+    version: the minor one of HTTP/1.
+    """
+    return "transfer-encoding" in headers and ("content-length" in headers or version == "0")
 
 
 def path_of(read: bytes) -> str:

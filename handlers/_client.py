@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import psycopg
 import psycopg_pool
 
-from handlers import _bulk, _enqueue
+from handlers import _bulk, _enqueue, _pool
 from handlers._dsn import find_dsn, find_listen_dsn, find_schema, session_of
 from handlers._durations import Duration, at_least_zero
 from handlers._pool import UNANSWERED, Pool, Tries, left_behind, notice_the_end, prepare_nothing_on_others
@@ -249,14 +249,25 @@ class Client:
         if self._connection is not None:
             yield self._connection
             return
+        patience = self._timeout if within is None else min(within, self._timeout)
         with contextlib.ExitStack() as lent:
             with self._tries.told():
-                connection = lent.enter_context(self._opened().connection(None if within is None else min(within, self._timeout)))
+                pool = self._opened()
+                connection = lent.enter_context(self._single(patience) if pool is None else pool.connection(patience))
             yield connection
 
-    def _opened(self) -> Pool:
+    @contextlib.contextmanager
+    def _single(self, within: float) -> Iterator[Connection]:
+        """Give a session of its own, for a call while the interpreter ends: a pool would need a new thread."""
+        dsn = find_dsn(self._dsn)
+        with psycopg.connect(dsn, **session_of(dsn, within)) as connection:
+            prepare_nothing_on_others(connection)
+            yield connection
+
+    def _opened(self) -> Pool | None:
+        """Return the pool, or None if the interpreter ends and there is none."""
         self._forget_the_parents()
-        if self._pool is None:
+        if self._pool is None and not _pool.ended:
             with self._lock:
                 if self._pool is None:
                     dsn = find_dsn(self._dsn)
@@ -273,8 +284,14 @@ class Client:
                         open=False,
                         name="jobherd",
                     )
-                    pool.open()
+                    try:
+                        pool.open()
+                    except RuntimeError:  # CPython 3.12 starts no thread once the main thread has ended
+                        if threading.main_thread().is_alive():
+                            raise
+                        return None
                     self._pool = pool
+                    _pool.close_at_exit(self)
         return self._pool
 
     def _forget_the_parents(self) -> None:

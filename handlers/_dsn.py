@@ -31,6 +31,12 @@ hour, and whoever waits for a notification for two hours."""
 _OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8"}
 
 
+_URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(?:@[^\s/?@]*)*(@)")
+_KEY_SECRET: Final = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
+_HOST_SECRET: Final = re.compile(r"""(host(?: name)? ['"])[^'"]*(@)""")
+"""A password with an @ that is not written as %40 ends at its first @: what follows is taken for the host, and quoted as one."""
+_UNKNOWN_NAME: Final = re.compile(r'invalid (?:URI query parameter|connection option)\W+([A-Za-z_]\w*)"')
+
 VARIABLES: Final = ("JOBHERD_DSN", "DATABASE_URL")
 _read: dict[Path, tuple[dict[str, object], str]] = {}
 """Files with settings that this process has read, by folder: a client for each transaction must not parse one each time."""
@@ -38,6 +44,37 @@ _read: dict[Path, tuple[dict[str, object], str]] = {}
 
 class NotConfiguredError(RuntimeError):
     """No database is configured, or its configuration cannot be used."""
+
+
+def redact_dsn(text: str) -> str:
+    """Return `text` with the passwords of connection strings masked, in both forms that libpq accepts, and in its error messages.
+
+    >>> redact_dsn("postgresql://app:hunter2@db/jobs")
+    'postgresql://app:***@db/jobs'
+    >>> redact_dsn("host=db password='hunter 2' dbname=jobs")
+    'host=db password=*** dbname=jobs'
+    >>> redact_dsn("failed to resolve host 'ter2@db'")
+    "failed to resolve host '***@db'"
+    """
+    if "://" in text:
+        text = _URL_SECRET.sub(r"\1***\2", text)
+    if "@" in text:
+        text = _HOST_SECRET.sub(r"\1***\2", text)
+    if "assword" in text or "ASSWORD" in text:
+        text = _KEY_SECRET.sub(r"\1***", text)
+    return text
+
+
+def unknown_parameter(problem: BaseException) -> str | None:
+    """Return the name of the parameter that libpq does not know, or None if an address is wrong in another way.
+
+    The rest of libpq's message repeats parts of the address and must not be shown.
+
+    >>> unknown_parameter(psycopg.ProgrammingError('invalid URI query parameter: "pgbouncer"'))
+    'pgbouncer'
+    """
+    found = _UNKNOWN_NAME.search(str(problem))
+    return found[1] if found else None
 
 
 def find_dsn(dsn: str | None = None) -> str:
@@ -113,8 +150,11 @@ def _address(key: str) -> str | None:
         if not given:
             raise ValueError
         conninfo_to_dict(given)
-    except (ValueError, psycopg.Error):  # libpq's words repeat a part of the value, which may hold a password
-        message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
+    except (ValueError, psycopg.Error) as problem:  # libpq's words repeat a part of the value, which may hold a password
+        if unknown := unknown_parameter(problem):
+            message = f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
+        else:
+            message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
         raise NotConfiguredError(message) from None
     return given
 

@@ -1,17 +1,19 @@
-"""What the pools of both clients have in common: how a session is made, when one is found dead, and what becomes of a parent's after a fork."""
+"""What the pools of both clients have in common: how a session is made, when one is found dead, and what happens at a fork and at exit."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import re
+import logging
 import select
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from weakref import WeakSet
 
 import psycopg
 import psycopg_pool
 
 import sql
+from handlers._dsn import redact_dsn
 from handlers._enqueue import forgo_compiling
 from handlers._send import arun_on, run_on
 from handlers._silence import SilentError
@@ -26,9 +28,35 @@ AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection
 
 UNANSWERED: Final = (SilentError, psycopg.errors.ConnectionTimeout, psycopg_pool.PoolTimeout)
 """What it ends with when a session says nothing, or none is to be had in time."""
-_NO_HOST: Final = re.compile(r"host '[^']*(?=@)")
+_open: WeakSet[Closable] = WeakSet()
+ended = False
+"""The interpreter ends: pools are closed, and a pool can start no thread any more."""
 left_behind: list[object] = []
 """Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+
+
+# An application without logging would get a block of several lines on standard error for each try. The call that fails says the same.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+
+
+class Closable(Protocol):
+    """What holds a pool."""
+
+    def close(self) -> None:
+        """Close the pool."""
+
+
+def close_at_exit(client: Closable) -> None:
+    """Close the client's pool when the interpreter ends. From CPython 3.13 on, a pool that is left open holds up the end for 10 s."""
+    _open.add(client)
+
+
+@atexit.register
+def _close_all() -> None:
+    global ended
+    ended = True
+    for client in list(_open):
+        client.close()
 
 
 class Tries:
@@ -46,9 +74,8 @@ class Tries:
         try:
             yield
         except psycopg.Error as problem:
-            # What stands before an @ in a host is the end of a password that has an @ itself, and was not written as %40.
-            self.failed = _NO_HOST.sub("host '***", " ".join(str(problem).split()))
-            raise
+            self.failed = redact_dsn(" ".join(str(problem).split()))
+            raise type(problem)(self.failed) from None  # the pool logs the error that it gets
         self.failed = None
 
     @contextlib.contextmanager

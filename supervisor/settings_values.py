@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from handlers import _durations
-from handlers._dsn import without_driver
+from handlers._dsn import unknown_parameter, without_driver
 from sql import check_schema
 
 if TYPE_CHECKING:
@@ -257,7 +257,10 @@ def dsn() -> Reader:
         text = without_driver(value)
         try:
             given = conninfo_to_dict(text)
-        except psycopg.Error:
+        except psycopg.Error as problem:
+            if unknown := unknown_parameter(problem):
+                message = f"PostgreSQL has no connection parameter {unknown!r}; remove it from the address"
+                raise SpokenError(message) from None
             raise ValueError from None  # libpq's words repeat a part of the value
         # What a connection would fail for, whenever it is tried: a supervisor would wait for ever for a database that is not away.
         if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
+from handlers._dsn import redact_dsn
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from workers.board import Board
 
 _PLAIN: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
-_URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(@)")
-_KEY_SECRET: Final = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _LONGEST: Final = 8192
 _LONGEST_ID: Final = 200
@@ -40,21 +40,6 @@ class Stream(Protocol):
 
     def isatty(self) -> bool:
         """Whether people look at it."""
-
-
-def redact_dsn(text: str) -> str:
-    """Return `text` with the passwords of connection strings in it masked, in both forms that libpq knows.
-
-    >>> redact_dsn("postgresql://app:hunter2@db/jobs")
-    'postgresql://app:***@db/jobs'
-    >>> redact_dsn("host=db password='hunter 2' dbname=jobs")
-    'host=db password=*** dbname=jobs'
-    """
-    if "://" in text:
-        text = _URL_SECRET.sub(r"\1***\2", text)
-    if "assword" in text or "ASSWORD" in text:
-        text = _KEY_SECRET.sub(r"\1***", text)
-    return text
 
 
 def set_up(

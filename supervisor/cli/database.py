@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 import sql
+from handlers._dsn import redact_dsn
 from sql.migrate import SchemaError, migrate, pending
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import CONNECTION, given_flags
@@ -222,4 +223,4 @@ def _said(problem: psycopg.Error) -> str:
     text = problem.diag.message_primary or str(problem).strip() or type(problem).__name__
     if problem.diag.message_hint:
         text = f"{text}. {problem.diag.message_hint}"
-    return " ".join(text.split()).rstrip(".")
+    return redact_dsn(" ".join(text.split())).rstrip(".")

@@ -228,7 +228,7 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
 
 def _print_log(log: dict[str, Any]) -> None:
     print(f"\n{paint('log', 'dim')} of attempt {log['attempt']}")
-    for entry in orjson.loads(log["entries"]) if log["entries"] else []:
+    for entry in orjson.loads(log["entries"].encode()) if log["entries"] else []:
         print(f"  {plain(_said(entry))}")
         for line in plain_lines(str(entry.get("out", "")) if isinstance(entry, dict) else "").splitlines():
             print(paint(f"    {line}", "dim"))

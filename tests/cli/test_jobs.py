@@ -393,3 +393,20 @@ def test_only_what_is_over_is_deleted(database):
     answer = jobherd("delete", over, waits, dsn=database)
     assert (answer.code, answer.lines) == (1, [f"{over} deleted", f"{waits} not deleted: it waits; cancel it first"])
     assert [job["id"] for job in jobherd("jobs", "--json", dsn=database).json] == [waits]
+
+
+def test_the_entries_of_a_job_are_printed_below_their_attempt(database):
+    """`job.log(...)` of a handler: found by the first user who called it."""
+    number = past(database, "completed")
+    entry = '[{"key": "build", "command": "make all", "exit_code": 0, "duration": 1.0, "out": "linked"}]'
+    send(
+        database,
+        "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output, entries) VALUES (%s, 1, 1, now(), current_date + 30, 'said', %s)",
+        number,
+        entry,
+    )
+    shown = jobherd("job", number, dsn=database)
+    assert shown.code == 0
+    assert "said" in shown.out
+    assert "[build] make all exit 0" in shown.out
+    assert "linked" in shown.out

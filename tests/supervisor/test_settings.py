@@ -169,6 +169,18 @@ def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
         assert load({"dsn": dsn}).dsn == dsn
 
 
+def test_a_parameter_that_libpq_does_not_know_is_named():
+    """Other libraries add their own to DATABASE_URL. The rest of libpq's message repeats the address."""
+    for dsn, name in (
+        ("postgresql://app:hunter2@db/jobs?pgbouncer=true&connection_limit=1", "pgbouncer"),
+        ("postgresql://app:hunter2@db/jobs?schema=public", "schema"),
+        ("host=db password=hunter2 pool_size=5", "pool_size"),
+    ):
+        (problem,) = refused({"dsn": dsn})
+        assert f"PostgreSQL has no connection parameter '{name}'; remove it from the address" in problem
+        assert "hunter2" not in problem
+
+
 def test_a_service_must_be_defined(tmp_path, monkeypatch):
     services = tmp_path / "services"
     services.write_text("[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n")

@@ -34,6 +34,9 @@ def root():
         "PASSWORD=hunter2",
         "sslpassword=hunter2",
         'connection to "postgresql://app:hunter2@db/jobs" failed',
+        "postgresql://app:geheim@hunter2@db/jobs",
+        "failed to resolve host 'hunter2@db': [Errno -2] Name or service not known",
+        'could not translate host name "hunter2@db" to address: Name or service not known',
     ],
 )
 def test_passwords_are_masked(text: str):

@@ -46,6 +46,8 @@ class KindCounts:
     name: str
     outcomes: tuple[int, ...]
     timeouts: int
+    recycled: int
+    """Worker processes that a job of this kind left unfit for another job."""
     buckets: tuple[int, ...]
     seconds: float
 
@@ -53,7 +55,7 @@ class KindCounts:
 _ERROR: Final = struct.Struct("<H62s")
 _NAME: Final = 104
 _POLICY: Final = 280
-_COUNTS: Final = len(OUTCOMES) + 1 + len(BUCKETS) + 1 + 1  # outcomes, timeouts, buckets, sum of seconds
+_COUNTS: Final = len(OUTCOMES) + 2 + len(BUCKETS) + 1 + 1  # outcomes, timeouts, recycled, buckets, sum of seconds
 _ENTRY: Final = _NAME + _POLICY + 8 * 32
 _WAITS: Final = 16
 _KINDS: Final = _WAITS + 8 * 32
@@ -120,12 +122,18 @@ class Tally:
         counts = self._counts[kind]
         counts[outcome] += 1
         counts[len(OUTCOMES)] += timeout
-        counts[len(OUTCOMES) + 1 + bisect_left(BUCKETS, seconds)] += 1
+        counts[len(OUTCOMES) + 2 + bisect_left(BUCKETS, seconds)] += 1
         self._sums[kind][0] += seconds
 
     def count_unrun(self, kind: int, outcome: int) -> None:
         """Called in the child: a job of `kind` ended without running, such as by expiry."""
         self._counts[kind][outcome] += 1
+
+    def count_recycled(self, kind: int) -> int:
+        """Called in the child: a job of `kind` left this process unfit for another job. Return how often one did in this slot."""
+        counts = self._counts[kind]
+        counts[len(OUTCOMES) + 1] += 1
+        return int(counts[len(OUTCOMES) + 1])
 
     def count_error(self, kind: int, code: str) -> None:
         """Called in the child: a job of `kind` ended, or is to be tried again, with this error code."""
@@ -170,7 +178,9 @@ class Tally:
             at = self._at + _KINDS + number * _ENTRY + _NAME + _POLICY
             values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
             split = len(OUTCOMES)
-            found.append(KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1 : -1], values[-1]))
+            found.append(
+                KindCounts(self.policy(number).name, values[:split], *values[split : split + 2], values[split + 2 : -1], values[-1])
+            )
         return found
 
     def error_counts(self) -> list[tuple[str, str, int]]:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from workers.hooks import Caller
     from workers.main import Body
 
+WORTH_A_WARNING: Final = frozenset({3, 10, 100, 1000, 10_000, 100_000})
+"""Replacements of a slot's worker that one kind caused: these counts are warnings, so that a kind that always does it is seen without a flood."""
+
 _log = logging.getLogger("jobherd.worker")
 
 HELD: Final = 0.05
@@ -144,13 +147,25 @@ class Worker:
         self._hand.settle()
         self._claimer.leave()
         self._executor.job_log.summarize(leaving=True)
+        if self._tidy.worn:
+            self._report_recycling()
         self._hand.say(Phase.LEAVING)
         self._body.title("leaves")
         self.close()
         if self._tidy.worn:
-            _log.info("leaving, to be replaced: %s", self._tidy.worn)
             return EXIT_WORN
         return EXIT_LEFT
+
+    def _report_recycling(self) -> None:
+        """Log why this process is replaced. If a job caused it, count it for the job's kind; a kind that goes on doing so is a warning."""
+        record = self._board.now()
+        if record is None or not record.job or not self._tidy.worn.startswith("a job "):
+            _log.info("worker is replaced: %s", self._tidy.worn)
+            return
+        count = self._board.tally.count_recycled(record.kind)
+        log = _log.warning if count in WORTH_A_WARNING else _log.info
+        kind = self._board.tally.policy(record.kind).name
+        log("worker is replaced: %s", self._tidy.worn, extra={"job": record.job, "kind": kind, "replaced_for_kind": count})
 
     def close(self) -> None:
         """End the sessions."""

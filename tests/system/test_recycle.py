@@ -67,3 +67,22 @@ def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
     fleet.wait_log("worker 0 left")
     assert len(fleet.said(is_ready)) == 2
     assert fleet.stop() == 0
+
+LEAVES_A_THREAD = """
+import threading
+from handlers import handler
+
+@handler("r:thread")
+def leaves_a_thread() -> None:
+    threading.Thread(target=threading.Event().wait, name="forgotten").start()
+"""
+
+
+def test_a_kind_that_leaves_its_worker_unfit_each_time_is_named(stage: Stage):
+    fleet = stage.run_fleet(workers=1, handlers=stage.write("thread.py", LEAVES_A_THREAD))
+    for _ in range(3):
+        stage.wait_state(stage.enqueue("r:thread", "{}"), "completed")
+    event = fleet.wait_log(lambda said: "worker is replaced" in said["message"] and said["level"] == "warning")
+    assert (event["kind"], event["replaced_for_kind"]) == ("r:thread", 3)
+    assert "forgotten" in event["message"]
+    assert fleet.stop() == 0

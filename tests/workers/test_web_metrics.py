@@ -43,7 +43,7 @@ def child_facts(slot: int, kind: str = "worker", state: str = "ready", pid: int 
 def test_a_scrape_equals_what_was_put_on_the_boards():
     """Hundreds of runs of several kinds in several slots, whose tables of kinds differ, against plain sums."""
     chance = random.Random(7)
-    outcomes, timeouts, durations = Counter(), Counter(), {}
+    outcomes, timeouts, recycled, durations = Counter(), Counter(), Counter(), {}
     with Web() as child:
         for slot, names in enumerate(
             (["mail:receipt", "image:thumbnail"], ["image:thumbnail", "mail:receipt", "forge:push"], ["forge:push"])
@@ -56,6 +56,9 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
                 board.tally.count(numbers[name], OUTCOMES.index(outcome), seconds, timeout=timeout)
                 outcomes[name, outcome] += 1
                 timeouts[name] += timeout
+                if chance.random() < 0.05:
+                    recycled[name] += 1
+                    board.tally.count_recycled(numbers[name])
                 durations.setdefault(name, []).append(seconds)
             board.tally.count_unrun(
                 numbers["forge:push"] if "forge:push" in numbers else numbers["mail:receipt"], OUTCOMES.index("expired")
@@ -65,6 +68,7 @@ def test_a_scrape_equals_what_was_put_on_the_boards():
     names = {"mail:receipt", "image:thumbnail", "forge:push"}
     assert scrape.all(PROCESSED) == {(name, outcome): outcomes[name, outcome] for name in names for outcome in OUTCOMES}
     assert scrape.all("jobherd_worker_timeouts_total") == {(name,): timeouts[name] for name in names}
+    assert scrape.all("jobherd_worker_recycled_total") == {(name,): recycled[name] for name in names}
     for name, ran in durations.items():
         assert scrape.of(f"{DURATION}_count", kind=name) == len(ran)
         assert scrape.of(f"{DURATION}_sum", kind=name) == pytest.approx(sum(ran))

@@ -49,11 +49,12 @@ _READY: Final = "ready"
 class Tally:
     """What was counted of one kind, over all slots."""
 
-    __slots__ = ("buckets", "outcomes", "seconds", "timeouts")
+    __slots__ = ("buckets", "outcomes", "recycled", "seconds", "timeouts")
 
     def __init__(self) -> None:
         self.outcomes = [0] * len(OUTCOMES)
         self.timeouts = 0
+        self.recycled = 0
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.seconds = 0.0
 
@@ -115,12 +116,13 @@ class JobherdCollector(Collector):
         for slot, board in enumerate(self._boards):
             for number, counts in enumerate(self._counted(slot, board)):
                 split = len(OUTCOMES)
-                read = (*counts.outcomes, counts.timeouts, *counts.buckets, counts.seconds)
+                read = (*counts.outcomes, counts.timeouts, counts.recycled, *counts.buckets, counts.seconds)
                 numbers = self._highest.of("kind", slot, number, numbers=read)
                 tally = tallies.setdefault(self._label(counts.name), Tally())
                 tally.outcomes = [int(a + b) for a, b in zip(tally.outcomes, numbers[:split], strict=True)]
                 tally.timeouts += int(numbers[split])
-                tally.buckets = [int(a + b) for a, b in zip(tally.buckets, numbers[split + 1 : -1], strict=True)]
+                tally.recycled += int(numbers[split + 1])
+                tally.buckets = [int(a + b) for a, b in zip(tally.buckets, numbers[split + 2 : -1], strict=True)]
                 tally.seconds += numbers[-1]
         for kind, outcomes in facts.settled.items():
             tally = tallies.setdefault(self._label(kind), Tally())
@@ -138,6 +140,9 @@ class JobherdCollector(Collector):
         tallies = self._tallies(facts)
         processed = CounterMetricFamily("jobherd_worker_jobs_processed", "Runs that ended, by outcome.", labels=["kind", "outcome"])
         timeouts = CounterMetricFamily("jobherd_worker_timeouts", "Runs that were cut off at their timeout.", labels=["kind"])
+        recycled = CounterMetricFamily(
+            "jobherd_worker_recycled", "Worker processes replaced because of what a job left behind.", labels=["kind"]
+        )
         durations = HistogramMetricFamily("jobherd_worker_job_duration_seconds", "How long handlers ran.", labels=["kind"])
         in_flight = GaugeMetricFamily("jobherd_worker_in_flight", "Handlers that run now.", labels=["kind"])
         running = self._running(facts, tallies)
@@ -145,10 +150,11 @@ class JobherdCollector(Collector):
             for outcome, number in zip(OUTCOMES, tally.outcomes, strict=True):
                 processed.add_metric([kind, outcome], number)
             timeouts.add_metric([kind], tally.timeouts)
+            recycled.add_metric([kind], tally.recycled)
             durations.add_metric([kind], list(zip(_LE, accumulate(tally.buckets), strict=True)), tally.seconds)
         for kind, number in running.items():
             in_flight.add_metric([kind], number)
-        yield from (processed, durations, in_flight, timeouts, self._errors(facts))
+        yield from (processed, durations, in_flight, timeouts, recycled, self._errors(facts))
         yield from self._sums()
 
     def _errors(self, facts: Facts) -> Metric:

@@ -68,6 +68,7 @@ def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
     assert len(fleet.said(is_ready)) == 2
     assert fleet.stop() == 0
 
+
 LEAVES_A_THREAD = """
 import threading
 from handlers import handler

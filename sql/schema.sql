@@ -59,10 +59,11 @@ BEGIN
             did := true;
             PERFORM jobherd.notify('jobherd_done', 'jobherd.' || ' ' || job_id || '=' || answer);
         ELSE
-            -- The whole batch is found through its jobs: running is as small as the fleet.
-            UPDATE jobherd.running SET cancelled = array_append(array_remove(cancelled, job_id), job_id)
-             WHERE EXISTS (SELECT FROM unnest(jobs) AS j WHERE j.id = job_id);
-            IF FOUND THEN
+            -- The claim is found through its jobs: running is as small as the fleet. Its row is not locked.
+            IF EXISTS (SELECT FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE j.id = job_id) THEN
+                INSERT INTO jobherd.cancels (job)
+                SELECT job_id WHERE NOT EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = job_id)
+                ON CONFLICT DO NOTHING;
                 did := true;
                 answer := 'cancelling';
                 PERFORM jobherd.notify('jobherd_jobs', '@cancel');
@@ -1286,6 +1287,9 @@ BEGIN
             RETURNING 'ready' INTO answer;
         END IF;
         did := answer IS NOT NULL;
+        IF did THEN
+            DELETE FROM jobherd.cancels WHERE job = job_id;  -- a request about the run before this retry
+        END IF;
         IF answer IS NULL THEN
             SELECT 'ready' INTO answer FROM jobherd.ready WHERE id = job_id;
         END IF;
@@ -1561,6 +1565,12 @@ ALTER TABLE jobherd.bulks ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE jobherd.cancels (
+    job bigint NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
+
 CREATE TABLE jobherd.gates (
     scope text NOT NULL COLLATE pg_catalog."C",
     name text NOT NULL COLLATE pg_catalog."C",
@@ -1712,7 +1722,6 @@ CREATE TABLE jobherd.running (
     claimed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     queue text NOT NULL COLLATE pg_catalog."C",
     jobs jobherd.ready[] NOT NULL,
-    cancelled bigint[],
     kind text COLLATE pg_catalog."C",
     CONSTRAINT running_holds_jobs CHECK ((cardinality(jobs) > 0))
 )
@@ -2169,6 +2178,9 @@ ALTER TABLE ONLY jobherd.audit
 
 ALTER TABLE ONLY jobherd.bulks
     ADD CONSTRAINT bulks_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY jobherd.cancels
+    ADD CONSTRAINT cancels_pkey PRIMARY KEY (job, asked_at);
 
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_pkey PRIMARY KEY (id);

@@ -361,6 +361,7 @@ class Supervisor:
                 self.notice.bump()
             elif note == "@cancel":
                 self.registration.look_for_cancels()
+                self.fleet.keeper_called = True  # the job may be back in the queue by now
             elif note.startswith("@order:"):
                 self.orders.heard(note)
             elif note == "@pooler":

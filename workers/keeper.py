@@ -209,15 +209,17 @@ class Keeper:
         self._due_at = now + min(backstop, due_in if due_in > 0 else _MOVING)
 
     def _open_gates(self) -> None:
-        """Resume what was paused until now, note new caps, and make ready again what no gate holds back any more."""
-        [(opened, next_in, parked, unseen)] = self._session.run("open_gates")
+        """Resume what was paused until now, note new caps, apply late requests to cancel, and make ready what no gate holds back any more."""
+        [(opened, next_in, parked, unseen, asked)] = self._session.run("open_gates")
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
         if unseen:
             self._session.run("note_caps")
+        if asked:
+            self._session.run("apply_cancels", {"most": MOST})
         moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
         # While nothing is parked and nothing is to be resumed, news comes as a call: the poll is for a call that was lost.
-        pause = 0.0 if moved >= MOST else self._seat.settings.sweep if parked or next_in is not None else self._seat.settings.poll
+        pause = 0.0 if moved >= MOST else self._seat.settings.sweep if parked or asked or next_in is not None else self._seat.settings.poll
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
     def _sweep(self) -> None:

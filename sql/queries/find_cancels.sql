@@ -1,6 +1,9 @@
--- The running jobs of a supervisor's children that somebody asked to cancel. Run by the parent when it is told, and at each beat.
-SELECT c.incarnation, r.token, job.id
+-- The running jobs of a supervisor's children for which a request to cancel is committed. Run by the parent when it is notified, at each
+-- beat, and each second while a job runs for longer than that.
+-- Cost: without any request no claim is read; their jobs would be fetched from TOAST.
+SELECT DISTINCT c.incarnation, r.token, x.job
   FROM jobherd.children c
   JOIN jobherd.running r ON r.child = c.id
-  CROSS JOIN LATERAL unnest(r.cancelled) AS job (id)
- WHERE c.supervisor = %(supervisor)s
+  CROSS JOIN LATERAL unnest(r.jobs) AS j
+  JOIN jobherd.cancels x ON x.job = j.id
+ WHERE c.supervisor = %(supervisor)s AND EXISTS (SELECT FROM jobherd.cancels)

@@ -1,5 +1,5 @@
--- Resume what was paused until now; returns in how many seconds the next gate is to be opened, whether jobs are parked, and whether there
--- are caps that no keeper has seen yet. Run by keepers.
+-- Resume what was paused until now; returns in how many seconds the next gate is to be opened, whether jobs are parked, whether there are
+-- caps that no keeper has seen yet, and whether there are requests to cancel. Run by keepers.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (
@@ -11,4 +11,5 @@ SELECT (SELECT count(*) FROM resumed) AS opened,
        (SELECT extract(epoch FROM min(g.resume_at) - clock_timestamp())::double precision FROM jobherd.gates g WHERE g.resume_at > clock_timestamp())
        AS next_in,
        EXISTS (SELECT FROM jobherd.parked) AS parked,
-       EXISTS (SELECT FROM jobherd.gates g WHERE g.max_running IS NOT NULL AND g.seen_at IS NULL) AS unseen
+       EXISTS (SELECT FROM jobherd.gates g WHERE g.max_running IS NOT NULL AND g.seen_at IS NULL) AS unseen,
+       EXISTS (SELECT FROM jobherd.cancels) AS asked

@@ -4,9 +4,9 @@
 WITH gone AS (
     DELETE FROM jobherd.children WHERE supervisor = %(supervisor)s AND incarnation = %(incarnation)s RETURNING id
 ), held AS (
-    DELETE FROM jobherd.running r USING gone WHERE r.child = gone.id RETURNING r.token, r.jobs, r.cancelled
+    DELETE FROM jobherd.running r USING gone WHERE r.child = gone.id RETURNING r.token, r.jobs
 ), job AS MATERIALIZED (
-    SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
+    SELECT j.*, h.token, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)

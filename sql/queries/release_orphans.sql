@@ -13,10 +13,10 @@ WITH stray AS (
        FOR UPDATE SKIP LOCKED
 ), held AS (
     DELETE FROM jobherd.running r USING free f WHERE r.child = f.child AND r.token = f.token
-    RETURNING r.token, r.claimed_at, r.jobs, r.cancelled
+    RETURNING r.token, r.claimed_at, r.jobs
 ), job AS MATERIALIZED (
     SELECT j.*, h.token, h.claimed_at, coalesce(k.keep_failed, 30) AS keep,
-           CASE WHEN j.id = ANY (h.cancelled) THEN 'cancelled'
+           CASE WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled'
                 WHEN j.attempts >= coalesce(j.max_attempts, k.max_attempts, 5) THEN 'failed'
                 ELSE 'ready' END AS fate
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j LEFT JOIN jobherd.kinds k ON k.name = j.kind

@@ -2,10 +2,10 @@
 -- told the child on its board to start none of them. What is to be cancelled stays, for the child to say, and so does what runs in the
 -- same call: %(called)s.
 WITH held AS MATERIALIZED (
-    SELECT jobs, coalesce(cancelled, '{}') AS cancelled
+    SELECT jobs
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), job AS MATERIALIZED (
-    SELECT j.*, j.id = ANY (h.cancelled) OR (j.priority, j.id) <= (one.priority, one.id)
+    SELECT j.*, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) OR (j.priority, j.id) <= (one.priority, one.id)
                 OR j.id = ANY (coalesce(%(called)s::bigint[], '{}')) AS stays
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
            CROSS JOIN LATERAL (SELECT c.priority, c.id FROM unnest(h.jobs) AS c WHERE c.id = %(job)s) AS one

@@ -3,9 +3,9 @@
 -- claims has started, so the attempt is given back.
 WITH held AS (
     DELETE FROM jobherd.running r WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])
-    RETURNING r.token, r.jobs, r.cancelled
+    RETURNING r.token, r.jobs
 ), job AS MATERIALIZED (
-    SELECT j.*, h.token, j.id = ANY (coalesce(h.cancelled, '{}')) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
+    SELECT j.*, h.token, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)

@@ -11,7 +11,7 @@ WITH said AS MATERIALIZED (
                   %(usages)s::text[], %(progresses)s::text[], %(post_mortems)s::text[], %(crashes)s::smallint[], %(keeps)s::integer[])
         AS s (job, outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep)
 ), held AS MATERIALIZED (
-    SELECT token, jobs, cancelled FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
+    SELECT token, jobs FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
 ), rest AS MATERIALIZED (
     SELECT (SELECT array_agg(j ORDER BY j.priority, j.id) FROM unnest(h.jobs) AS j WHERE j.id <> ALL (%(ids)s::bigint[])) AS jobs
       FROM held h
@@ -27,8 +27,9 @@ WITH said AS MATERIALIZED (
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
            -- What did not start, or only asked for more time, gives the attempt back that the claim has counted.
            CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
-           CASE WHEN s.outcome IN ('retry', 'snoozed', 'abandoned') AND j.id = ANY (h.cancelled) THEN 'cancelled' ELSE s.outcome END
-               AS outcome,
+           -- Cost: jobs that end look for no request.
+           CASE WHEN s.outcome NOT IN ('retry', 'snoozed', 'abandoned') THEN s.outcome
+                WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled' ELSE s.outcome END AS outcome,
            -- Durations come from the child's monotonic clock, times from the database's: one reading of it, or a job of a few
            -- microseconds would start after its end.
            statement_timestamp() - make_interval(secs => coalesce(s.ago, 0)) AS finished_at,

@@ -33,7 +33,7 @@ SELECT clock_timestamp() AS asked_at, j.*,
             WHERE c.kind = 'worker' AND s.lease_until > clock_timestamp()) AS fleet
        LEFT JOIN LATERAL (
            SELECT s.host, c.pid, c.slot, extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
-                  cardinality(r.jobs) - 1 AS neighbours, j.id = ANY (r.cancelled) AS cancelled
+                  cardinality(r.jobs) - 1 AS neighbours, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled
              FROM jobherd.running r
                   LEFT JOIN jobherd.children c ON c.id = r.child
                   LEFT JOIN jobherd.supervisors s ON s.id = c.supervisor

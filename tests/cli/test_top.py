@@ -87,12 +87,12 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         seen.wait(f"cancel the job {jobs['mail:receipt']} mail:receipt?")
         seen.press("n")
         seen.wait("nothing was done")
-        assert send(database, "SELECT count(*) FROM jobherd.running WHERE cancelled IS NOT NULL") == [(0,)]
+        assert send(database, "SELECT count(*) FROM jobherd.cancels") == [(0,)]
         seen.press("c")
         seen.wait("cancel the job")
         seen.press("y")
         seen.wait("has been told to end", "cancelling")
-        assert send(database, "SELECT cancelled FROM jobherd.running WHERE cancelled IS NOT NULL") == [([jobs["mail:receipt"]],)]
+        assert send(database, "SELECT job FROM jobherd.cancels") == [(jobs["mail:receipt"],)]
         # retried
         seen.press("4r")
         seen.wait(f"run the job {jobs['failed']} image:resize again?")
@@ -144,7 +144,7 @@ def test_it_survives_another_size_and_an_outage():
             seen.wait("cancel the job")
             seen.press("y")
             seen.wait("has been told to end")
-            assert send(dsn, "SELECT cancelled FROM jobherd.running WHERE cancelled IS NOT NULL") == [([jobs["report:build"]],)]
+            assert send(dsn, "SELECT job FROM jobherd.cancels") == [(jobs["report:build"],)]
             seen.press("\x03")  # Ctrl-C
             assert seen.wait_exit() == 0
             assert b"\x1b[?1049l" in seen.raw

@@ -131,7 +131,8 @@ class Model:
         rows = self.queue.run(
             "SELECT id, 'ready', attempts, crashes, alone, false, NULL::bigint FROM jobherd.ready"
             " UNION ALL SELECT id, 'scheduled', attempts, crashes, alone, false, NULL FROM jobherd.scheduled"
-            " UNION ALL SELECT j.id, 'running', j.attempts, j.crashes, j.alone, j.id = ANY (coalesce(r.cancelled, '{}')), r.token"
+            " UNION ALL SELECT j.id, 'running', j.attempts, j.crashes, j.alone, "
+            "       EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id), r.token"
             "   FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j"
             " UNION ALL SELECT id, state, attempts, crashes, false, false, NULL FROM jobherd.history"
         )
@@ -417,6 +418,19 @@ class Model:
         else:
             assert answer == (None if job.place == "gone" else job.place)
 
+    def move_cancel_late(self, n: int) -> None:
+        """A request about an earlier run is committed when the job is back in the queue; all other requests are answered."""
+        job = self.any_job(n)
+        if job is not None and job.place in ("ready", "scheduled"):
+            self.queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job.id)
+            self.seen["cancelled late"] += 1
+            assert self.send("apply_cancels", most=1000) == [{"id": job.id}]
+            job.ends("cancelled")
+        else:
+            assert self.send("apply_cancels", most=1000) == []
+        left = {row[0] for row in self.queue.run("SELECT job FROM jobherd.cancels")}
+        assert left == {job.id for job in self.jobs.values() if job.place == "running" and job.cancelled}
+
     def move_retry(self, n: int) -> None:
         if (job := self.any_job(n)) is None:
             return
@@ -653,7 +667,7 @@ class Model:
 
 Move = tuple[str, int]
 WEIGHTS = {
-    "enqueue": 12, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "retry": 4, "edit": 1,
+    "enqueue": 12, "claim": 16, "join": 4, "settle": 10, "complete": 3, "transaction": 3, "settle_late": 3, "cancel": 4, "cancel_late": 3, "retry": 4, "edit": 1,
     "rank": 2, "time": 2, "delete": 2, "purge": 1, "due": 3, "gate": 6, "release": 3, "orphans": 3, "unheard": 2, "relieve": 3, "leave": 2,
     "reclaim": 3,
 }  # fmt: skip

@@ -1,19 +1,24 @@
-/* Cancelling: the flag in the claim's row, the order that reaches a run, and a retry by hand. Who asks gets an answer that is true.
+/* Cancelling: requests in a table of their own, the order that reaches a run, and a retry by hand. Each caller gets an answer that is true.
  *
  * One job, which goes from table to table: ready, in the row of a claim, over. One child claims it again and again; its handler returns
  * "done" or "again" (AGAINS times), or never (ENDLESS: only an interruption ends it). It is killed KILLS times, and the parent
- * then gives back what the row holds. CANCELS people ask to cancel, each in a function that looks table by table, so that the job may
- * move between two looks; a retry by hand (RETRIES) brings the job back that is over. The parent learns of a flag by a notification,
- * which may be lost (LOSES), or by a look from time to time; the look's answer travels. What it knows it holds against the child's board.
- * Not modelled: several jobs of a claim, the ladder's later rungs.
+ * then gives back what the row holds. CANCELS callers ask to cancel, each in a function that looks table by table, so that the job may
+ * move between two looks; a retry by hand (RETRIES) brings the job back that is over. A caller who finds the job running writes a request,
+ * which all others see once it is committed: at once, later, or never, for a transaction may stay open (not with ENDLESS). The parent learns of a request by a
+ * notification, which may be lost (LOSES), or by a look from time to time; the look's answer travels. What it knows it holds against the
+ * child's board. The maintenance process applies what is committed too late.
+ * Not modelled: several jobs of a claim, the later steps of the stop sequence. A settlement is one step here. In PostgreSQL a request may
+ * be committed between its snapshot and its commit; no statement can tell that from a commit right after it, which is modelled.
  *
  * Proved within these bounds:
  *   ONE_PLACE     the job is in one table, once
- *   OBEYED        whoever was told "cancelled" or "cancelling": no later claim takes the job, until somebody retries it
- *   HONEST        nobody is told that there is no such job, unless it came back three times while he looked
- *   STRANGER      a run is interrupted only if this very claim was asked to be cancelled
+ *   OBEYED        "cancelled", or "cancelling" and committed while the job runs: no later claim takes the job, until somebody retries it
+ *   HONEST        no caller is told that there is no such job, unless it came back three times while he looked
+ *   STRANGER      a job is cancelled only if a request was committed since it was last retried by hand
+ *   HEEDED        a request is dropped only when its job is over
  *   TOLD          no run that was asked to be cancelled goes on for ever
- *   LOST          the job ends
+ *   LOST          the job ends, also while the transaction of a caller stays open
+ *   LEFT          no request is left when its job is over
  *
  * holds:
  * holds:  ENDLESS KILLS=0 RETRIES=0
@@ -21,10 +26,14 @@
  * holds:  RETRIES=2 AGAINS=2
  * wide:   CANCELS=3 RETRIES=3 AGAINS=3 KILLS=3
  * breaks: RETRIES=2 LOOKS_FIRST ONE_PLACE the retry looks for a job that is over in one statement and brings it back in another
- * breaks: SETTLE_FORGETS        OBEYED    a settlement as "again" does not look at the flag
- * breaks: RELEASE_FORGETS       OBEYED    giving back a dead child's job does not look at the flag
+ * breaks: SETTLE_FORGETS        OBEYED    a settlement as "again" does not look for a request
+ * breaks: RELEASE_FORGETS       OBEYED    giving back a dead child's job does not look for a request
  * breaks: ONE_LOOK              HONEST    the function looks once at each table
  * breaks: BY_JOB                STRANGER  the interruption names the job and not the claim
+ * breaks: RETRY_KEEPS           STRANGER  a retry by hand leaves the request of the run before it
+ * breaks: TWO_LOOKS             HEEDED    where the job is, is looked at in two statements before a request is dropped
+ * breaks: NO_APPLY              LEFT      nothing looks for requests that were committed too late
+ * breaks: ROW_LOCK              LOST      cancelling writes into the row of the claim, and the caller's transaction stays open
  * breaks: ENDLESS KILLS=0 RETRIES=0 NO_LOOK TOLD    the parent relies on the notification
  * breaks: ENDLESS KILLS=0 RETRIES=0 FORGETS TOLD    what is heard of a claim before the board shows it is dropped
  * breaks: ENDLESS KILLS=0 RETRIES=0 FLAG_ONLY_WAITING LOST  cancelling a job that runs does nothing
@@ -55,8 +64,10 @@
 #define OBEYED    2
 #define HONEST    3
 #define STRANGER  4
-#define TOLD      5
-#define LOST      6
+#define HEEDED    5
+#define TOLD      6
+#define LOST      7
+#define LEFT      8
 #ifdef ONLY
 #define require(name, condition) assert((condition) || name != ONLY)
 #else
@@ -67,8 +78,8 @@
 byte ready = 1;                 /* rows of the job in each table */
 byte over;
 byte row;                       /* the token of the claim that holds it, or 0 */
-bool flag;                      /* in that row: somebody wants it cancelled */
-bool was_cancelled;             /* of a job that is over */
+bool asked;                     /* a request, committed */
+byte locked;                    /* ROW_LOCK: open transactions that have written into the row of the claim */
 byte tokens;
 bool note;                      /* a notification is on its way */
 
@@ -81,14 +92,19 @@ bool dead;
 byte kills, againsaid, loses, retries;
 
 byte moves;                     /* ghost: how often it came back */
-bool unwanted;                  /* ghost: somebody was told that it is cancelled, or will be */
-byte flagged;                   /* ghost: tokens that were asked for; the latest */
-bool running_flagged;           /* ghost: the run under way is of a claim that was asked to be cancelled */
+bool unwanted;                  /* ghost: somebody was told that it is cancelled, or a request met its run */
+bool fresh;                     /* ghost: a request was committed since the last retry by hand */
 
 #define WHOLE require(ONE_PLACE, ready + over + (row != 0) == 1)
+#ifdef ROW_LOCK
+#define FREE (locked == 0)
+#else
+#define FREE true
+#endif
 
-inline finish(cancelled) { over++; row = 0; was_cancelled = cancelled; flag = false; WHOLE }
-inline back() { ready++; moves++; row = 0; flag = false; WHOLE }
+inline finish() { over++; row = 0; WHOLE }
+inline cancelled() { require(STRANGER, fresh); finish() }
+inline back() { ready++; moves++; row = 0; WHOLE }
 
 active proctype Child() {
   byte t;
@@ -97,30 +113,29 @@ end:
   :: atomic { ready && !dead ->
        require(OBEYED, !unwanted);
        assert(tokens < MOST);
-       tokens++; ready--; row = tokens; t = tokens; flag = false; WHOLE };
+       tokens++; ready--; row = tokens; t = tokens; WHOLE };
      if
      :: atomic { kills < KILLS -> kills++; dead = true; goto replaced }
-     :: atomic { board = t; running_flagged = flag }          /* it runs: from here on the parent sees it */
+     :: atomic { board = t }                                  /* it runs: from here on the parent sees it */
      fi;
      if
-     :: atomic { kills < KILLS -> kills++; board = 0; dead = true; running_flagged = false; goto replaced }
+     :: atomic { kills < KILLS -> kills++; board = 0; dead = true; goto replaced }
 #ifdef BY_JOB
-     :: atomic { told ->
+     :: atomic { told && FREE ->
 #else
-     :: atomic { told == t ->
+     :: atomic { told == t && FREE ->
 #endif
-          require(STRANGER, flagged == t && running_flagged);
-          told = 0; board = 0; running_flagged = false;
-          if :: row == t -> finish(true) :: else fi }
+          told = 0; board = 0;
+          if :: row == t -> cancelled() :: else fi }
 #ifndef ENDLESS
-     :: atomic { board = 0; running_flagged = false;          /* it returns, and is settled under the fence */
+     :: atomic { FREE -> board = 0;                           /* it returns, and is settled under the fence */
           if
-          :: row == t -> finish(false)
+          :: row == t -> finish()
           :: row == t && againsaid < AGAINS -> againsaid++;
 #ifdef SETTLE_FORGETS
              back()
 #else
-             if :: flag -> finish(true) :: else -> back() fi
+             if :: asked -> cancelled() :: else -> back() fi
 #endif
           fi }
 #endif
@@ -134,19 +149,19 @@ active proctype Parent() {
   byte seen;
 end:
   do
-  :: atomic { dead -> dead = false; told = 0; known = 0;      /* its session is ended: give back what it held */
+  :: atomic { dead && FREE -> dead = false; told = 0; known = 0;      /* its session is ended: give back what it held */
        if
 #ifdef RELEASE_FORGETS
        :: row -> back()
 #else
-       :: row && flag -> finish(true)
-       :: row && !flag -> back()
+       :: row && asked -> cancelled()
+       :: row && !asked -> back()
 #endif
        :: !row
        fi }
-  :: atomic { note -> note = false; if :: row && flag -> seen = row :: else fi }
+  :: atomic { note -> note = false; if :: row && asked -> seen = row :: else fi }
 #ifndef NO_LOOK
-  :: atomic { row && flag && !seen && !dead && !(known == row) -> seen = row }
+  :: atomic { row && asked && !seen && !dead && !(known == row) -> seen = row }
 #endif
   :: atomic { seen && !dead ->                                /* the answer has come: once for each claim */
 #ifdef FORGETS
@@ -161,6 +176,28 @@ end:
   od
 }
 
+active proctype Maintenance() {                               /* apply_cancels.sql */
+  bool runs;
+end:
+  do
+#ifdef NO_APPLY
+  :: false
+#else
+#ifdef TWO_LOOKS
+  :: atomic { asked -> runs = (row != 0) };
+     if
+     :: atomic { asked && !runs && ready -> asked = false; ready--; require(STRANGER, fresh); finish() }
+     :: atomic { asked && !runs && !ready -> require(HEEDED, over); asked = false }
+     :: atomic { !asked || runs -> runs = false }
+     fi
+#else
+  :: atomic { asked && ready -> asked = false; ready--; require(STRANGER, fresh); finish() }
+  :: atomic { asked && over -> require(HEEDED, over); asked = false }
+#endif
+#endif
+  od
+}
+
 active [CANCELS] proctype Canceller() {
   byte looks, before;
   bool answered;
@@ -168,15 +205,30 @@ active [CANCELS] proctype Canceller() {
   do
   :: looks < LOOKS && !answered -> looks++;
      if
-     :: atomic { ready -> ready--; over++; was_cancelled = true; unwanted = true; answered = true; WHOLE; break }
+     :: atomic { ready -> ready--; over++; unwanted = true; answered = true; WHOLE; break }
      :: atomic { !ready -> skip }
      fi;
      if
 #ifndef FLAG_ONLY_WAITING
-     :: atomic { row -> flag = true; flagged = row; unwanted = true; answered = true;
-          if :: board == row -> running_flagged = true :: else fi;
-          if :: note = true :: loses < LOSES -> loses++ fi;
-          break }
+     :: atomic { row ->                                       /* it is written, and nobody else sees it yet */
+          answered = true;
+#ifdef ROW_LOCK
+          locked++
+#endif
+        };
+        if
+#ifndef ENDLESS
+        :: goto open                                          /* never committed */
+#endif
+        :: atomic {                                           /* the commit */
+             asked = true; fresh = true;
+#ifdef ROW_LOCK
+             locked--;
+#endif
+             if :: row -> unwanted = true :: else fi;
+             if :: note = true :: loses < LOSES -> loses++ fi };
+           break
+        fi
      :: atomic { !row -> skip }
 #else
      :: atomic { row -> answered = true; break }
@@ -189,7 +241,9 @@ active [CANCELS] proctype Canceller() {
      fi
   :: looks >= LOOKS && !answered -> break
   od;
-  require(HONEST, answered || moves - before >= 3)
+  require(HONEST, answered || moves - before >= 3);
+open:
+  skip
 }
 
 active [2] proctype Retrier() {
@@ -197,13 +251,17 @@ end:
   do
 #ifdef LOOKS_FIRST
   :: over && retries < RETRIES -> retries++;
-     atomic { ready++; moves++; if :: over -> over-- :: else fi; unwanted = false; WHOLE }
+     atomic { ready++; moves++; if :: over -> over-- :: else fi; unwanted = false; fresh = false; asked = false; WHOLE }
 #else
-  :: atomic { over && retries < RETRIES -> retries++; over--; ready++; moves++; was_cancelled = false; unwanted = false; WHOLE }
+  :: atomic { over && retries < RETRIES -> retries++; over--; ready++; moves++; unwanted = false; fresh = false;
+#ifndef RETRY_KEEPS
+       asked = false;
+#endif
+       WHOLE }
 #endif
   od
 }
 
 active proctype Monitor() {     /* nothing can move any more */
-  timeout -> require(TOLD, !(board && flag)); require(LOST, over == 1)
+  timeout -> require(TOLD, !(board && asked)); require(LOST, over == 1); require(LEFT, !asked)
 }

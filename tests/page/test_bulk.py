@@ -106,7 +106,7 @@ def test_what_has_changed_meanwhile_is_refused_and_counted(database):
     number = add(database, "cancel", ids)
     finish(run(database, number))
     assert ended(database, number)[:2] == (2, {"was completed": 1, "was failed": 1, "gone": 1})
-    assert send(database, "SELECT cancelled FROM jobherd.running") == [([runs],)]
+    assert send(database, "SELECT job FROM jobherd.cancels") == [(runs,)]
     number = add(database, "reprioritize", [runs, failed], value="4")
     finish(run(database, number))
     assert ended(database, number)[:2] == (0, {"running": 1, "failed": 1})

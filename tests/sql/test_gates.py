@@ -341,11 +341,11 @@ def test_a_cap_that_is_declared_no_more_goes_while_somebody_pauses_and_resumes(q
 def test_a_pause_ends_at_its_time_and_the_cap_stays(queue):
     queue.run("SELECT jobherd.set_cap('media', 2)")
     queue.run("SELECT jobherd.pause('media', resume_at => %s)", datetime.now(UTC) + timedelta(hours=1))
-    [(opened, next_in, _, _)] = queue.run(queue.text("open_gates"))
+    [(opened, next_in, *_)] = queue.run(queue.text("open_gates"))
     assert opened == 0
     assert 3500 < next_in <= 3600
     queue.run("UPDATE jobherd.gates SET resume_at = clock_timestamp()")
-    assert queue.run(queue.text("open_gates")) == [(1, None, False, True)]
+    assert queue.run(queue.text("open_gates")) == [(1, None, False, True, False)]
     assert queue.run("SELECT name, max_running, paused_at FROM jobherd.gates") == [("media", 2, None)]
     assert queue.run("SELECT jobherd.set_cap('media')") == [(2,)]
     assert queue.count("gates") == 0

@@ -185,7 +185,7 @@ ENDS: dict[str, Callable[[Child, int], object]] = {
 def test_what_is_over_and_run_again_has_the_timeout_it_was_enqueued_with(queue, end):
     job, child = full(queue), queue.child()
     child.claim(1)
-    queue.run("UPDATE jobherd.running SET cancelled = ARRAY[%s]::bigint[]", job)
+    queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)
     ENDS[end](child, job)
     again(queue, job)
 
@@ -206,7 +206,7 @@ def test_what_is_over_is_kept_for_as_long_as_its_kind_says_also_if_it_runs_again
     )
     job, child = full(queue), queue.child()
     child.claim(1)
-    queue.run("UPDATE jobherd.running SET cancelled = ARRAY[%s]::bigint[]", job)
+    queue.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)
     ENDS[end](child, job)
     assert queue.run(KEPT.format("history", "id"), job) == [([3],)]
     assert queue.retry(job) == "ready"

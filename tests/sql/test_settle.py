@@ -321,27 +321,6 @@ def test_what_was_cancelled_before_its_child_died_unstarted_has_no_attempt(queue
     assert (queue.state(job.id), queue.job(job.id)["attempts"]) == ("cancelled", 0)
 
 
-@pytest.mark.parametrize(("outcome", "asked", "state"), [("retry", 0, "cancelled"), ("ok", 1, "running")])
-def test_a_job_that_moves_while_it_is_cancelled_is_found(queue, outcome, asked, state):
-    """It waits for the row that is being settled; when that is gone, the job is somewhere else, not nowhere."""
-    queue.enqueue_many("a:b", 2)
-    child = queue.child()
-    jobs = child.claim(2)
-    answers: list[str | None] = []
-    child.connection.execute("BEGIN")
-    child.settle(jobs[0].token, [jobs[0].id], outcome, delay=30.0, error="why", ran=1.0)
-    with Queue(queue.dsn) as other:
-        canceller = threading.Thread(target=lambda: answers.append(other.cancel(jobs[asked].id)))
-        canceller.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
-        while not queue.run(waiting, other.connection.info.backend_pid)[0][0]:
-            time.sleep(0.01)
-        child.connection.execute("COMMIT")
-        canceller.join()
-    assert queue.state(jobs[asked].id) == state
-    assert answers == ["cancelled" if state == "cancelled" else "cancelling"]
-
-
 @pytest.mark.parametrize(("looked_at", "outcome"), [("history", "retry"), ("running", "ok")])
 def test_a_job_that_moves_while_it_is_retried_is_found(queue, looked_at, outcome):
     """It moves to a place that has been looked at already, while the next one is waited for."""

@@ -497,7 +497,7 @@ def test_to_delete_a_job_is_to_cancel_it_and_to_forget_one_that_is_over(queue):
     child.settle(jobs[0].token, [waiting], "snoozed", delay=60.0)
     assert queue.connection.execute("DELETE FROM jobherd.jobs WHERE id = ANY (%s)", [[waiting, running, over, 77]]).rowcount == 3
     assert queue.states([waiting, running, over]) == ["cancelled", "running", None]
-    assert queue.run("SELECT cancelled FROM jobherd.running") == [([running],)]
+    assert queue.run("SELECT job FROM jobherd.cancels") == [(running,)]
     child.settle(jobs[0].token, [running], "cancelled", error="cancelled", code="JOB_CANCELLED")
     assert queue.cancel(running) == "cancelled"
     queue.run("DELETE FROM jobherd.jobs")

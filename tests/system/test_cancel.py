@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.support.processes import is_running, wait_for_exit
@@ -37,9 +38,26 @@ def test_a_cancel_that_nobody_was_told_of_is_found_within_a_second_or_so(stage: 
     stage.run_fleet(workers=1, lease="600s")  # beats, which look too, are far apart
     job = stage.enqueue("t:gate", '{"label": "runs"}')
     arrival = gate.wait_arrival("runs")
-    stage.run("UPDATE jobherd.running SET cancelled = %s", [job])  # what the function does, without its notification
+    stage.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)  # what the function does, without its notification
     arrival.wait_gone()
     assert stage.wait_state(job, "cancelled")["error_code"] == "JOB_CANCELLED"
+
+
+def test_a_caller_that_stays_open_does_not_stop_the_fleet(stage: Stage, gate: Gate):
+    """A request in an open transaction is seen by nobody; committed after the settlement, it ends the job that waits again."""
+    stage.run_fleet(workers=1, batch=2, hold="0s")
+    with stage.connection.transaction():
+        first, second = stage.enqueue("t:gate", '{"label": "first"}'), stage.enqueue("d:snooze")
+    arrival = gate.wait_arrival("first")
+    with psycopg.connect(stage.dsn) as caller:
+        answers = caller.execute("SELECT jobherd.cancel(id) FROM unnest(%s::bigint[]) AS id", [[first, second]]).fetchall()
+        assert answers == [("cancelling",), ("cancelling",)]
+        arrival.open()
+        stage.wait_state(first, "completed")
+        stage.wait_state(second, "scheduled")
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    stage.wait_state(second, "cancelled")
+    stage.wait(lambda: stage.run("SELECT count(*) FROM jobherd.cancels") == [(0,)], "the requests are answered")
 
 
 def test_a_job_stuck_in_c_is_killed_with_all_it_has_started_and_its_neighbour_is_not(stage: Stage, gate: Gate):

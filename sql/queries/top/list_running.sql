@@ -2,7 +2,7 @@
 --
 -- The table holds one row for each batch in hand. Which job of a batch runs right now only the board of its child knows; those that are
 -- claimed in batches are over before anybody could read it.
-SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS held, coalesce(j.id = ANY (r.cancelled), false) AS cancelled,
+SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS held, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled,
        extract(epoch FROM clock_timestamp() - r.claimed_at)::double precision AS held_for,
        (p.progress ->> 'fraction')::double precision AS fraction, left(p.progress ->> 'note', 200) AS note
   FROM (SELECT * FROM jobherd.running ORDER BY claimed_at LIMIT %(most)s::integer) AS r

@@ -1,0 +1,176 @@
+"""A caller whose transaction stays open holds up no statement of a supervisor, worker or maintenance process."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from handlers._outcome import OK
+from tests.sql.test_gates import gated
+from tests.support.queue import Line, Queue
+from workers.settle import Finished, settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WAIT = "10ms"
+"""For a lock: the caller never releases what it holds, so any time would do."""
+
+
+class Scene:
+    """Jobs in every state, two claims in hand, and a session that refuses to wait."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.supervisor = queue, queue.supervisor()
+        self.child, self.other = self.supervisor.child(), self.supervisor.child()
+        queue.run("SELECT jobherd.set_cap('capped', 5)")
+        queue.run("INSERT INTO jobherd.gates (scope, name, paused_at, resume_at) VALUES ('queue', 'due', now(), now())")
+        self.past, busy, *more = queue.enqueue_many("a:b", 4, queue="media", tenant="acme")
+        claim = self.child.claim(4)
+        self.token, self.busy, self.neighbour, self.third = claim[0].token, busy, *more
+        self.child.settle(self.token, [self.past], "failed", code="NO", error="no", log='{"output": "a", "entries": []}')
+        queue.run("UPDATE jobherd.logs SET drop_on = now()::date - 2")
+        self.whole = queue.enqueue("a:b", queue="whole")
+        self.second = self.other.claim(1)[0].token
+        self.later = queue.enqueue("a:b", delay=3600.0)
+        queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")
+        self.ready, self.free = queue.enqueue_many("a:b", 2, tenant="acme")
+        self.capped = queue.enqueue("a:b", queue="capped")
+        queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 1}')", self.ready)
+        self.session = self.other.connection
+        self.line = Line(self.session, self.other.id)
+        self.session.execute(f"SET lock_timeout TO '{WAIT}'")
+
+    def statements(self) -> dict[str, Callable[[], object]]:
+        """What the fleet does, by name."""
+        child, parameters = self.child, {"supervisor": self.supervisor.id}
+
+        def send(name: str, **given: object) -> Callable[[], object]:
+            return lambda: self.session.execute(self.queue.text(name), parameters | given)
+
+        def settle(outcome: str) -> Callable[[], object]:
+            given = child.settlement(self.token, [self.busy, self.neighbour, self.third], outcome, delay=5.0, error="x", code="X")
+            return lambda: self.session.execute(self.queue.text("settle_jobs"), given)
+
+        def complete() -> None:
+            done = [Finished(self.whole, OK, ran=0.1, keep=3)]
+            assert self.line.run("settle_completed", settlement(self.other.id, self.second, done, ran_on="host/1", now=1.0)) == [(1,)]
+
+        return {
+            "claim_jobs": lambda: self.other.claim_raw(10),
+            "claim_gated": lambda: gated(self.other),
+            "settle_jobs ok": settle("ok"),
+            "settle_jobs retry": settle("retry"),
+            "settle_jobs failed": settle("failed"),
+            "settle_completed": complete,
+            "lock_claim": send("lock_claim", child=self.other.id, token=self.second, job=self.whole),
+            "release_child": send("release_child", incarnation=child.incarnation, counted=False),
+            "release_unheard": send("release_unheard", child=child.id, heard=[]),
+            "release_rest": send("release_rest", child=child.id, token=self.token, job=self.busy, called=None),
+            "leave_supervisor": send("leave_supervisor"),
+            "reclaim_supervisors": send(
+                "reclaim_supervisors", supervisor=0, dead=[self.supervisor.id], lease=15.0, clock=None, patient=True
+            ),
+            "release_orphans": send("release_orphans"),
+            "renew_lease": send("renew_lease", lease=15.0),
+            "find_cancels": send("find_cancels"),
+            "take_orders": send("take_orders", most=10),
+            "promote_due": send("promote_due", most=10),
+            "open_gates": send("open_gates"),
+            "note_caps": send("note_caps"),
+            "apply_cancels": send("apply_cancels", most=10),
+            "release_parked": send("release_parked", most=10),
+            "drop_logs": send("drop_logs", most=10),
+            "drop_orders": send("drop_orders", most=10),
+            "drop_demands": send("drop_demands"),
+            "drop_progress": send("drop_progress"),
+            "count_past": send("count_past", span=86400.0, lag=60.0),
+        }
+
+    def held_up(self) -> dict[str, str]:
+        """The statements that wait for a lock, each made and rolled back."""
+        found = {}
+        for name, make in self.statements().items():
+            try:
+                with self.session.transaction(force_rollback=True):
+                    make()
+            except psycopg.errors.LockNotAvailable as refused:
+                found[name] = str(refused).splitlines()[0]
+        return found
+
+
+TENANT = "jobherd_test_open"
+CALLS = {
+    "enqueue": ("jobherd_enqueue", "SELECT jobherd.enqueue('a:b', '{}')"),
+    "enqueue later": ("jobherd_enqueue", """SELECT jobherd.enqueue('a:b', '{}', '{"delay" : "1 hour"}')"""),
+    "enqueue with the trigger at once": ("jobherd_enqueue", "SET CONSTRAINTS ALL IMMEDIATE; SELECT jobherd.enqueue('a:b', '{}')"),
+    "cancel running": ("jobherd_admin", "SELECT jobherd.cancel(:busy)"),
+    "cancel ready": ("jobherd_admin", "SELECT jobherd.cancel(:ready)"),
+    "cancel scheduled": ("jobherd_admin", "SELECT jobherd.cancel(:later)"),
+    "delete by the view": ("jobherd_admin", "DELETE FROM jobherd.jobs WHERE id IN (:busy, :ready, :past)"),
+    "retry": ("jobherd_admin", "SELECT jobherd.retry(:past)"),
+    "retry scheduled": ("jobherd_admin", "SELECT jobherd.retry(:later)"),
+    "retry edited": ("jobherd_admin", "SELECT jobherd.retry_edited(:past, '{}')"),
+    "delete": ("jobherd_admin", "SELECT jobherd.delete(:past)"),
+    "reprioritize": ("jobherd_admin", "SELECT jobherd.reprioritize(:ready, 5)"),
+    "reprioritize scheduled": ("jobherd_admin", "SELECT jobherd.reprioritize(:later, 5)"),
+    "reschedule": ("jobherd_admin", "SELECT jobherd.reschedule(:ready, now() + interval '1 hour')"),
+    "reschedule at once": ("jobherd_admin", "SELECT jobherd.reschedule(:later, now() - interval '1 hour')"),
+    "pause a queue": ("jobherd_admin", "SELECT jobherd.pause('media')"),
+    "pause what is capped": ("jobherd_admin", "SELECT jobherd.pause('capped')"),
+    "pause a kind": ("jobherd_admin", "SELECT jobherd.pause(kind => 'a:b')"),
+    "pause everything": ("jobherd_admin", "SELECT jobherd.pause('*')"),
+    "resume": ("jobherd_admin", "SELECT jobherd.resume('due')"),
+    "cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped', 9)"),
+    "lift a cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped')"),
+    "cap a kind": ("jobherd_admin", "SELECT jobherd.set_cap(kind => 'a:b', max_running => 1)"),
+    "order": ("jobherd_admin", "SELECT jobherd.order(:supervisor, 'drain')"),
+    "audit": ("jobherd_admin", "SELECT jobherd.note_audit('ada', 'did it')"),
+    "wait": ("jobherd_read", "SELECT jobherd.meet_settlements(ARRAY[:busy, :whole])"),
+    "look": ("jobherd_read", "SELECT * FROM jobherd.jobs"),
+    "tenant enqueues": (TENANT, "SELECT jobherd.enqueue('a:b', '{}')"),
+    "tenant cancels running": (TENANT, "SELECT jobherd.cancel(:busy)"),
+    "tenant cancels ready": (TENANT, "SELECT jobherd.cancel(:ready)"),
+    "tenant retries": (TENANT, "SELECT jobherd.retry(:past)"),
+    "demand": ("jobherd_admin", """SELECT jobherd.demand(:ready, '{"memory_mb" : 7}')"""),
+    "enqueue and demand": ("jobherd_enqueue", """SELECT jobherd.demand(jobherd.enqueue('a:b'), '{"memory_mb" : 7}')"""),
+    "tenant looks": (TENANT, "SELECT * FROM jobherd.tenant_jobs"),
+}
+"""Who calls what, by what it is. :name is a number of the scene."""
+
+
+@pytest.fixture
+def scene(database: str) -> Iterator[Scene]:
+    """Roles belong to the whole server, so the tenant's goes again."""
+    with Queue(database) as queue:
+        queue.run(f"CREATE ROLE {TENANT}")
+        try:
+            queue.run(f"SELECT jobherd.grant_tenant('{TENANT}', 'acme')")
+            yield Scene(queue)
+        finally:
+            queue.run(f"DROP OWNED BY {TENANT}")
+            queue.run(f"DROP ROLE {TENANT}")
+
+
+def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
+    assert scene.held_up() == {}, "nobody is open yet"
+    given = {name: str(value) for name, value in vars(scene).items() if isinstance(value, int)} | {"supervisor": str(scene.supervisor.id)}
+    found = {}
+    with psycopg.connect(scene.queue.dsn) as caller:
+        for call, (role, text) in CALLS.items():
+            caller.execute(f"SET LOCAL ROLE {role}")
+            caller.execute(re.sub(r":(\w{4,})", lambda match: given[match[1]], text).encode())
+            if held := scene.held_up():
+                found[call] = held
+            caller.rollback()
+    assert found == {}
+
+
+def test_a_lock_on_a_claim_would_be_seen(scene: Scene) -> None:
+    """Or the test above would prove nothing."""
+    with psycopg.connect(scene.queue.dsn) as caller:
+        caller.execute("SELECT FROM jobherd.running FOR UPDATE")
+        assert {"settle_jobs ok", "settle_completed", "release_child", "leave_supervisor"} <= scene.held_up().keys()

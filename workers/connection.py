@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from handlers._dsn import KEPT_ALIVE
-from workers.logs import redact_dsn
+from handlers._dsn import KEPT_ALIVE, redact_dsn
 from workers.processes import started
 from workers.refusals import takes_no_writes
 from workers.wire import Silence, Wire

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from setproctitle import setproctitle
 
+from handlers._dsn import redact_dsn
 from workers import logs
 from workers.alarm import Alarm
 from workers.link import EXIT_LEFT
@@ -174,7 +175,7 @@ def _titles(seat: Seat) -> Callable[[str], None]:
 def _show_last_words(seat: Seat) -> None:
     text = traceback.format_exc()
     try:
-        text = logs.redact_dsn(text)
+        text = redact_dsn(text)
         _log.critical("an error of Jobherd's own ended this process", exc_info=True)
         fd = seat.board.open_trace()
         os.write(fd, text.encode(errors="replace")[-30_000:])

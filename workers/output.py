@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 
+from handlers._dsn import redact_dsn
 from handlers._sanitize import sanitize
 from workers.board import OUTPUT
-from workers.logs import TextFormatter, redact_dsn
+from workers.logs import TextFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

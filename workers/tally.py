@@ -179,7 +179,7 @@ class Tally:
             values = struct.unpack_from(f"<{_COUNTS - 1}Qd", self._view, at)
             split = len(OUTCOMES)
             found.append(
-                KindCounts(self.policy(number).name, values[:split], *values[split : split + 2], values[split + 2 : -1], values[-1])
+                KindCounts(self.policy(number).name, values[:split], values[split], values[split + 1], values[split + 2 : -1], values[-1])
             )
         return found
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from handlers import _embedded
+from handlers._dsn import redact_dsn
 from supervisor.cli import console
 from supervisor.cli.codes import CommandError, ExitCode
 from supervisor.cli.command import CONNECTION, Command, given_flags
 from supervisor.cli.database import chosen, load_settings
-from workers.logs import redact_dsn
 
 if TYPE_CHECKING:
     import argparse

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
+from handlers._dsn import redact_dsn
 from workers.board import Board
-from workers.logs import keep_factory_quiet, redact_dsn, set_up
+from workers.logs import keep_factory_quiet, set_up
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from handlers._job import Job
 from handlers._misfit import Misfit, path_step
 from handlers._payload import PayloadError
 from handlers._shapes import fields_of
+from handlers._wrapping import annotated, name_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +44,12 @@ class Signature:
     """What can be told from a function without resolving its annotations: enough to refuse a bad one where it is declared."""
 
     def __init__(self, function: Callable[..., object]) -> None:
-        name = getattr(function, "__qualname__", repr(function))
+        name = name_of(function)
         code = inspect.unwrap(function)
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
             message = f"{name} has a yield, so calling it would only make a generator: return a value, or nothing"
             raise TypeError(message)
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = parameters_of(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.takes_job = bool(parameters) and _is_job(parameters[0])
         if self.takes_job:
@@ -251,7 +252,7 @@ def _is_job(parameter: inspect.Parameter) -> bool:
 
 def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the resolved annotations, and the names of those that cannot be resolved: their arguments are passed as they are."""
-    function = inspect.unwrap(function)
+    function = annotated(function)
     given = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
     with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
         known = get_type_hints(function, include_extras=True)

@@ -15,8 +15,10 @@ from handlers._backoff import DEFAULT
 from handlers._batch import BatchSignature
 from handlers._binding import Signature
 from handlers._enqueue import Options
+from handlers._made import code_of, note_made, where_made
 from handlers._policy import Policy, check_kind, check_policy
 from handlers._producer import Producer
+from handlers._wrapping import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,28 +34,28 @@ R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 T = TypeVar("T")
 
-FOLDERS = "jobherd_user"
-"""The package under which folders of handlers are loaded."""
 USUAL = "handle"
-"""A function of this name gives its kind no last part: `handle` in `mail/receipt.py` is `mail:receipt`."""
+"""A function of this name is not part of its kind's name: `handle` in `mail/receipt.py` is `mail:receipt`."""
 
 
 class Handler(Producer[P], Generic[P, C, R_co]):
     """A function that works on jobs of one kind. Made by `handler`.
 
-    kind: its name. function: what was decorated. policy: its options, checked. file, line: where it is written.
+    kind: its name. function: what was decorated. policy: its options, checked. file, line: where it is written. made: where it was made.
     """
 
     def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
+        function = plain(function)
         signature = Signature(function) if policy.batch is None else BatchSignature(function)
         weigh = policy.cost if callable(policy.cost) else None
         super().__init__(kind, signature, Options(queue=policy.queue, priority=policy.priority), weigh=weigh, seal=bool(policy.encrypt))
         self.function = function
         self.policy = policy
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        self.file: str = os.path.abspath(code.co_filename) if code is not None else "<unknown>"  # of any odd name
-        self.line: int = code.co_firstlineno if code is not None else 0
+        self.made = where_made(function)
+        self.file: str = self.made.file
+        self.line: int = self.made.line
         functools.update_wrapper(self, function, updated=())  # its own attributes must not replace ours
+        note_made(self)
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
         """Call the function itself, here and now."""
@@ -174,7 +176,7 @@ def handler(  # one parameter for each option
     A first parameter annotated `Job` (or called `job`, without annotation) gets the job. A handler whose only other parameter is
     called `payload` takes any document whole. `async def` works the same.
 
-    kind: the handler's name, like "mail:receipt"; default from module and function: `send` in `mail.py` is "mail:send", and
+    kind: the handler's name, like "mail:receipt"; default from file and function: `send` in `mail.py` is "mail:send", and
         `handle` in `mail/receipt.py` is "mail:receipt".
     queue: where its jobs wait, default "default". priority: lower numbers first, default 0.
     timeout: a span of time for one attempt, default 5 min.
@@ -245,25 +247,20 @@ def handler(  # one parameter for each option
 
 
 def kind_of(function: Callable[..., object]) -> str:
-    """Return the kind that module and name of a function stand for. Raises ValueError if they make no name.
+    """Return the kind that the place of a function stands for: its file and its name. Raises ValueError if they make no name.
 
-    >>> def send(): ...
-    >>> send.__module__ = "handlers.mail"
-    >>> kind_of(send)
-    'mail:send'
+    The module's name is not part of it: producer, worker and script may import one file under three names, and must agree.
     """
-    parts = function.__module__.split(".")
-    match parts:
-        case ["jobherd_user", _, *inner]:  # FOLDERS, then a name made up for the folder
-            parts = inner
-        case ["handlers", *inner]:
-            parts = inner
-        case ["__main__"]:
-            parts = []
-    if function.__name__ != USUAL or not parts:
-        parts = [*parts, function.__name__]
+    code = code_of(function)
+    file = code.co_filename if code is not None else ""
+    if not file or file.startswith("<"):  # of C, or typed at a prompt
+        parts = [*getattr(function, "__module__", "__main__").split(".")[-1:], function.__name__]
+    else:
+        path = os.path.splitext(os.path.abspath(file))[0].removesuffix(os.sep + "__init__")
+        folder, stem = os.path.split(path)
+        parts = [os.path.basename(folder), stem] if function.__name__ == USUAL else [stem, function.__name__]
     try:
-        return check_kind(":".join(parts))
+        return check_kind(":".join(part for part in parts if part != "__main__"))
     except ValueError as problem:
         message = f"{problem}; name it yourself: @handler('mail:receipt')"
         raise ValueError(message) from None

@@ -8,13 +8,13 @@ worker's business. This module must not swallow what a hook raises.
 from __future__ import annotations
 
 import inspect
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from handlers._call import call
+from handlers._made import Made, note_made, where_made
 from handlers._policy import check_kind
 
 if TYPE_CHECKING:
@@ -49,8 +49,17 @@ class Hook:
     """The kinds whose jobs it is for; empty: all."""
     takes: int
     """How many of the event's arguments the function wants."""
-    file: str
-    line: int
+    made: Made
+
+    @property
+    def file(self) -> str:
+        """The file in which it is written."""
+        return self.made.file
+
+    @property
+    def line(self) -> int:
+        """The line in that file."""
+        return self.made.line
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Call the function itself, here and now."""
@@ -104,15 +113,9 @@ class Event:
         if inspect.isgeneratorfunction(function) and not self._may_yield:
             message = f"{self.name} takes a plain function, no generator: only on_child_start may yield, once"
             raise TypeError(message)
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        return Hook(
-            self.name,
-            function,
-            kinds,
-            self._taken(function),
-            os.path.abspath(code.co_filename) if code is not None else "<unknown>",
-            code.co_firstlineno if code is not None else 0,
-        )
+        hook = Hook(self.name, function, kinds, self._taken(function), where_made(function))
+        note_made(hook)
+        return hook
 
     def _taken(self, function: Function) -> int:
         """Return how many of the event's arguments the function takes. Raises TypeError if it cannot be called with them."""

@@ -1,32 +1,32 @@
 """Find the handlers and hooks in folders and modules, and say what is wrong with those that do not load.
 
 One broken module must not take the others down, and what to do about it is the caller's policy: everything found wrong is returned as
-a `LoadProblem` with file and line. Folders are loaded under names of their own, `jobherd_user.<folder>.<module>`, so that a user's
-`handlers/` or `json.py` shadows nothing; relative imports inside a folder work. This runs user code (importing is that): never call it
-in the parent.
+a `LoadProblem` with file and line. The modules of a folder are loaded under the names by which the application imports them; without
+one, as `jobherd_user.<folder>.<module>`, so that a user's `handlers/` or `json.py` shadows nothing (`_modules`). What is decorated in them
+and would not be served is a problem too. This runs user code (importing is that): never call it in the parent.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import os
 import pkgutil
-import re
 import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, TypeVar
 
-from handlers._handler import FOLDERS, USUAL, AnyHandler, Handler, handler
+from handlers._handler import USUAL, AnyHandler, Handler, handler
 from handlers._hooks import Hook
+from handlers._made import watching
+from handlers._modules import FOLDERS, bare_package, folder_name, imports_above, is_file_of, leads_to, own_name, twice
 from handlers._sanitize import describe_exception, sanitize
 from handlers._trust import find_fault, find_fault_of_module, find_faults_below
+from handlers._wrapping import injected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,12 +67,18 @@ class LoadProblem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found: handlers by kind, problems, the names of the modules that were loaded, and hooks in the order of their declaration."""
+    """What was found.
+
+    kinds: handlers by kind. problems: what nothing should start with. modules: the names of those that were loaded. hooks: in the order of
+    their declaration. notes: what people should know. elsewhere: handlers that modules of the sources merely import, and that are not served.
+    """
 
     kinds: dict[str, AnyHandler]
     problems: tuple[LoadProblem, ...]
     modules: tuple[str, ...]
     hooks: tuple[Hook, ...] = ()
+    notes: tuple[LoadProblem, ...] = ()
+    elsewhere: tuple[LoadProblem, ...] = ()
 
 
 def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
@@ -82,36 +88,53 @@ def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers 
         names begin with an underscore or a dot are passed over.
     named: where people name them, for a source that is not there.
 
-    A handler belongs to the module that defines it; one that is merely imported counts if the module names it in `__all__`. A module
-    without any but with a function `handle` makes that one a handler. Never raises for what user code does, SystemExit included; only
-    KeyboardInterrupt passes.
+    A handler belongs to the module whose import makes it; one that is merely imported counts if the module names it in `__all__`. It is
+    served if a name of the module, or of a class in it, holds it. A module without any but with a function `handle` makes that one a
+    handler. Never raises for what user code does, SystemExit included; only KeyboardInterrupt passes.
     """
     loading = _Loading(named)
     importlib.invalidate_caches()
-    for source in sources:
-        loading.take(source)
+    with watching() as made:
+        for source in sources:
+            loading.take(source)
     loading.check_signatures()
-    return Loaded(loading.kinds, tuple(loading.problems), tuple(loading.modules), tuple(loading.hooks.values()))
+    loading.tell_lost(made, but=loading.tell_twice())
+    return Loaded(
+        loading.kinds,
+        tuple(loading.problems),
+        tuple(loading.modules),
+        tuple(loading.hooks),
+        tuple(loading.notes),
+        tuple(loading.elsewhere),
+    )
 
 
 def all_hooks(*loaded: Loaded) -> list[Hook]:
-    """Return the hooks of several loadings, in that order, each once: the same lines may be loaded by path and by name."""
-    found: dict[tuple[str, str, int], Hook] = {}
-    for hook in (hook for each in loaded for hook in each.hooks):
-        found.setdefault((hook.event, hook.file, hook.line), hook)
-    return list(found.values())
+    """Return the hooks of several loadings, in that order, each once."""
+    found: list[Hook] = []
+    for each in loaded:
+        places = {(hook.event, hook.file, hook.line) for hook in found}  # the same lines may be loaded by path and by name
+        found += [hook for hook in each.hooks if (hook.event, hook.file, hook.line) not in places]
+    return found
 
 
 class _Loading:
     def __init__(self, named: str) -> None:
         self._named = named
         self.kinds: dict[str, AnyHandler] = {}
-        self.hooks: dict[tuple[str, str, int], Hook] = {}
-        """By where they are written: the same lines may be loaded twice, by path and by name."""
+        self.hooks: dict[Hook, None] = {}
         self.problems: list[LoadProblem] = []
+        self.notes: list[LoadProblem] = []
+        self.elsewhere: list[LoadProblem] = []
         self.modules: list[str] = []
         self._seen: set[str] = set()
         self._faulty: set[str] = set()
+        self._files: dict[str, ModuleType] = {}
+        """Modules that were loaded from sources, by their real file: none is loaded under two names."""
+        self._roots: list[str] = []
+        """The real folders of the sources."""
+        self._judged: set[int] = set()
+        """Handlers that are served or refused, and hooks, by their identity."""
 
     def take(self, source: str | os.PathLike[str]) -> None:
         text = os.fspath(source)
@@ -134,23 +157,23 @@ class _Loading:
         if os.path.samefile(folder, os.path.dirname(__file__)):
             self.take(SHIPPED)
             return
-        package = _folder_name(folder)
-        if not self._is_safe(package, given) or not self._are_safe(package, [folder]) or not self._open_folder(package, folder):
+        self._roots.append(str(folder))
+        if not self._is_safe(str(folder), given) or not self._are_safe(str(folder), [folder]):
             return
-        for name, file in self._public_files(package, folder, frozenset({str(folder)})):
-            self._import(name, file)
+        files = list(self._public_files("", folder, frozenset({str(folder)})))
+        package = self._open(folder, [*(file for _, file in files), *map(str, folder.glob("_*.py"))])
+        if package is not None:
+            for name, file in files:
+                self._import_file(package, name, file, folder)
 
     def _take_file(self, file: Path, given: str) -> None:
-        package = _folder_name(file.parent)
+        folder = file.parent
         if file.suffix != _SUFFIX:
             self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
-        elif (
-            self._is_safe(package, file.parent)
-            and self._is_safe(file.stem, given)
-            and self._is_safe_module(file.stem, file)
-            and self._open_folder(package, file.parent)
-        ):
-            self._import(f"{package}.{file.stem}", str(file))
+        elif self._is_safe(str(folder), folder) and self._is_safe(file.stem, given) and self._is_safe_module(file.stem, file):
+            package = self._open(folder, [str(file)])
+            if package is not None:
+                self._import_file(package, file.stem, str(file), folder)
 
     def _take_module(self, name: str) -> None:
         if not self._is_safe_name(name):
@@ -158,6 +181,7 @@ class _Loading:
         module = self._import(name, "")
         paths = getattr(module, "__path__", None)
         if paths is not None:
+            self._roots.extend(map(os.path.realpath, paths))
             self._take_package(name, list(paths))
 
     def _take_package(self, package: str, paths: list[str]) -> None:
@@ -169,15 +193,58 @@ class _Loading:
             if found.ispkg and module is not None:
                 self._take_package(name, list(getattr(module, "__path__", [])))
 
+    def _open(self, folder: Path, files: list[str]) -> str | None:
+        """Import the package that a folder is, and return its name; empty for a folder on the import path, None if it does not load."""
+        own = own_name(folder)
+        if own == "" and not imports_above(folder, files):
+            return own
+        if own and self._open_above(own, folder):
+            start = folder / "__init__.py"
+            return own if not start.is_file() or (self._is_safe_module(own, start) and self._import(own, str(start))) else None
+        name = folder_name(folder)
+        return name if self._open_folder(name, folder) else None
+
+    def _open_above(self, name: str, folder: Path) -> bool:
+        """Import the packages above a folder. False if one of them does not load: then the application cannot import the folder either."""
+        above = name.rpartition(".")[0]
+        starts = [parent / "__init__.py" for parent in folder.parents[: above.count(".") + 1]] if above else []
+        if not all(self._is_safe_module(name, start) for start in starts if start.is_file()):
+            return False
+        try:
+            if above:
+                importlib.import_module(above)
+            return leads_to(name, folder)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return False
+
+    def _import_file(self, package: str, name: str, file: str, folder: Path) -> None:
+        own = f"{package}.{name}" if package else name
+        if not package.startswith(f"{FOLDERS}.") and not self._is_found(own, file):
+            package = folder_name(folder)
+            if not self._open_folder(package, folder):
+                return
+            own = f"{package}.{name}"
+        self._import(own, file)
+
+    def _is_found(self, name: str, file: str) -> bool:
+        try:
+            return is_file_of(name, file)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return True  # a package above it does not load: importing it says so
+
     def _open_folder(self, package: str, folder: Path) -> bool:
-        """Make the package that stands for a folder. False if its `__init__.py` does not load."""
+        """Make the package that stands for a folder which cannot be imported otherwise. False if its `__init__.py` does not load."""
         if package in sys.modules:
             return True
         if FOLDERS not in sys.modules:
-            sys.modules[FOLDERS] = _bare_package(FOLDERS, [])
+            sys.modules[FOLDERS] = bare_package(FOLDERS, [])
         start = folder / "__init__.py"
         if not start.is_file():
-            sys.modules[package] = _bare_package(package, [str(folder)])
+            sys.modules[package] = bare_package(package, [str(folder)])
             return True
         if not self._is_safe_module(package, start):
             return False
@@ -211,17 +278,23 @@ class _Loading:
                 continue
             path = Path(entry.path)
             if suffix == _SUFFIX and os.path.isfile(path):
+                name = f"{package}.{stem}".lstrip(".")
                 if "." in stem:
-                    self._complain(package, entry.path, 0, "a module's name cannot have a dot in it: rename the file")
+                    self._complain(name, entry.path, 0, "a module's name cannot have a dot in it: rename the file")
                 else:
-                    yield f"{package}.{stem}", entry.path
-            elif os.path.isdir(path) and entry.name.isidentifier():
+                    yield name, entry.path
+            elif os.path.isdir(path):
+                name = f"{package}.{entry.name}".lstrip(".")
                 real = os.path.realpath(path)
                 if real in above or len(above) > _DEEPEST:
                     continue
-                if (path / "__init__.py").is_file():
-                    yield f"{package}.{entry.name}", str(path / "__init__.py")
-                yield from self._public_files(f"{package}.{entry.name}", path, above | {real})
+                if "." in entry.name:
+                    if any(each.name[:1] not in "_." for each in path.glob("*.py")):
+                        self._complain(name, entry.path, 0, "a folder of modules cannot have a dot in its name: rename the folder")
+                else:
+                    if (path / "__init__.py").is_file():
+                        yield name, str(path / "__init__.py")
+                    yield from self._public_files(name, path, above | {real})
 
     def _is_safe(self, module: str, path: str | Path) -> bool:
         """Whether only trusted OS users could change a file or folder, or put another in its place; says why not."""
@@ -257,6 +330,8 @@ class _Loading:
         return fault is None
 
     def _import(self, name: str, file: str) -> ModuleType | None:
+        if (known := self._files.get(os.path.realpath(file)) if file else None) is not None:
+            return known
         try:
             module = importlib.import_module(name)
         except KeyboardInterrupt:
@@ -272,6 +347,8 @@ class _Loading:
             return
         self._seen.add(module.__name__)
         self.modules.append(module.__name__)
+        if file:
+            self._files[os.path.realpath(file)] = module
         try:
             found, hooks = _handlers_of(module), _hooks_of(module)
         except KeyboardInterrupt:
@@ -279,18 +356,61 @@ class _Loading:
         except BaseException as problem:
             self._note_broken(module.__name__, file, problem)
             return
-        for hook in hooks:
-            self.hooks.setdefault((hook.event, hook.file, hook.line), hook)
+        self._judged.update(map(id, (*found, *hooks)))
+        self.hooks.update(dict.fromkeys(hooks))
         for one in found:
             other = self.kinds.setdefault(one.kind, one)
-            # The same lines may be loaded twice: by path as a handler, by name as somebody's import.
-            if other is not one and (other.file, other.line) != (one.file, one.line):
+            if other is not one:
                 self._complain(
                     module.__name__,
                     one.file,
                     one.line,
                     f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: give one of them another name",
                 )
+            for name, place in injected(one.function):
+                self._complain(
+                    module.__name__,
+                    one.file,
+                    one.line,
+                    f"the decorator at {place} passes {name!r} itself, so no payload can have it and every job of {one.kind!r} would fail: "
+                    "write the parameters of a job in the decorator's inner function instead of *args and **kwargs",
+                )
+
+    def tell_lost(self, made: Iterable[object], *, but: set[str]) -> None:
+        """Tell of each handler and hook that was made while the sources were loaded, and that no worker would call.
+
+        but: modules that are second copies of served ones.
+        """
+        for one in made:
+            if not isinstance(one, Handler | Hook) or id(one) in self._judged or one.made.module not in sys.modules.keys() - but:
+                continue
+            what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
+            module = one.made.module
+            if module in self._seen:
+                reason = (
+                    "no name of its module holds it. A decorator outside of it, or a later definition of the same name, has replaced it: "
+                    "make this decorator the outermost one, or assign the result to a name of its own"
+                )
+                self._complain(module, one.file, one.line, f"{what}: {reason}")
+            elif any(os.path.realpath(one.file).startswith(root + os.sep) for root in self._roots):
+                reason = "the name of its module or folder begins with an underscore. Name it in __all__ of a module that is loaded, or rename it"
+                self.notes.append(_problem(module, one.file, one.line, f"{what}: {reason}"))
+            else:
+                reason = f"its module {module} is imported here, and {self._named} do not name it"
+                self.elsewhere.append(_problem(module, one.file, one.line, f"{what} here: {reason}"))
+
+    def tell_twice(self) -> set[str]:
+        """Tell of modules that exist twice, since the import path was changed after they were found; return the names of the copies."""
+        found = twice(self.modules)
+        for name, other in found:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            self.notes.append(
+                _problem(
+                    name, file, 0, f"is loaded twice, also as {other}, so its exceptions and its state exist twice: put the folder from which "
+                    f"{other} is imported on the path before the handlers are loaded, with --app-dir or PYTHONPATH",
+                )
+            )  # fmt: skip
+        return {other for _, other in found}
 
     def check_signatures(self) -> None:
         """Complain of parameters of types that no payload can be converted to. After all modules: annotations may name any of them."""
@@ -304,9 +424,11 @@ class _Loading:
         self._complain(module, place, line, f"does not load: {message}")
 
     def _complain(self, module: str, file: str, line: int, message: str) -> None:
-        self.problems.append(
-            LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000))
-        )
+        self.problems.append(_problem(module, file, line, message))
+
+
+def _problem(module: str, file: str, line: int, message: str) -> LoadProblem:
+    return LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000))
 
 
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
@@ -315,11 +437,10 @@ def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
 
 
 def _handlers_of(module: ModuleType) -> list[AnyHandler]:
-    named = getattr(module, "__all__", ())
-    listed = set(named) if isinstance(named, list | tuple) else set()
+    listed = _listed(module)
     found: dict[int, AnyHandler] = {}
-    for name, value in list(vars(module).items()):
-        if _is_a(Handler, value) and (value.function.__module__ == module.__name__ or name in listed):
+    for name, value in _values(module):
+        if _is_a(Handler, value) and (value.made.module == module.__name__ or name in listed):
             found.setdefault(id(value), value)
     usual = vars(module).get(USUAL)
     if not found and isinstance(usual, FunctionType) and usual.__module__ == module.__name__:
@@ -329,14 +450,29 @@ def _handlers_of(module: ModuleType) -> list[AnyHandler]:
 
 def _hooks_of(module: ModuleType) -> list[Hook]:
     """Return the hooks that the module defines, by line, and those it merely imports and lists in `__all__`."""
-    named = getattr(module, "__all__", ())
-    listed = set(named) if isinstance(named, list | tuple) else set()
+    listed = _listed(module)
     found = {
         id(value): value
-        for name, value in list(vars(module).items())
-        if _is_a(Hook, value) and (getattr(value.function, "__module__", None) == module.__name__ or name in listed)
+        for name, value in _values(module)
+        if _is_a(Hook, value) and (value.made.module == module.__name__ or name in listed)
     }
     return sorted(found.values(), key=lambda one: one.line)
+
+
+def _listed(module: ModuleType) -> set[str]:
+    named = getattr(module, "__all__", ())
+    return set(named) if isinstance(named, list | tuple) else set()
+
+
+def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what the names of a module hold, and those of the classes that it defines, with static methods as what they hold."""
+    values: list[tuple[str, Any]] = list(vars(module).items())
+    classes: set[int] = set()
+    for name, value in values:  # grows on the way
+        yield name, value.__func__ if _is_a(staticmethod, value) else value
+        if _is_a(type, value) and id(value) not in classes and value.__dict__.get("__module__") == module.__name__:
+            classes.add(id(value))
+            values.extend((f"{name}.{inner}", each) for inner, each in value.__dict__.items())
 
 
 def _where(problem: BaseException, file: str) -> tuple[str, int]:
@@ -351,15 +487,3 @@ def _where(problem: BaseException, file: str) -> tuple[str, int]:
         elif not file and not name.startswith("<frozen") and name not in {__file__, inspect.getfile(importlib)}:
             place = (name, line)
     return place
-
-
-def _folder_name(folder: Path) -> str:
-    """Return a package name for a folder: readable, the same in each process, different for each path."""
-    readable = re.sub(r"\W", "_", folder.name, flags=re.ASCII)[:40] or "root"
-    return f"{FOLDERS}.{readable}_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
-
-
-def _bare_package(name: str, paths: list[str]) -> ModuleType:
-    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = paths
-    return importlib.util.module_from_spec(spec)

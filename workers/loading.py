@@ -40,9 +40,13 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
         problems.append(say_none_found(settings.handlers))
-    for problem in problems:
+    own = own_handlers(settings)
+    for kind, handler in own.items():
+        if (other := found.kinds.get(kind, handler)) is not handler:
+            problems.append(f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name")
+    for problem in (*problems, *map(str, found.notes + more.notes)):
         say_problem(body, problem)
-    return None if problems else (found.kinds | own_handlers(settings), Hooks(all_hooks(more, found)))
+    return None if problems else (found.kinds | own, Hooks(all_hooks(more, found)))
 
 
 def put_on_path(app_dir: str | os.PathLike[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from handlers._hooks import Hook, JobHooks
+from handlers._made import Made
 from handlers._tracing import SYSTEM, ids_of, read_traceparent, tracer, write_traceparent
 
 if TYPE_CHECKING:
@@ -112,4 +113,4 @@ def spans() -> Spans | None:
 
 
 def _hook(event: str, function: Any) -> Hook:
-    return Hook(event, function, frozenset(), 3 if event == "on_failure" else 2 if event == "after_job" else 1, __file__, 0)
+    return Hook(event, function, frozenset(), 3 if event == "on_failure" else 2 if event == "after_job" else 1, Made(__name__, __file__, 0))

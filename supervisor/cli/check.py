@@ -56,9 +56,10 @@ def _check(arguments: argparse.Namespace) -> int:
             settings = None
     kinds: list[dict[str, Any]] = []
     hooks: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
     if settings is not None:
         found = _import_elsewhere(settings, arguments.timeout)
-        kinds, hooks = found["kinds"], found["hooks"]
+        kinds, hooks, notes = found["kinds"], found["hooks"], found["notes"]
         problems += found["problems"]
     tables = [kind.pop("table") for kind in kinds]
     if arguments.print_sql:
@@ -67,9 +68,9 @@ def _check(arguments: argparse.Namespace) -> int:
         if not any(tables):
             console.complain("no store is declared, so no table is needed: TableStore(...) declares one")
     elif arguments.json:
-        console.print_json({"ok": not problems, "kinds": kinds, "hooks": hooks, "problems": problems})
+        console.print_json({"ok": not problems, "kinds": kinds, "hooks": hooks, "problems": problems, "notes": notes})
     else:
-        _print(kinds, hooks, problems)
+        _print(kinds, hooks, problems, notes)
     return ExitCode.WRONG if problems else ExitCode.DONE
 
 
@@ -103,7 +104,12 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
         try:
             found: dict[str, Any] = orjson.loads(answer.read_bytes())
         except (OSError, orjson.JSONDecodeError):
-            return {"kinds": [], "hooks": [], "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}]}
+            return {
+                "kinds": [],
+                "hooks": [],
+                "notes": [],
+                "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}],
+            }
         return found
 
 
@@ -116,7 +122,7 @@ def _no_answer(code: int | None, limit: float) -> str:
     return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
 
 
-def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: list[dict[str, Any]]) -> None:
+def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
     rows = [
         (kind["kind"], kind["queue"], console.show_span(kind["timeout"]), kind["max_attempts"], f"{_near(kind['file'])}:{kind['line']}")
         for kind in kinds
@@ -124,6 +130,8 @@ def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: l
     if rows:
         console.print_table(_COLUMNS, rows)
     _complain(problems)
+    for note in notes:
+        console.complain(f"note: {_at(note)}")
     if not problems:
         beside = f", {len(hooks)} hook{'s' if len(hooks) > 1 else ''}" if hooks else ""
         print(f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}{beside}, nothing wrong")
@@ -132,10 +140,14 @@ def _print(kinds: list[dict[str, Any]], hooks: list[dict[str, Any]], problems: l
 def _complain(problems: list[dict[str, Any]]) -> None:
     sys.stdout.flush()
     for problem in problems:
-        place = f"{_near(problem['file'])}:{problem['line']}" if problem["line"] else _near(problem["file"]) or problem["module"]
-        console.complain(f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"]))
+        console.complain(_at(problem))
     if problems:
         console.complain(f"{len(problems)} found wrong")
+
+
+def _at(problem: dict[str, Any]) -> str:
+    place = f"{_near(problem['file'])}:{problem['line']}" if problem["line"] else _near(problem["file"]) or problem["module"]
+    return f"{plain(place)}: {plain(problem['message'])}" if place else plain(problem["message"])
 
 
 def _near(file: str) -> str:
@@ -153,9 +165,9 @@ COMMANDS: Final = (
         "  jobherd check --handlers ./my_handlers",
         _arguments,
         _check,
-        about="Read the settings and import the handlers in a throw-away process; report every broken module, kind declared twice\n"
-        "and bad option with file and line. What it finds wrong, `jobherd run` would not start with. Nothing is started. The exit\n"
-        "code is 1 if something is wrong. With --print-sql it prints the tables that declared stores need, for psql to read.",
+        about="Read the settings and import the handlers in a throw-away process; report every broken module, kind declared twice,\n"
+        "bad option and handler that would not be served, with file and line. What it finds wrong, `jobherd run` would not start\n"
+        "with; a note only deserves a look. Nothing is started. The exit code is 1 if something is wrong. With --print-sql it prints the tables that declared stores need, for psql to read.",
         settings=tuple(specifications()),
         lists=True,
     ),

@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
-from handlers._registry import HOOKS, all_hooks, load
+from handlers._registry import HOOKS, LoadProblem, all_hooks, load
 from handlers._sanitize import sanitize
 from handlers._tables import TableHandler
+from handlers._unchecked import unchecked
 from sql.composed import definition
 from workers.loading import put_on_path, say_none_found
 
@@ -41,12 +42,20 @@ def main(answer: str, app_dir: str, sources: str) -> None:
         {"event": hook.event, "kinds": sorted(hook.kinds), "file": sanitize(hook.file, 1000), "line": hook.line}
         for hook in all_hooks(more, found)
     ]
-    problems = [
-        {"file": each.file, "line": each.line, "module": each.module, "message": each.message} for each in found.problems + more.problems
-    ]
+    problems = [_told(each) for each in found.problems + more.problems]
+    notes = [_told(each) for each in (*found.notes, *more.notes, *found.elsewhere)]
+    for handler in found.kinds.values():
+        notes += [
+            {"file": sanitize(handler.file, 1000), "line": handler.line, "module": handler.made.module, "message": sanitize(text, 2000)}
+            for text in unchecked(handler)
+        ]
     if not kinds and not problems:
         problems.append({"file": "", "line": 0, "module": "", "message": problem or say_none_found(handlers)})
-    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems}))
+    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes}))
+
+
+def _told(problem: LoadProblem) -> dict[str, Any]:
+    return {"file": problem.file, "line": problem.line, "module": problem.module, "message": problem.message}
 
 
 if __name__ == "__main__":

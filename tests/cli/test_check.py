@@ -28,6 +28,7 @@ def test_sound_handlers_are_listed(tmp_path):
         "kinds": [{"kind": "mail:receipt", "queue": "mail", "timeout": 120.0, "max_attempts": 5, "file": file, "line": 2}],
         "hooks": [],
         "problems": [],
+        "notes": [],
     }
     assert "1 kind, nothing wrong" in jobherd("check", "--handlers", tmp_path, cwd=tmp_path).out
 

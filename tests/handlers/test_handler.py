@@ -154,22 +154,23 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function, says):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "kind"),
+    ("file", "name", "kind"),
     [
-        ("handlers.mail", "send", "mail:send"),
-        ("handlers.mail.receipt", "handle", "mail:receipt"),
-        ("jobherd_user.jobs_1a2b.mail", "handle", "mail"),
-        ("jobherd_user.jobs_1a2b.mail.out", "send", "mail:out:send"),
-        ("jobherd_user.jobs_1a2b", "send", "send"),
-        ("app.tasks", "send", "app:tasks:send"),
-        ("__main__", "handle", "handle"),
-        ("__main__", "send", "send"),
+        ("/srv/jobs/mail.py", "send", "mail:send"),
+        ("/srv/jobs/mail/receipt.py", "send", "receipt:send"),
+        ("/srv/jobs/mail/receipt.py", "handle", "mail:receipt"),
+        ("/srv/jobs/mail/__init__.py", "send", "mail:send"),
+        ("/srv/jobs/mail/__init__.py", "handle", "jobs:mail"),
+        ("/srv/app.zip/mail.py", "send", "mail:send"),
+        ("<stdin>", "send", "send"),
+        ("<stdin>", "handle", "handle"),
     ],
 )
-def test_a_kind_may_be_told_from_module_and_function(module, name, kind):
-    def function(): ...
-
-    function.__module__, function.__name__ = module, name
+@pytest.mark.parametrize("module", ["__main__", "mail", "my_handlers.mail", "jobherd_user.jobs_1a2b.mail"])
+def test_a_kind_may_be_told_from_file_and_function_however_the_module_came_in(file, name, kind, module):
+    space = {"__name__": "__main__" if file == "<stdin>" else module}
+    exec(compile(f"def {name}(): ...", file, "exec"), space)
+    function = space[name]
     assert kind_of(function) == kind
     assert handler(function).kind == handler()(function).kind == handler(queue="q")(function).kind == kind
 

@@ -59,7 +59,8 @@ def test_kinds_are_told_from_the_place_in_the_folder(write):
         plain="def handle(job, x: int): ...",
         helper="def something(): ...",
     )
-    assert sorted(load([folder]).kinds) == ["mail:send", "out:post", "plain"]
+    folder = folder.rename(folder.with_name("my_jobs"))
+    assert sorted(load([folder]).kinds) == ["mail:send", "my_jobs:plain", "out:post"]
 
 
 def test_relative_imports_and_packages_work_inside_a_folder(write):

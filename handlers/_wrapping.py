@@ -1,0 +1,129 @@
+"""Reads a function below decorators and partials: its name, its parameters, where its annotations come from, what a decorator passes in.
+
+A decorator with `functools.wraps` hides its own parameters behind those of the function. They are the handler's only if the decorator
+passes on what it is given.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def plain(function: Any) -> Any:
+    """Return the function of a static method, and other functions as they are. Raises TypeError for a method, which a job cannot call.
+
+    >>> plain(staticmethod(len)) is len
+    True
+    """
+    if isinstance(function, staticmethod):
+        return function.__func__
+    name = name_of(function)
+    if isinstance(function, classmethod):
+        message = f"{name} is a class method, and a job has no class to call it on: use a function or a static method"
+        raise TypeError(message)
+    holder = name.rpartition(".")[0]
+    if isinstance(function, FunctionType) and holder and not holder.endswith("<locals>"):
+        first = next(iter(inspect.signature(function).parameters), "")
+        if first in {"self", "cls"}:
+            message = f"{name} is a method, and a job has no {first!r} to call it with: use a function or a static method"
+            raise TypeError(message)
+    return function
+
+
+def name_of(function: object) -> str:
+    """Return what a function is called in messages. A partial is never shown with its arguments, which may be secret.
+
+    >>> name_of(functools.partial(print, "secret"))
+    'partial of print'
+    """
+    if isinstance(function, functools.partial):
+        return f"partial of {name_of(function.func)}"
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a call, in order: the outermost ones that say more than *args or **kwargs, else those of the function."""
+    return list(inspect.signature(_signing(function), follow_wrapped=False).parameters.values())
+
+
+def annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function whose annotations are those of `parameters_of`."""
+    function = _signing(function)
+    while isinstance(function, functools.partial):
+        function = _signing(function.func)
+    if isinstance(function, FunctionType) or inspect.isroutine(function):
+        return function
+    return getattr(type(function), "__call__", function)  # noqa: B004  # the function of a callable object
+
+
+def _signing(function: Callable[..., Any]) -> Callable[..., Any]:
+    while hasattr(function, "__wrapped__"):
+        try:
+            own = inspect.signature(function, follow_wrapped=False).parameters.values()
+        except ValueError:  # of C, as what functools.lru_cache makes
+            own = None
+        if own is not None and not any(parameter.kind in _REST for parameter in own):
+            break
+        function = function.__wrapped__
+    return function
+
+
+def injected(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Yield each required parameter that a decorator passes in itself, with the decorator's place.
+
+    A payload cannot have such a parameter, and without it every job would be refused. Only what the source shows beyond doubt is reported:
+    each call of the wrapped function passes the value, beside `*args` or `**kwargs`.
+    """
+    names = {each.name for each in parameters_of(function) if each.default is inspect.Parameter.empty}
+    wrapper: Any = function
+    last = _signing(function)
+    while wrapper is not last:
+        wrapped = wrapper.__wrapped__
+        if isinstance(wrapper, FunctionType):
+            place = f"{wrapper.__code__.co_filename}:{wrapper.__code__.co_firstlineno}"
+            yield from ((name, place) for name in sorted(_passed(wrapper, wrapped) & names))
+        wrapper = wrapped
+
+
+def _passed(wrapper: FunctionType, wrapped: Callable[..., Any]) -> set[str]:
+    """Return the parameters of `wrapped` that every call of it in the wrapper fills with something of the wrapper's own."""
+    cells = zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=False)
+    known = {name for name, cell in cells if _holds(cell, wrapped)}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(wrapper.__code__)))
+        positions = [each.name for each in inspect.signature(wrapped).parameters.values()]
+    except (OSError, SyntaxError, ValueError, TypeError):
+        return set()
+    handed = set(wrapper.__code__.co_varnames[: wrapper.__code__.co_argcount + wrapper.__code__.co_kwonlyargcount])
+    found: list[set[str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+            before = next((place for place, each in enumerate(node.args) if isinstance(each, ast.Starred)), len(node.args))
+            passes_on = before < len(node.args) or any(each.arg is None for each in node.keywords)
+            given = {
+                **dict(zip(positions, node.args[:before], strict=False)),
+                **{each.arg: each.value for each in node.keywords if each.arg},
+            }
+            found.append({name for name, value in given.items() if passes_on and not handed & _names_in(value)})
+    return set.intersection(*found) if found else set()
+
+
+def _names_in(value: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+
+
+def _holds(cell: Any, value: object) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # empty
+        return False

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import sql
 from handlers import _embedded
+from handlers._adapters import OURS
 from handlers._configured import FILES, read_table, working_directory
 
 KEPT_ALIVE: Final = {
@@ -28,7 +29,7 @@ KEPT_ALIVE: Final = {
 }
 """In seconds, the last in milliseconds. A host that is gone says nothing: without these a statement would wait for its answer for a quarter of an
 hour, and whoever waits for a notification for two hours."""
-_OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8"}
+_OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8", "context": OURS}
 
 
 _URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(?:@[^\s/?@]*)*(@)")

@@ -9,17 +9,14 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
-from psycopg.rows import tuple_row
-from psycopg.types.string import TextBinaryLoader
 
 import sql
+from handlers._adapters import OurAsyncCursor, OurCursor
 from handlers._origin import origin
 from handlers._tracing import enqueueing, tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from psycopg.abc import Buffer
 
     from handlers._bulk import Chunk
     from handlers._enqueue import Row, Statement
@@ -31,22 +28,13 @@ AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
 Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 
-class _JsonbLoader(TextBinaryLoader):
-    """Gives jsonb as its text: behind a byte that tells the version, of which there is one."""
-
-    def load(self, data: Buffer) -> str:
-        text = super().load(bytes(data)[1:])
-        return text if isinstance(text, str) else text.decode(errors="replace")
-
-
 def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T:
     """Run a statement on the caller's own connection, in the caller's transaction if there is one.
 
     The answer is asked for in binary: as text, times are in the session's style, and psycopg reads no other than ISO.
     """
     # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        _take_json_as_text(cursor)
+    with OurCursor(connection) as cursor:
         if statement.lines is not None:
             with cursor.copy(_text(statement, schema)) as copy:
                 copy.write(statement.lines)
@@ -60,8 +48,7 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T
 
 async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str) -> T:
     """Run a statement on the caller's own asynchronous connection, in the caller's transaction if there is one."""
-    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        _take_json_as_text(cursor)
+    async with OurAsyncCursor(connection) as cursor:
         if statement.lines is not None:
             async with cursor.copy(_text(statement, schema)) as copy:
                 await copy.write(statement.lines)
@@ -158,12 +145,6 @@ def _is_pipeline(connection: Connection | AsyncConnection) -> bool:
 
 def _text(statement: Statement[Any], schema: str) -> bytes:
     return sql.load(statement.name, schema).encode()
-
-
-def _take_json_as_text(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
-    # psycopg's own loader raises for documents that Python cannot hold, and then the job cannot even be shown.
-    cursor.adapters.register_loader("json", TextBinaryLoader)
-    cursor.adapters.register_loader("jsonb", _JsonbLoader)
 
 
 def _names(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> tuple[str, ...]:

@@ -126,13 +126,16 @@ def _grant(connection: psycopg.Connection[object], schema: str) -> None:
 
 
 def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:
-    """Return how many steps a migration would apply now. Raises SchemaError as `migrate` does."""
+    """Return how many steps a migration would apply now. Raises SchemaError as `migrate` does, and if this role cannot see it."""
     check_schema(schema)
     with connection.transaction():
         check_server(connection)
         row = connection.cursor().execute(load("find_migrations", schema)).fetchone()
         if not (isinstance(row, tuple) and row[0]):
             return len(migrations(area))
+        if row[1]:
+            msg = f"row-level security hides the tables of the schema {schema!r} from this role; `jobherd doctor` prints the SQL that switches it off"
+            raise SchemaError(msg)
         return len(_missing(connection, schema=schema, area=area))
 
 
@@ -164,9 +167,6 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
     row = connection.cursor().execute(load("find_former_name"), {"schema": schema}).fetchone()
     if isinstance(row, tuple) and row[0]:
         remedy = f"ALTER SCHEMA {schema} RENAME TO {row[0]}"
-        msg = (
-            f"the schema {schema!r} was renamed: its functions still call {row[0]!r}. Rename it back ({remedy}), or run what "
-            "`jobherd doctor` prints for each function and trigger"
-        )
+        msg = f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Give it back its name: {remedy}"
         raise RenamedError(msg, remedy)
     return [step for step in known if step.version not in applied]

@@ -86,6 +86,17 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
         yield wrong(
             "transactions are read-only here: nothing can be enqueued or claimed", "name the primary in --dsn, or mend the role's setting"
         )
+    if is_["session_replication_role"] != "origin":
+        yield wrong(
+            f"session_replication_role is {is_['session_replication_role']} for this role: triggers do not fire, and workers hear of no job that it enqueues",
+            "ALTER ROLE ... RESET session_replication_role for the role that jobs use",
+        )
+    if is_["row_security"] != "on":
+        yield wrong(
+            "row_security is off for this role: once there are tenants, PostgreSQL refuses jobs that are enqueued on a connection of your own",
+            "ALTER ROLE ... RESET row_security for the role that jobs use",
+            "note",
+        )
     for name in ("statement_timeout", "transaction_timeout", "idle_session_timeout"):
         if is_.get(name, "0") != "0":
             yield wrong(
@@ -145,6 +156,18 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         yield Finding(
             "note", "privileges", "this role does not see what other roles' sessions do: old transactions of theirs may be missing here",
             "GRANT pg_read_all_stats to it, or run this as a superuser",
+        )  # fmt: skip
+
+
+def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Judge the tables that have row-level security without Jobherd's doing."""
+    if rows:
+        triggers = rows[0]["triggers"]
+        cause = f" (perhaps by the event trigger {' or '.join(triggers)}, which will do it again with new tables)" if triggers else ""
+        yield Finding(
+            "wrong", "privileges",
+            f"row-level security is on for {', '.join(row['name'] for row in rows)}{cause}: roles other than the owner see no row, and nothing runs",
+            "; ".join(f"ALTER TABLE {row['called']} DISABLE ROW LEVEL SECURITY" for row in rows),
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from handlers._adapters import OURS
 from handlers._dsn import KEPT_ALIVE, redact_dsn
 from workers.processes import started
 from workers.refusals import takes_no_writes
@@ -76,9 +77,12 @@ class Session:
     sessions: how many there have been. With each new one all claims are given back but those that are held.
     patience: seconds without a word from the server after which the session is taken for lost; twice as many after each time that it was, until
         something is answered.
+    pinned: functions are found in pg_catalog only; not with conditions of the application's, whose names may be in its search path.
     """
 
-    def __init__(self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, seat: Seat, wake: Wake, holding: Callable[[], Sequence[int]] = tuple, *, patience: float = PATIENCE, pinned: bool = True
+    ) -> None:
         self.child = 0
         self.backend = 0
         self.database = b""
@@ -88,6 +92,7 @@ class Session:
         self._wake = wake
         self._holding = holding
         self._patience = patience
+        self._pinned = pinned
         self._silences = 1
         """How many times that the next session waits, for the last ones were taken for lost in silence."""
         self._connection: psycopg.Connection[Row] | None = None
@@ -325,7 +330,8 @@ class Session:
         seat = self._seat
         wire = self._ready()
         self.pooled = self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
-        steering = ("forgo_limits", {"local": self.pooled}), ("steer_planner", {"local": self.pooled})
+        names = ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
+        steering = [(name, {"local": self.pooled}) for name in names]
         if self.pooled:  # what we set for a session would stay with the backend, for whoever gets it next
             wire.share(*steering)
         else:
@@ -414,9 +420,12 @@ def is_away(problem: psycopg.Error) -> bool:
 
 
 def open_session(dsn: str, name: str, **more: Any) -> psycopg.Connection[Row]:
-    """Connect. Raises psycopg.Error, also where the system has a file for the socket and none to wait for it with."""
+    """Connect, with adapters of our own unless `more` has a context.
+
+    Raises psycopg.Error, also where the system has a file for the socket and none to wait for it with.
+    """
     try:
-        return psycopg.connect("", **session_parameters(dsn, name), autocommit=True, **more)
+        return psycopg.connect("", **session_parameters(dsn, name), autocommit=True, **{"context": OURS, **more})
     except OSError as problem:
         if _wants_a_file(problem):
             raise psycopg.OperationalError(str(problem)) from problem

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 import sql
+from handlers._adapters import OURS
 from handlers._outcome import Outcome
 from handlers._sanitize import sanitize
 from sql.composed import compose
@@ -263,7 +264,9 @@ class Resetter:
     def _ready(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             self._session.run("tell_time")  # waits for as long as the database is away
-            self._connection = connect(self._seat.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS)
+            self._connection = connect(
+                self._seat.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
+            )
         elif time.monotonic() >= self._asked + QUIET:
             look_whether_it_answers(self._connection, self._seat.settings)
         self._asked = time.monotonic()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 import sql
+from handlers._adapters import OURS, OurCursor
 from handlers._sanitize import sanitize
 from sql.composed import compose, find_columns, misfits
 from workers.connection import PATIENCE, open_session
@@ -18,6 +19,8 @@ from workers.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from psycopg.abc import AdaptContext
 
     from handlers._tables import TableHandler
     from workers.seat import ChildSettings
@@ -37,13 +40,16 @@ def session_name(child: int, schema: str) -> str:
     return f"jobherd:table:{f'{schema}.'[:_OF_SCHEMA]}{child}"
 
 
-def connect(settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0") -> psycopg.Connection[Any]:
+def connect(
+    settings: ChildSettings, name: str, *, pooled: bool = False, lock_timeout: str = "0", context: AdaptContext | None = None
+) -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error.
 
     pooled: a pooler stands between. The next backend does not know what was prepared on the last one, and what is set for a session would stay
         with it, for whoever gets it next: then `steer` is for each transaction.
+    context: the adapters of the connection. Default None: those of the application, whose handlers get it.
     """
-    connection = open_session(settings.dsn, name)
+    connection = open_session(settings.dsn, name, context=context)
     if pooled:
         connection.prepare_threshold = None
     else:
@@ -65,13 +71,13 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
 
 def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False) -> None:
     """Set the session, or the transaction that it is in, up for statements about an application's table. Raises psycopg.Error."""
-    connection.execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local})
+    OurCursor(connection).execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local})
 
 
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, pooled: bool) -> list[str]:
     """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
     problems: list[str] = []
-    with connect(settings, "jobherd:check", pooled=pooled) as connection:
+    with connect(settings, "jobherd:check", pooled=pooled, context=OURS) as connection:
         for table in tables:
             names, store = table.store.names, table.store
             rows = connection.execute(find_columns(settings.schema), {"table": names.quoted}).fetchall()

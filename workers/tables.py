@@ -21,6 +21,7 @@ from psycopg.rows import dict_row, tuple_row
 
 import sql
 from handlers import _default
+from handlers._adapters import OurCursor
 from handlers._only import Only
 from handlers._outcome import UNHANDLED_ERROR, Outcome, Raised
 from handlers._sanitize import sanitize
@@ -201,7 +202,8 @@ class Tables:
             condition, parameters = only
             settings = self._seat.settings
             dequeue = compose("dequeue_record", table.store.names, settings.schema, condition)
-            cursor = connection.cursor(row_factory=tuple_row)
+            # The parameters of a condition are the application's, and are written by what it has registered.
+            cursor = OurCursor(connection) if condition == "true" else connection.cursor(row_factory=tuple_row)
             try:
                 row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
             except psycopg.Error as problem:
@@ -242,7 +244,7 @@ class Tables:
             with connection.transaction():
                 if self._session.pooled:
                     steer(connection, self._seat.settings, lock_timeout="0", local=True)
-                if connection.execute(compose("lock_record", names), where).fetchone() is None:
+                if OurCursor(connection).execute(compose("lock_record", names), where).fetchone() is None:
                     _log.warning("the claim of record %d was lost before it was begun", taken.record, extra={"kind": table.kind})
                     return
                 finished = self._attempt(table, taken, connection)
@@ -301,8 +303,7 @@ class Tables:
             message = "the transaction that held the record is over"
             raise psycopg.OperationalError(message)
         parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=log_entries(finished, table.kind, began=taken.now))
-        cursor = connection.cursor(row_factory=tuple_row)
-        if cursor.execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
+        if OurCursor(connection).execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
 
     def _settle_apart(self, table: TableHandler, taken: Taken, finished: Finished, problem: BaseException) -> None:
@@ -325,7 +326,7 @@ class Tables:
             self._end_former()
             try:
                 connection = self._connect()
-                connection.execute(compose("settle_record", table.store.names), attempts[0])
+                OurCursor(connection).execute(compose("settle_record", table.store.names), attempts[0])
             except (psycopg.Error, ValueError) as refusal:
                 self.close()
                 if isinstance(refusal, psycopg.Error) and is_away(refusal):

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from handlers._hooks import before_claim
 from handlers._origin import Origin, ask
 from handlers._tracing import ids_of
 from workers.board import Phase, Reason
@@ -59,7 +60,7 @@ class Worker:
         self._hooks = hooks
         self._batch: list[Claimed] = []
         self._told: Origin | None = None
-        self._session = Session(self._seat, self._wake, self._holding)
+        self._session = Session(self._seat, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
         ran_on = f"{settings.host}/{os.getpid()}"
         self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
         self._output = None

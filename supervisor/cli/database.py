@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 import sql
+from handlers._adapters import OURS
 from handlers._dsn import redact_dsn
 from sql.migrate import SchemaError, migrate, pending
 from supervisor.cli.codes import CommandError, ExitCode
@@ -120,7 +121,7 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
         extra["connect_timeout"] = CONNECT_TIMEOUT
     if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
         extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")  # the first that answers may be a standby
-    connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True)
+    connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True, context=OURS)
     connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
     try:
         for kind in ("json", "jsonb"):
@@ -143,6 +144,8 @@ def session(arguments: argparse.Namespace, *, may_create: bool = False) -> Itera
     with chosen(settings) as dsn, explained(), connect(dsn, name=arguments.command) as connection:
         at = Session(connection, settings.schema)
         look_at_schema(at, may_create=may_create)
+        if at.row("tell_backend")["backend"] == connection.info.backend_pid:  # else a pooler gives this backend to others too
+            at.send("pin_search_path", {"local": False})
         yield at
 
 

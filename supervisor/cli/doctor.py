@@ -100,11 +100,14 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
 
 def _look_inside(at: Session) -> Iterator[Finding]:
     """Look at the schema and what is in it."""
+    unseen = at.rows("doctor/list_hidden_tables", {"schema": at.schema})
+    yield from checkup.hidden(unseen)
+    if any(row["hidden"] for row in unseen):
+        return
     try:
         missing = pending(at.connection, schema=at.schema)
     except RenamedError as problem:
         yield Finding("wrong", "schema", str(problem), problem.remedy)
-        yield from _compare(at)
         return
     except SchemaError as problem:
         yield Finding("wrong", "schema", str(problem), "run the doctor of that version")

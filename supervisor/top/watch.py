@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
 import sql
+from handlers._adapters import OURS
 from workers.web.labels import OTHERS
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Watch:
     async def _rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
         connection = await self._session()
         async with self._asking, connection.transaction():
-            await connection.execute(sql.load("steer_measuring").encode(), {"milliseconds": round(STATEMENT * 1000)})
+            await connection.execute(sql.load("steer_measuring", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)})
             cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
             return await cursor.fetchall()
 
@@ -132,6 +133,7 @@ class Watch:
                     autocommit=True,
                     row_factory=dict_row,
                     prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    context=OURS,
                     fallback_application_name="jobherd top",
                     client_encoding="UTF8",
                 )

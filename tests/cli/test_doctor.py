@@ -247,21 +247,59 @@ def test_a_role_that_must_not_end_the_sessions_of_another_login_is_named(databas
         send(database, "DROP ROLE t_one, t_two")
 
 
-def test_a_schema_that_was_renamed_is_mended_by_the_sql_that_is_printed_for_each_function(database):
+def test_a_schema_that_was_renamed_is_refused_and_mended_by_the_sql_that_is_printed(database):
     send(database, "ALTER SCHEMA jobherd RENAME TO queue_eu")
     refused = jobherd("migrate", "--schema", "queue_eu", dsn=database)
     assert refused.code == 78, refused
-    assert "ALTER SCHEMA queue_eu RENAME TO jobherd" in refused.err
     answer = jobherd("doctor", "--json", "--schema", "queue_eu", dsn=database)
     assert answer.code == 1, answer
-    renamed, *others = (found for found in answer.json["findings"] if found["weight"] == "wrong")
-    assert "'queue_eu' was renamed" in renamed["text"]
-    assert renamed["remedy"] == "ALTER SCHEMA queue_eu RENAME TO jobherd"
-    assert len(others) > 40
-    for found in others:
-        send(database, found["remedy"])
-    assert jobherd("migrate", "--schema", "queue_eu", dsn=database).code == 0
-    assert send(database, "SELECT queue_eu.enqueue('a:b')") == [(1,)]
+    [found] = (found for found in answer.json["findings"] if found["weight"] == "wrong")
+    assert "'queue_eu' was renamed" in found["text"]
+    assert found["remedy"] == "ALTER SCHEMA queue_eu RENAME TO jobherd"
+    assert found["remedy"] in refused.err
+    send(database, found["remedy"])
+    assert jobherd("migrate", dsn=database).code == 0
+
+
+def test_row_security_that_an_event_trigger_has_switched_on_is_named_for_owner_and_worker(empty_database):
+    send(
+        empty_database,
+        """CREATE FUNCTION public.secure() RETURNS event_trigger LANGUAGE plpgsql AS $$
+        DECLARE made record;
+        BEGIN
+            FOR made IN SELECT * FROM pg_event_trigger_ddl_commands() WHERE command_tag = 'CREATE TABLE' LOOP
+                EXECUTE 'ALTER TABLE ' || made.object_identity || ' ENABLE ROW LEVEL SECURITY';
+            END LOOP;
+        END $$;
+        CREATE EVENT TRIGGER secure_all ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.secure()""",
+    )
+    assert jobherd("migrate", dsn=empty_database).code == 0
+    send(empty_database, "DROP ROLE IF EXISTS t_seen; CREATE ROLE t_seen LOGIN IN ROLE jobherd_work, jobherd_read")
+    worker = make_conninfo(empty_database, user="t_seen")
+    try:
+        refused = jobherd("jobs", dsn=worker)
+        assert refused.code == 78, refused
+        assert "row-level security hides the tables" in refused.err
+        for dsn in (empty_database, worker):
+            (found,) = [one for text, one in findings(dsn, 1).items() if text.startswith("row-level security is on")]
+            assert "secure_all" in found["text"]
+        assert not [text for text in findings(worker, 1) if "migrations are missing" in text]
+        send(empty_database, found["remedy"])
+        assert not [text for text in findings(worker, 0) if "row-level security" in text]
+        assert jobherd("jobs", dsn=worker).code == 0
+    finally:
+        send(empty_database, "DROP ROLE t_seen")
+
+
+def test_settings_of_the_role_that_nothing_can_be_done_about_are_named(database):
+    send(database, "DROP ROLE IF EXISTS t_set; CREATE ROLE t_set LOGIN SUPERUSER")
+    send(database, "ALTER ROLE t_set SET row_security = off; ALTER ROLE t_set SET session_replication_role = replica")
+    try:
+        found = {text.partition(" ")[0]: one for text, one in findings(make_conninfo(database, user="t_set"), 1).items()}
+    finally:
+        send(database, "DROP ROLE t_set")
+    assert found["row_security"]["weight"] == "note"
+    assert found["session_replication_role"]["weight"] == "wrong"
 
 
 def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database):

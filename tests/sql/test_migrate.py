@@ -148,7 +148,7 @@ def test_a_schema_that_was_renamed_is_refused_with_the_remedy(database):
     with connect(database) as connection:
         connection.execute("ALTER SCHEMA jobherd RENAME TO queue_eu")
         for ask in (pending, migrate, partial(migrate, grant=True)):
-            with pytest.raises(RenamedError, match="'queue_eu' was renamed: its functions still call 'jobherd'") as refused:
+            with pytest.raises(RenamedError, match="'queue_eu' was renamed, but its functions still call 'jobherd'") as refused:
                 ask(connection, schema="queue_eu")
         connection.execute(refused.value.remedy)
         assert pending(connection) == 0

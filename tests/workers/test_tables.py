@@ -132,6 +132,7 @@ def test_an_outcome_that_is_refused_for_now_is_written_after_a_rest_that_grows(m
     written: list[dict[str, Any]] = []
     there = SimpleNamespace(execute=lambda _, parameters: written.append(parameters), close=lambda: None, broken=False)
     monkeypatch.setattr("workers.tables.connect", refusing(4, there))
+    monkeypatch.setattr("workers.tables.OurCursor", lambda connection: connection)
     session = Answering()
     store = TableStore("uploads", table="uploads", scan=Upload)
     table: Any = SimpleNamespace(store=store, kind="uploads", transactional=False)

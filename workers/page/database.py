@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
 import sql
+from handlers._adapters import OURS
 from workers.refusals import takes_no_writes
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ class Database:
                     row_factory=dict_row,
                     autocommit=True,
                     prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    context=OURS,
                     **options,
                 )
         except TimeoutError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 import sql
+from handlers._adapters import OURS
 from workers.web.labels import OTHERS, Labels, label
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ class Measurer:
                 self._dsn,
                 autocommit=True,
                 prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                context=OURS,
                 **_SESSION,
             )
             await self._connection.execute(sql.load("allow_idling"), {"promised": self._connection.info.backend_pid})
@@ -223,7 +225,7 @@ class Measurer:
     ) -> list[tuple[Any, ...]]:
         """Send a statement that is ended after STATEMENT seconds."""
         async with connection.transaction():
-            await connection.execute(sql.load("steer_measuring"), {"milliseconds": round(STATEMENT * 1000)})
+            await connection.execute(sql.load("steer_measuring", self._schema), {"milliseconds": round(STATEMENT * 1000)})
             return await (await connection.execute(sql.load(name, self._schema), parameters)).fetchall()
 
     async def _in_time(

@@ -1,0 +1,123 @@
+"""What an application or its database has set for all sessions: adapters of the driver, settings of roles, functions in the search path."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from handlers import Client
+from tests.support.herd import Herd
+
+ROOT = Path(__file__).resolve().parents[2]
+ADAPTERS = """
+import psycopg
+from psycopg.types.json import JsonbDumper
+from psycopg.types.string import StrDumper
+
+class Refusing(psycopg.adapt.Dumper):
+    def dump(self, value):
+        raise TypeError("not by this one")
+
+class Odd(psycopg.adapt.Loader):
+    format = psycopg.pq.Format.BINARY
+
+    def load(self, data):
+        return "odd"
+
+class OddText(Odd):
+    format = psycopg.pq.Format.TEXT
+
+for each in (list, dict, tuple):
+    psycopg.adapters.register_dumper(each, JsonbDumper)
+for each in (int, float, bool, str, bytes, type(None)):
+    psycopg.adapters.register_dumper(each, Refusing)
+for name in ("int2", "int4", "int8", "text", "varchar", "bool", "float8", "timestamptz", "json", "jsonb", "numeric", "name"):
+    psycopg.adapters.register_loader(name, Odd)
+    psycopg.adapters.register_loader(name, OddText)
+"""
+HANDLERS = (
+    ADAPTERS
+    + """
+from handlers import Job, handler
+
+@handler("f:plain", queue="one")
+def plain(n: int) -> int:
+    return n
+
+@handler("f:moved", queue="two", transactional=True)
+def moved(job: Job, n: int) -> int:
+    job.progress(0.5)
+    return n
+"""
+)
+PRODUCER = (
+    ADAPTERS
+    + """
+import asyncio, sys
+from handlers import AsyncClient, Client, enqueue_on
+
+dsn = sys.argv[1]
+
+async def later(ids):
+    async with AsyncClient(dsn) as client:
+        return [await client.enqueue("f:plain", {"n": 3}, delay="1s"), *[row["result"] for row in (await client.wait_many(ids)).values()]]
+
+with Client(dsn) as client:
+    ids = [client.enqueue("f:plain", {"n": 1}, priority=3), *client.enqueue_many("f:moved", ({"n": n} for n in range(3)))]
+    with psycopg.connect(dsn) as own:
+        ids.append(enqueue_on(own, "f:plain", {"n": 9}))
+    rows = client.wait_many(ids, timeout=120)
+    assert [type(number) for number in ids] == [int] * 5, ids
+    assert [rows[number]["state"] for number in ids] == ["completed"] * 5, rows
+    last, *results = asyncio.run(later(ids))
+    assert sorted(results) == [0, 1, 1, 2, 9], results
+    assert client.wait(last, timeout=120)["result"] == 3
+"""
+)
+
+
+@pytest.fixture
+def foreign(database):
+    """The DSN of a login whose role has settings of its own, in a database whose public schema has a function that fits better than PostgreSQL's."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS t_foreign, t_tenant")
+        connection.execute("CREATE ROLE t_foreign LOGIN IN ROLE jobherd_work, jobherd_enqueue, jobherd_read")
+        connection.execute("CREATE TABLE public.stolen (what text); GRANT INSERT ON public.stolen TO PUBLIC")
+        connection.execute(
+            "CREATE FUNCTION public.array_position(text[], text) RETURNS integer LANGUAGE sql AS "
+            "$$ INSERT INTO public.stolen VALUES ($2); SELECT 1 $$"
+        )
+        connection.execute("CREATE ROLE t_tenant")
+        connection.execute("SELECT jobherd.grant_tenant('t_tenant', 'acme')")  # from now on there are policies to be looked at
+        connection.execute("ALTER ROLE t_foreign SET search_path = public")
+        yield make_conninfo(database, user="t_foreign")
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 't_foreign'")
+        connection.execute("DROP OWNED BY t_tenant; DROP OWNED BY t_foreign; DROP ROLE t_foreign, t_tenant")
+
+
+@pytest.mark.timeout(300)
+def test_adapters_that_an_application_registers_for_all_connections_are_not_for_ours(database, foreign, tmp_path):
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    with Herd(foreign, tmp_path, "--queues", "one,two") as herd:
+        herd.wait_ready()
+        run = subprocess.run([sys.executable, "-c", PRODUCER, foreign], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+        assert run.returncode == 0, run.stderr
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT what FROM public.stolen").fetchall() == []
+
+
+@pytest.mark.timeout(300)
+def test_row_security_that_a_role_has_switched_off_is_on_for_our_statements(database, foreign, tmp_path):
+    (tmp_path / "jobs.py").write_text(HANDLERS.removeprefix(ADAPTERS))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("ALTER ROLE t_foreign SET row_security = off")
+    with Herd(foreign, tmp_path) as herd, Client(foreign) as client:
+        herd.wait_ready()
+        ids = [client.enqueue("f:plain", {"n": 1}), client.enqueue("f:moved", {"n": 2}), client.enqueue("f:plain", {"n": 3}, delay="1s")]
+        assert [row["result"] for row in client.wait_many(ids, timeout=120).values()] == [1, 2, 3]
+        assert herd.stop() == 0

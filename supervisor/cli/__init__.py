@@ -139,5 +139,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:
         sys.stdout.flush()
-        print(f"jobherd: {problem}", file=sys.stderr)
+        from supervisor.cli.console import complain  # noqa: PLC0415 - `--version` and `--help` start faster without
+
+        complain(str(problem))
         return problem.code

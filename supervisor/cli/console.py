@@ -28,8 +28,12 @@ STATE_COLOURS: Final = {
     "completed": "green", "failed": "red", "running": "cyan", "retrying": "yellow", "cancelled": "dim", "expired": "dim",
     "ready": "", "scheduled": "blue",
 }  # fmt: skip
-_HIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_HIDDEN_BUT_LINES: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ORDER: Final = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+"""What changes the direction of text, or ends a line, without being a control character."""
+_HIDDEN: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
+_HIDDEN_BUT_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
+_UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{_ORDER}]")
+"""JSON itself has no other control characters in strings; these can stand nowhere else."""
 
 
 class JsonText(str):
@@ -117,8 +121,12 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, 
 
 
 def print_json(document: object) -> None:
-    """Print a document: moments in ISO 8601 and UTC, JSON from the database as it is there."""
-    sys.stdout.write(orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2).decode(errors="backslashreplace") + "\n")
+    """Print a document: moments in ISO 8601 and UTC, JSON from the database as it is there.
+
+    Characters that move a cursor or turn text around are escaped, also for a pipe, which may lead to a terminal: a reader of JSON gets the same text.
+    """
+    text = orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2).decode(errors="backslashreplace").replace("\r", " ")
+    sys.stdout.write(_UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def show_span(seconds: float | None) -> str:
@@ -145,7 +153,7 @@ def show_moment(moment: datetime | None) -> str:
 
 def complain(text: str) -> None:
     """Say something on standard error: what is not the answer, but should be known."""
-    print(f"jobherd: {text}", file=sys.stderr)
+    print(f"jobherd: {plain_lines(text)}", file=sys.stderr)
 
 
 def _dumpable(value: Any) -> Any:

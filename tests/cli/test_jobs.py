@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -188,6 +189,24 @@ def test_a_document_that_python_cannot_load_is_shown_all_the_same(database):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 0, answer
     assert hostile in answer.out
+
+
+def test_no_json_moves_a_cursor_or_turns_text_around(database):
+    """A payload of a stranger's, shown as JSON at a terminal, could hide what stands beside it."""
+    hostile = "a\u202e\u2066\x9b31m\x7f\u2028\ufeff\x1b[2J\u061cz"
+    payload = json.dumps({hostile: [hostile]}, ensure_ascii=False)
+    statement = "INSERT INTO jobherd.scheduled (kind, payload, run_at) VALUES ('a:b', %s, now() + '1 day') RETURNING id"
+    number = send(database, statement, payload)[0][0]
+    for words in (("jobs",), ("job", number), ("why", number)):
+        for flags in ((), ("--json",)):
+            answer = jobherd(*words, *flags, dsn=database)
+            assert answer.code == 0, answer
+            assert not set(hostile) & set(answer.out + answer.err) - {"a", "z", "3", "1", "m", "[", "2", "J"}, (words, flags)
+        if words[0] == "job":
+            assert answer.json["payload"] == {hostile: [hostile]}, "and it is the same text for a program"
+    wrong = jobherd("retry", "9\x1b[31m\u202e", dsn=database)
+    assert wrong.code == 2
+    assert not {"\x1b", "\u202e"} & set(wrong.err), wrong.err
 
 
 def test_a_job_that_does_not_exist_is_1(database):

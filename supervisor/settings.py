@@ -329,8 +329,8 @@ class Settings:
     log_capture: bool = setting(
         True,
         values.switch(),
-        "Keep what handlers print and log with the attempt. Standard output and error of a worker are then a pipe; what was printed is passed "
-        "on to the supervisor's standard error when the job ends.",
+        "Keep what handlers print and log with the attempt. Standard output and error of a worker are then a pipe; each line that was printed "
+        "goes to the supervisor's log as a message when the job ends.",
         group="Watching",
     )  # fmt: skip
     log_size: int = setting(

@@ -280,7 +280,9 @@ class Executor:
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
         output = self._output
         # What a program prints is seen by a system call: a job that is short, and not alone in its claim, is only asked what it knows.
-        log = output.take() if output is not None and (output.dirty or ((ran >= LONG or not among) and output.is_pending())) else None
+        log = None
+        if output is not None and (output.dirty or ((ran >= LONG or not among) and output.is_pending())):
+            log = output.take({"job": row.id, "kind": row.kind, "attempt": row.attempts})
         return self._finish(row, kind, outcome, ran, ended, log)
 
     def _finish(self, row: Claimed, kind: _Kind, outcome: Outcome, ran: float, ended: float, log: str | None) -> Finished:  # noqa: PLR0917

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_LONGEST: Final = 8192
+LONGEST: Final = 8192
+"""Characters of a message."""
 _LONGEST_ID: Final = 200
 _COLOURS: Final = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 
@@ -70,7 +71,7 @@ def set_up(
     if level.upper() not in logging.getLevelNamesMapping():
         message = f"log level {level!r} is not known: use DEBUG, INFO, WARNING, ERROR or CRITICAL"
         raise ValueError(message)
-    formatter = JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=terminal)
+    formatter = make_formatter(who, log_format, ids, colour=terminal)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -83,6 +84,11 @@ def set_up(
     logging.getLogger("psycopg.pool").setLevel(logging.NOTSET if root.level > logging.WARNING else logging.WARNING)
     logging.captureWarnings(capture=True)
     logging.raiseExceptions = False  # a log line that cannot be written must not write a traceback instead
+
+
+def make_formatter(who: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> logging.Formatter:
+    """Return what makes lines of the log, "text" or "json"."""
+    return JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=colour)
 
 
 def keep_factory_quiet() -> None:
@@ -174,7 +180,7 @@ class _BoardHandler(logging.Handler):
 
 def _message(record: logging.LogRecord) -> str:
     try:
-        return record.getMessage()[:_LONGEST]
+        return record.getMessage()[:LONGEST]
     except Exception as problem:  # arguments of user code: their __str__ may raise anything
         return f"<a log message that cannot be shown: {type(problem).__name__}>"
 
@@ -183,7 +189,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
         return ""
     try:
-        return formatter.formatException(record.exc_info)[-_LONGEST:]
+        return formatter.formatException(record.exc_info)[-LONGEST:]
     except Exception as problem:  # the exception's own __str__ may raise anything
         return f"<a traceback that cannot be shown: {type(problem).__name__}>"
 

@@ -6,7 +6,8 @@ call. While a job runs long, the parent drains the pipe before it is full (nobod
 on the board; and when the child dies, what was not read yet is the last that the job said.
 
 In the pipe a line may begin with a mark of ours: what went through `logging`, and the entries of `job.log(key, ...)`. Log lines have
-gone to the real standard error already; what was printed is passed on to it when the job ends. This module must not raise into a handler.
+gone to the real standard error already; what was printed is passed on to it when the job ends, each line as the message of a log line: printed as it
+is, a line from a payload could pass for one of the log. This module must not raise into a handler.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import orjson
 from handlers._dsn import redact_dsn
 from handlers._sanitize import sanitize
 from workers.board import OUTPUT
-from workers.logs import TextFormatter
+from workers.logs import LONGEST, TextFormatter, make_formatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,21 +44,25 @@ _MUCH: Final = 16384
 _ROUNDS: Final = 64
 """Chunks read at the end of a job: what it has started may print for ever."""
 _LONGEST_ENTRY: Final = 16384
+_AT_ONCE: Final = 4096
+"""Bytes that a pipe takes in one piece: lines of several processes must not be mixed up."""
 
 
 class Output:
     """The child's end of its output.
 
     board: where the parent leaves what it has drained. reading, writing: the two ends of the pipe. size: bytes kept of one attempt.
+    who, log_format: how lines of the log look, as in `logs.set_up`.
     dirty: this process has printed or logged something since the last look.
     stream: the real standard error. files: the numbers of what it holds open.
     """
 
-    def __init__(self, board: Board, *, reading: int, writing: int, size: int = OUTPUT) -> None:
+    def __init__(self, board: Board, *, reading: int, writing: int, size: int = OUTPUT, who: str = "", log_format: str = "text") -> None:
         self.dirty = False
         self._board = board
         self._reading = reading
         self._size = size
+        self._formatter = make_formatter(who, log_format)
         self._pid = os.getpid()
         self._kept = bytearray()
         self._drained = board.times_drained
@@ -117,15 +122,34 @@ class Output:
         self.dirty = False
         return digest(bytes(self._kept))
 
-    def take(self) -> str | None:
-        """Return what was said since the last call, as `digest` does, and pass on what was printed to the real standard error."""
+    def take(self, ids: Mapping[str, object] | None = None) -> str | None:
+        """Return what was said since the last call, as `digest` does, and pass on what was printed to the real standard error.
+
+        ids: whose it is, for the log; default nobody's.
+        """
         said = self.peek()
-        printed = b"".join(line for line in bytes(self._kept).splitlines(keepends=True) if line[:1] not in (ENTRY, LOGGED))
-        self._kept.clear()
-        if printed:
-            with suppress(OSError):
-                os.write(self._real, printed if printed.endswith(b"\n") else printed + b"\n")
+        if said is not None:
+            printed = [line for line in bytes(self._kept).split(b"\n") if line and line[:1] not in (ENTRY, LOGGED)]
+            self._kept.clear()
+            if printed:
+                self._pass_on(printed, ids or {})
         return said
+
+    def _pass_on(self, lines: list[bytes], ids: Mapping[str, object]) -> None:
+        record = logging.LogRecord("jobherd.output", logging.INFO, "", 0, "", None, None)
+        record.__dict__.update(ids)
+        waiting = b""
+        with suppress(OSError):
+            for line in lines:
+                text = line.decode(errors="replace").removesuffix("\r")
+                for start in range(0, len(text), LONGEST):
+                    record.msg = text[start : start + LONGEST]
+                    said = self._formatter.format(record).encode(errors="backslashreplace") + b"\n"
+                    if waiting and len(waiting) + len(said) > _AT_ONCE:
+                        os.write(self._real, waiting)
+                        waiting = b""
+                    waiting += said
+            os.write(self._real, waiting)
 
     def _read(self) -> None:
         self._printed = 0

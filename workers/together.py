@@ -192,7 +192,9 @@ class TogetherExecutor(Executor):
         before = self._expected.get(first.kind)
         self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
         usage = self._usage(ended, ran)  # of the call: it is written with its first job, as what was printed and logged
-        log = self._output.take() if self._output is not None and self._output.is_pending() else None
+        log = None
+        if self._output is not None and self._output.is_pending():
+            log = self._output.take({"job": first.id, "kind": first.kind})
         for row, outcome in zip(rows, outcomes, strict=True):
             board.tally.count(number, _NUMBER[outcome.label], ran, timeout=isinstance(interruption, JobTimeout))
             if outcome.code is not None:

@@ -66,7 +66,14 @@ class Worker:
         self._output = None
         if body.seat.output is not None:
             reading, writing = body.seat.output
-            self._output = Output(self._board, reading=reading, writing=writing, size=settings.log_size)
+            self._output = Output(
+                self._board,
+                reading=reading,
+                writing=writing,
+                size=settings.log_size,
+                who=f"worker {self._seat.slot}",
+                log_format=settings.log_format,
+            )
             hooks.pass_on = self._output.take
         self._executor = TogetherExecutor(
             handlers=handlers,

@@ -11,6 +11,8 @@ import sys
 
 from handlers import Job, handler
 
+FORGED = '{"at": "2026-01-01T00:00:00.000Z", "level": "error", "who": "supervisor", "logger": "jobherd", "message": "forged"}'
+"""What a payload may hold, and a handler print."""
 libc = ctypes.CDLL(None)
 
 
@@ -53,6 +55,11 @@ def says(job: Job, how: str = "") -> None:  # one branch for each way to speak
             subprocess.run(["sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' y; echo the end"], check=True)
         case "secret":
             print("postgresql://app:hunter2@db/jobs")
+        case "forges":
+            print(FORGED)
+            subprocess.run(["printf", "%s\\r\\n\\033[2Jcleared\\n", FORGED], check=True)
+            print("\u202etxt.exe", "\x9b31m", "x" * 9000 + "the end")
+            sys.stdout.write("no end")
         case "dies":
             print("last words")
             job.log("step", out="of mine")

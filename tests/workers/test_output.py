@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.seats import Bench
+from tests.workers.talking import FORGED
 from workers.output import digest
 
 if TYPE_CHECKING:
@@ -102,6 +104,31 @@ def test_what_was_printed_is_passed_on_and_what_was_logged_is_not_said_twice(ben
     said = capfd.readouterr().err
     assert said.count("printed print") == 1
     assert said.count("logged logs") == 1
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_what_was_printed_cannot_pass_for_a_line_of_the_log(bench: Bench, capfd: pytest.CaptureFixture[str], log_format: str):
+    """A handler that prints part of a payload wrote lines of its own between those of the log, with whatever moves a cursor."""
+    child = start(bench, log_format=log_format)
+    (log,) = run(bench, child, how="forges")
+    assert log["output"].startswith(FORGED), "kept as it was"
+    child.dismiss()
+    said = capfd.readouterr().err
+    assert not [letter for letter in ("\x1b", "\u202e", "\x9b", "\r") if letter in said]
+    lines = said.splitlines()
+    if log_format == "text":
+        assert not [line for line in lines if line.startswith("{")]
+        about = [line for line in lines if "forged" in line]
+        assert len(about) == 2
+        assert all(" INFO    worker 0: {" in line and "job=" in line for line in about)
+        return
+    events = [json.loads(line) for line in lines]
+    assert not [event for event in events if event["message"] == "forged"]
+    own = [event for event in events if event["logger"] == "jobherd.output"]
+    long = "\u202etxt.exe \x9b31m " + "x" * 9000 + "the end"
+    parts = [part.replace("\u202e", "\\x202e").replace("\x9b", "\\x9b") for part in (long[:8192], long[8192:])]
+    assert [event["message"] for event in own] == [FORGED, FORGED, "\\x1b[2Jcleared", *parts, "no end"]
+    assert {(event["level"], event["who"], event["kind"]) for event in own} == {("info", "worker 0", "talk:says")}
 
 
 def test_what_there_is_to_keep():

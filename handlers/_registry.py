@@ -29,7 +29,7 @@ from handlers._trust import find_fault, find_fault_of_module, find_faults_below
 from handlers._wrapping import injected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from handlers._trust import Fault
 
@@ -133,6 +133,8 @@ class _Loading:
         """Modules that were loaded from sources, by their real file: none is loaded under two names."""
         self._roots: list[str] = []
         """The real folders of the sources."""
+        self._broken: set[str] = set()
+        """Modules whose names could not be looked through: what they hold is not known."""
         self._judged: set[int] = set()
         """Handlers that are served or refused, and hooks, by their identity."""
 
@@ -355,6 +357,7 @@ class _Loading:
             raise
         except BaseException as problem:
             self._note_broken(module.__name__, file, problem)
+            self._broken.add(module.__name__)
             return
         self._judged.update(map(id, (*found, *hooks)))
         self.hooks.update(dict.fromkeys(hooks))
@@ -382,7 +385,11 @@ class _Loading:
         but: modules that are second copies of served ones.
         """
         for one in made:
-            if not isinstance(one, Handler | Hook) or id(one) in self._judged or one.made.module not in sys.modules.keys() - but:
+            if (
+                not isinstance(one, Handler | Hook)
+                or id(one) in self._judged
+                or one.made.module not in sys.modules.keys() - but - self._broken
+            ):
                 continue
             what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
             module = one.made.module
@@ -464,15 +471,21 @@ def _listed(module: ModuleType) -> set[str]:
     return set(named) if isinstance(named, list | tuple) else set()
 
 
+_dict_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+"""Returns what a class holds, and asks no metaclass: one may raise."""
+
+
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield what the names of a module hold, and those of the classes that it defines, with static methods as what they hold."""
     values: list[tuple[str, Any]] = list(vars(module).items())
     classes: set[int] = set()
     for name, value in values:  # grows on the way
         yield name, value.__func__ if _is_a(staticmethod, value) else value
-        if _is_a(type, value) and id(value) not in classes and value.__dict__.get("__module__") == module.__name__:
+        if _is_a(type, value) and id(value) not in classes:
             classes.add(id(value))
-            values.extend((f"{name}.{inner}", each) for inner, each in value.__dict__.items())
+            held = _dict_of(value)
+            if held.get("__module__") == module.__name__:
+                values.extend((f"{name}.{inner}", each) for inner, each in held.items())
 
 
 def _where(problem: BaseException, file: str) -> tuple[str, int]:

@@ -267,3 +267,20 @@ def test_what_is_not_checked_is_named(loads):
     amount, lines = unchecked(loaded.kinds["b:x"])
     assert amount.startswith("parameter 'amount' of b:x is not checked or converted: its annotation cannot be resolved")
     assert "the annotation of a field of Line cannot be resolved" in lines
+
+
+def test_a_class_whose_metaclass_raises_is_looked_through_and_hides_nothing(loads):
+    loaded = loads(
+        """
+        class Hides(type):
+            def __getattribute__(cls, name): raise KeyError(name)
+        class Masked(metaclass=Hides):
+            @staticmethod
+            @handler("b:x")
+            def x(): ...
+        @handler("b:y")
+        def y(): ...
+        """
+    )
+    assert loaded.problems == ()
+    assert sorted(loaded.kinds) == ["b:x", "b:y"]

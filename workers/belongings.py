@@ -2,8 +2,8 @@
 
 A handler may change any of it, and the next one, of another kind and perhaps another tenant, would run under it: a umask, a working folder, a
 variable of the environment, a limit, no garbage collection. What stays is what a process is used twice for: imported modules, with all that
-they keep or have set up in Python (caches, `sys.path`, filters of warnings). This module ends no job and decides nothing: what it cannot put
-back it names.
+they keep. Python's own tables (logging, asyncio, warnings, hooks) are in `interpreter.py`. This module ends no job and decides nothing: what
+it cannot put back it names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import decimal
 import faulthandler
 import gc
 import io
-import logging
 import os
 import resource
 import signal
@@ -25,6 +24,8 @@ import time
 from contextlib import suppress
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
+
+from workers.interpreter import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,10 +75,7 @@ class Belongings:
         self._decimals = decimal.getcontext().copy()
         self._reckons = _reckoning(self._decimals)
         self._timers = [signal.getitimer(which) for which in _OTHER_TIMERS]
-        self._logs = list(logging.root.handlers)
-        self._level = logging.root.level
-        ours = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("jobherd")]
-        self._loggers = [(logger, logger.level, logger.propagate) for logger in ours]
+        self._interpreter = Interpreter()
         self._locale = _locale.setlocale(_locale.LC_ALL, None)
         self._limits = [resource.getrlimit(limit) for limit in _LIMITS]
         self._priority = _priority()
@@ -124,6 +122,7 @@ class Belongings:
             sys.set_int_max_str_digits(self._digits)
             sys.set_asyncgen_hooks(*self._generators)
         faulthandler.cancel_dump_traceback_later()  # it may be set to end the process, and nobody can say whether it is
+        found = self._interpreter.put_back() or found
         return self._put_back_texts() or found
 
     def put_back(self) -> tuple[bool, str]:
@@ -140,7 +139,6 @@ class Belongings:
             with suppress(OSError):  # its container was given others, and none of ours: nobody's job has done that
                 os.sched_setaffinity(0, self._processors)
             self._allowed = os.sched_getaffinity(0)
-        found = self._put_back_logging() or found
         moved, lost = self._put_back_signals()
         if not lost:
             also, lost = self._put_back_rights()
@@ -205,21 +203,6 @@ class Belongings:
             if seen.get(name) != value:
                 os.putenv(name, value)
         self._note_seen()
-
-    def _put_back_logging(self) -> bool:
-        """What a job configures may be for its own lines; ours must still be heard, and its successor's be kept."""
-        root = logging.root
-        moved = root.manager.disable != logging.NOTSET or root.level != self._level or root.handlers != self._logs
-        if moved:
-            root.manager.disable = logging.NOTSET
-            root.setLevel(self._level)
-            root.handlers[:] = self._logs
-        for logger, level, propagate in self._loggers:
-            if logger.disabled or logger.level != level or logger.propagate is not propagate:
-                moved = True
-                logger.disabled, logger.propagate = False, propagate
-                logger.setLevel(level)
-        return moved
 
     def _put_back_signals(self) -> tuple[bool, str]:
         moved = _signal.set_wakeup_fd(-1) != -1

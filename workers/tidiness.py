@@ -1,6 +1,12 @@
 """What a job may have left changed in its process, put right where that can be done; where it cannot, the child is worn and will be replaced.
 
-It ends no job and writes nothing.
+It ends no job and writes nothing. What is put back, by whom:
+
+    interpreter.py      Python's own tables: logging, asyncio, warnings, hooks, `sys.path`
+    belongings.py       the process: folder, umask, environment, locale, limits, priority, garbage collection, streams, decimals, signals
+    here                replaced: blocked signals, the interval timer, the clock, a thread that is no daemon, a closed session, and what
+                        the two others cannot put back
+    nobody              imported modules and their attributes; docs/writing-handlers.md names what else stays
 """
 
 from __future__ import annotations

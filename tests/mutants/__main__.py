@@ -290,6 +290,13 @@ MUTANTS = (
         ("tests/system/test_hostile_handlers.py",),
     ),
     Mutant(
+        "the next job finds what the last one left in Python's tables",
+        "workers/belongings.py",
+        "        found = self._interpreter.put_back() or found\n",
+        "",
+        ("tests/system/test_hostile_handlers.py",),
+    ),
+    Mutant(
         "the next job of a claim finds what the last one left",
         "workers/worker.py",
         "                tidy.put_back(row.kind, now)  # now that",

@@ -6,6 +6,7 @@ Each act says what must become of its job. None of them may hurt another job, an
 from __future__ import annotations
 
 import _locale
+import asyncio
 import atexit
 import contextvars
 import ctypes
@@ -14,6 +15,7 @@ import faulthandler
 import gc
 import io
 import logging
+import logging.config
 import mmap
 import os
 import resource
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -101,8 +104,24 @@ def probe() -> dict[str, object]:
         "levels": [(name, logging.getLogger(name).level) for name in ("jobherd.worker", "jobherd.settle")],
         "numbers": (numbers.prec, numbers.Emax, numbers.capitals), "variable": _VARIABLE.get(), "group": os.getpgrp() == os.getpid(), "users": os.getresuid() + os.getresgid(),
         "wakeup": signal.set_wakeup_fd(-1), "threads": len([one for one in threading.enumerate() if not one.daemon]),
+        "app": (_APP.isEnabledFor(logging.WARNING), _APP.disabled, _APP.propagate, len(_APP.handlers), len(_APP.filters)), "loop": _loop(),
+        "warnings": len(warnings.filters), "path": sys.path, "hook": repr(sys.excepthook), "argv": sys.argv,
         "clock": repr(time.monotonic), "logging": logging.getLogger().isEnabledFor(logging.CRITICAL),
     }  # fmt: skip
+
+
+_APP = logging.getLogger("app")
+
+
+def _loop() -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loop = asyncio.get_event_loop()
+            loop.close()
+    except RuntimeError as problem:
+        return str(problem)
+    return type(asyncio.get_event_loop_policy()).__name__
 
 
 class Kindless(BaseException):
@@ -366,6 +385,31 @@ def silences_logging():
     logging.disable(logging.CRITICAL)
     logging.getLogger().handlers.clear()
     logging.getLogger("jobherd.worker").setLevel(logging.CRITICAL)
+
+
+@act()
+def configures_logging():
+    logging.config.dictConfig({"version": 1, "handlers": {"c": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["c"]}})
+
+
+@act()
+def configures_a_logger():
+    _APP.addHandler(logging.StreamHandler())
+    _APP.setLevel(logging.CRITICAL)
+    _APP.propagate = False
+
+
+@act()
+def runs_a_loop():
+    asyncio.run(asyncio.sleep(0))
+
+
+@act()
+def makes_warnings_errors():
+    warnings.simplefilter("error")
+    sys.path.insert(0, "/nowhere")
+    sys.excepthook = print
+    sys.argv = ["x"]
 
 
 @act()

@@ -52,6 +52,7 @@ CHEAP = (
     "moves_away", "opens_the_umask", "changes_the_environment", "replaces_the_environment", "raises_the_recursion_limit", "collects_no_garbage",
     "reckons_with_three_digits", "binds_a_context_variable", "reckons_with_small_numbers", "reads_no_long_numbers", "writes_ascii", "traces",
     "takes_the_streams", "gives_sockets_no_time", "hooks_generators", "loses_the_streams", "loses_the_environment",
+    "configures_logging", "configures_a_logger", "runs_a_loop", "makes_warnings_errors", "silences_logging",
 )  # fmt: skip
 
 

@@ -49,7 +49,18 @@ from handlers._dispositions import (
 from handlers._dsn import NotConfiguredError
 from handlers._durations import Duration
 from handlers._handler import Handler, handler
-from handlers._hooks import Child, Hook, after_job, before_claim, before_job, middleware, on_child_exit, on_child_start, on_failure
+from handlers._hooks import (
+    Child,
+    Hook,
+    after_job,
+    before_claim,
+    before_job,
+    middleware,
+    on_child_exit,
+    on_child_start,
+    on_death,
+    on_failure,
+)
 from handlers._job import Job
 from handlers._only import Only
 from handlers._outcome import Outcome
@@ -107,5 +118,6 @@ __all__ = [
     "middleware",
     "on_child_exit",
     "on_child_start",
+    "on_death",
     "on_failure",
 ]

@@ -211,6 +211,21 @@ on_child_exit: Final = Event(
     ...     print("bye")
     """,
 )
+on_death: Final = Event(
+    "on_death",
+    "job",
+    "post_mortem",
+    of_jobs=True,
+    about="""Called when a process has died with a job, after its outcome is recorded, with the post-mortem: a dict, as `jobherd job` shows it.
+
+    It is called in a separate process, not in the worker that died, and `job.resources` is empty there. It is called at most once for each
+    death. Processes that a drain or a cancel has ended are left out.
+
+    >>> @on_death
+    ... def report(job, post_mortem):
+    ...     print(job.kind, job.id, post_mortem["sentence"])
+    """,
+)
 middleware: Final = Event(
     "middleware",
     "job",

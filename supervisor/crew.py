@@ -70,6 +70,7 @@ class Crew:
         *,
         settings: ChildSettings,
         fds: Callable[[], list[int]],
+        deaths: int,
         bury: Callable[[Case], None],
     ) -> None:
         self.settings = settings
@@ -80,6 +81,7 @@ class Crew:
         self._signals = signals
         self._courier = courier
         self._fds = fds
+        self._deaths = deaths
         self._bury = bury
         self._ends: dict[int, spawn.Ends] = {}
         self._drains: dict[int, Drain] = {}
@@ -347,6 +349,7 @@ class Crew:
                 notice=self._notice,
                 settings=for_kind(replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings, slot.kind.name),
                 inherited=inherited,
+                deaths=self._deaths,
             )
         except OSError as problem:
             fleet.fork_failed(slot, now=now, jitter=jitter)

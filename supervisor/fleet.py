@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from supervisor.kinds import KINDS, RESETTER, WEB, WORKER, Kind
 from supervisor.slot import Death, End, Exit, Ladder, Rung, Slot, State, Why
 from workers.board import Now, Phase
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Report, Stop, Stores
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Mourns, Problem, Ready, Report, Stop, Stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,6 +83,8 @@ class Fleet:
         """How many idle children should be nudged."""
         self.keeper_called = False
         self.resetter_called = False
+        self.mourns = False
+        """A worker has `on_death` hooks."""
         self.stores = False
         """Some worker works a table of the application's own."""
         self.stores_alone = False
@@ -238,6 +240,8 @@ class Fleet:
                 self.rested()
             case Stores(alone):
                 self.stores, self.stores_alone = True, alone
+            case Mourns():
+                self.mourns = True
             case Stop(number, token, job):
                 if number < len(self.slots):
                     self.cancel(incarnation=self.slots[number].incarnation, token=token, job=job, now=now)

@@ -18,10 +18,12 @@ class Kind:
     """It loads the handlers: when they are read anew, it is replaced."""
     sees_all: bool = False
     """It looks at every slot's board."""
+    hears_deaths: bool = False
+    """It is told of jobs that died with their process."""
 
 
 WORKER = Kind("worker", None, works=True, loads=True)
-KEEPER = Kind("keeper", 1, sees_all=True)
+KEEPER = Kind("keeper", 1, sees_all=True, hears_deaths=True)
 WEB = Kind("web", 1, sees_all=True)
 
 RESETTER = Kind("resetter", 1, sees_all=True, loads=True)

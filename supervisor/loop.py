@@ -22,6 +22,7 @@ from supervisor import lease, spawn, strays
 from supervisor.bulletin import Bulletin
 from supervisor.courier import Answer, Courier, Link
 from supervisor.crew import Crew
+from supervisor.deaths import DeathPost
 from supervisor.facts import Facts
 from supervisor.fleet import Course, Fleet
 from supervisor.hearing import Hearing
@@ -99,6 +100,7 @@ class Supervisor:
         self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
         self.undertaker = Undertaker(self.courier, host=self.me.host, lease=lambda: self.settings.lease, closed=self._buried)
         self.manager = ServiceManager()
+        self.deaths = DeathPost()
         self.lookup: spawn.Lookup | None = None
         self.crew = Crew(
             self.fleet,
@@ -107,7 +109,8 @@ class Supervisor:
             self.signals,
             self.courier,
             settings=child_settings(settings, dsn=dsn),
-            fds=lambda: [*self.manager.fds, *self.voice.fds, *([self.lookup.fd] if self.lookup is not None else [])],
+            deaths=self.deaths.reading,
+            fds=lambda: [*self.manager.fds, *self.voice.fds, *self.deaths.fds, *([self.lookup.fd] if self.lookup is not None else [])],
             bury=self.undertaker.take,
         )
         self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
@@ -477,6 +480,8 @@ class Supervisor:
         for record, became in case.verdicts:
             if record.job in case.settled:
                 self._log_job(case, record, became)
+                if self.fleet.mourns and self.deaths.tell(case, record, became):
+                    self.fleet.keeper_called = True
         if case.policy.table:
             self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
         if released:
@@ -530,6 +535,7 @@ class Supervisor:
             self.courier.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
             self._hear(lambda: bool(gone), until)
         self.courier.close()
+        self.deaths.close()
         self.selector.close()
         log.info("supervisor leaves", extra={"exit_code": code})
         return code

@@ -76,9 +76,9 @@ def settle_heap() -> None:
 
 
 def fork_child(
-    slot: Slot, *, incarnation: int, supervisor: int, notice: Notice, settings: ChildSettings, inherited: Inherited
+    slot: Slot, *, incarnation: int, supervisor: int, notice: Notice, settings: ChildSettings, inherited: Inherited, deaths: int = -1
 ) -> tuple[int, Ends]:
-    """Fork a child into the slot. Returns its pid and our ends of its pipes. Raises OSError when the system refuses a process."""
+    """Fork a child into the slot. `deaths`: one of the inherited file numbers, kept by the kind that is told. Returns its pid and our ends of its pipes. Raises OSError when the system refuses a process."""
     _assert_single_threaded()
     wake_read, wake_write = link.open_pipe()
     try:
@@ -107,6 +107,7 @@ def fork_child(
         settings=settings,
         output=None if output is None else output[:2],
         boards=tuple(inherited.boards) if slot.kind.sees_all else (),
+        deaths=deaths if slot.kind.hears_deaths else -1,
     )
 
     def life() -> NoReturn:
@@ -114,7 +115,7 @@ def fork_child(
         os.close(report_read)
         if output is not None:
             os.close(output[2])
-        _let_go(inherited, keep=set(inherited.boards) if slot.kind.sees_all else {board})
+        _let_go(inherited, keep=set(inherited.boards) if slot.kind.sees_all else {board}, deaths=seat.deaths)
         main.main(seat)
 
     try:
@@ -151,7 +152,7 @@ def _open_output() -> tuple[int, int, int]:
     return reading, writing, ours
 
 
-def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:
+def _let_go(inherited: Inherited, *, keep: set[Board], deaths: int) -> None:
     """Called in the child: drop what is the parent's, by file number and nothing more."""
     signal.set_wakeup_fd(-1)
     # Closed, never unregistered: the epoll set is shared, and unregistering would deafen the parent.
@@ -167,7 +168,8 @@ def _let_go(inherited: Inherited, *, keep: set[Board]) -> None:
         if ends.output >= 0:
             os.close(ends.output)
     for fd in inherited.others:
-        os.close(fd)
+        if fd != deaths:
+            os.close(fd)
     for board in inherited.boards:
         if board not in keep:
             board.close()

@@ -27,6 +27,7 @@ import psycopg
 from workers.board import Now, Phase
 from workers.clearing import DEAD, VACUUMS, Clearing
 from workers.connection import Left, Session, is_away
+from workers.deaths import Deaths
 from workers.link import EXIT_LEFT, Ready, send
 from workers.orphans import PATIENCE as ORPHANED
 from workers.orphans import end, end_groups, find
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from workers.board import Board
+    from workers.connection import Row
     from workers.main import Body
 
 _log = logging.getLogger("jobherd.keeper")
@@ -124,6 +126,7 @@ class Keeper:
         self._orphaned: set[str] = set()
         """Dead supervisors that had left something behind when we began."""
         self._orphans_at = _FOR_EVER
+        self._deaths = Deaths(body.seat, self._find_dead)
 
     def live(self) -> None:
         """Connect, say READY, and keep house until dismissed. Raises Left."""
@@ -153,6 +156,7 @@ class Keeper:
                 self._glance_at,
                 self._count_at,
                 self._orphans_at,
+                self._deaths.wake_at(time.monotonic()),
                 0.0 if self._old else _FOR_EVER,
             )
             if self._wake.wait(at - time.monotonic()):
@@ -160,6 +164,8 @@ class Keeper:
 
     def close(self) -> None:
         """End the session."""
+        if not self._wake.orphaned:
+            self._deaths.finish()
         self._session.close()
 
     def _do_what_is_due(self) -> None:
@@ -168,6 +174,7 @@ class Keeper:
             self._promote()
         if now >= self._gates_at:
             self._open_gates()
+        self._deaths.step(now)
         if now >= self._copy_at:
             self._copy_progress()
             self._copy_at = now + _COPY
@@ -221,6 +228,10 @@ class Keeper:
         # While nothing is parked and nothing is to be resumed, news comes as a call: the poll is for a call that was lost.
         pause = 0.0 if moved >= MOST else self._seat.settings.sweep if parked or asked or next_in is not None else self._seat.settings.poll
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
+
+    def _find_dead(self, job: int) -> Row | None:
+        rows = self._session.run("find_dead_job", {"id": job})
+        return rows[0] if rows else None
 
     def _sweep(self) -> None:
         rows = self._session.run("release_orphans")

@@ -1,7 +1,7 @@
 """The pipes between a parent and a child, both ends: everything that can be said there.
 
 wake, parent to child: one byte says "look for work"; the end of the file says "finish what you hold and leave", and with a changed
-parent it says that the parent died. report, child to parent: READY, MORE, IDLE, STORES, STOP, and a PROBLEM in words. Never a message per job, never a
+parent it says that the parent died. report, child to parent: READY, MORE, IDLE, STORES, MOURNS, STOP, and a PROBLEM in words. Never a message per job, never a
 payload: a pipe that can fill up is a pipe that two processes can die on.
 """
 
@@ -51,6 +51,11 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
+class Mourns:
+    """There are `on_death` hooks: the maintenance process must be told of jobs that died with their process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """A resetter has seen that what a slot runs is cancelled."""
 
@@ -66,7 +71,7 @@ class Problem:
     text: str
 
 
-Report = Ready | More | Idle | Stores | Stop | Problem
+Report = Ready | More | Idle | Stores | Mourns | Stop | Problem
 
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
@@ -99,6 +104,8 @@ def send(fd: int, report: Report) -> bool:
             body = _HEAD.pack(b"I", 0)
         case Stores(alone):
             body = _HEAD.pack(b"S", 1) + bytes([alone])
+        case Mourns():
+            body = _HEAD.pack(b"D", 0)
         case Stop(slot, token, job):
             body = _HEAD.pack(b"X", _STOP.size) + _STOP.pack(slot, token, job)
         case Problem(text):
@@ -136,6 +143,8 @@ class Inbox:
                 found.append(More())
             elif tag == b"I":
                 found.append(Idle())
+            elif tag == b"D":
+                found.append(Mourns())
             elif tag == b"S" and length == 1:
                 found.append(Stores(alone=bool(body[0])))
             elif tag == b"X" and length == _STOP.size:

@@ -117,5 +117,7 @@ class Seat:
     settings: ChildSettings
     output: tuple[int, int] | None = None
     """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
+    deaths: int = -1
+    """File number of the socket that tells of jobs that died with their process; -1 but for the kind that is told."""
     boards: tuple[Board, ...] = ()
     """Every slot's board, for the kinds that look at all of them (keeper, web); else empty."""

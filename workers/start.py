@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from handlers._client import Client
 from handlers._default import configure
-from handlers._hooks import Child, before_claim
+from handlers._hooks import Child, before_claim, on_death
 from handlers._sanitize import describe_exception
 from workers.claimer import Claimer
 from workers.connection import Left
+from workers.exits import forget_inherited, run_exits
 from workers.hooks import Caller
-from workers.link import EXIT_HANDLERS, EXIT_LEFT
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
 from workers.loading import load_handlers, say_problem
 from workers.settle import UnsettledError
 from workers.tracing import spans
@@ -33,6 +34,7 @@ _EXIT_HOOKS: Final = 71
 def run(body: Body) -> int:
     """Live as a worker and return the exit code. Signals are unblocked, nothing of the parent's is left."""
     settings = body.seat.settings
+    forget_inherited()
     # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
     loaded = load_handlers(body)
@@ -42,6 +44,8 @@ def run(body: Body) -> int:
     caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm, body.seat.board)
     if not begin(body, caller):
         return _EXIT_HOOKS
+    if hooks.at(on_death):
+        send(body.seat.report, Mourns())
     caller.spans = spans()  # asked once: whoever wants spans has set up the SDK by now
     worker = None
     try:
@@ -55,6 +59,7 @@ def run(body: Body) -> int:
         return _EXIT_UNSETTLED
     finally:
         caller.leave()
+        caller.call("an atexit callback", run_exits)
         if worker is not None:
             worker.pass_on()
             worker.close()
@@ -68,6 +73,7 @@ def begin(body: Body, caller: Caller) -> bool:
         message, trace = describe_exception(problem)
         say_problem(body, f"on_child_start raised {message}\n{trace}")
         caller.leave()
+        caller.call("an atexit callback", run_exits)
         return False
     if body.alarm.forked:
         os._exit(EXIT_LEFT)  # a copy that the hook has forked and that came back: the seat is not its own

@@ -32,7 +32,7 @@ from supervisor.plan import (
 from supervisor.slot import Exit, Slot, State
 from workers.board import Now, Phase
 from workers.hooks import LIMIT as HOOK
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready, Stop, Stores
+from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Mourns, Problem, Ready, Stop, Stores
 
 LIMITS = {
     "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "hurry": 0.5, "drain_timeout": 20.0, "spawn_timeout": 4.0,
@@ -443,7 +443,7 @@ class World:
         child = self.one(n)
         if child is None:
             return
-        said = (More(), Problem(f"line {n % 3}"), Stores(alone=n % 2 == 0), Stop(n % len(self.fleet.slots), 1, n % 9))[n % 4]
+        said = (More(), Problem(f"line {n % 3}"), Stores(alone=n % 2 == 0), Stop(n % len(self.fleet.slots), 1, n % 9), Mourns())[n % 5]
         if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, Stores):
             self.fleet.heard(child.slot, said, self.now)
 

@@ -1,0 +1,72 @@
+"""Hands the deaths of processes with their jobs to the maintenance process, which calls the `on_death` hooks.
+
+It is a socket pair with message boundaries. Both ends stay open here, so a message waits while the maintenance process is replaced. The
+supervisor never waits: a message for which there is no room is dropped, and the log says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from supervisor.undertaker import Case, Verdict
+    from workers.board import Now
+
+log = logging.getLogger("jobherd.supervisor")
+
+TOLD: Final = frozenset({"retry", "failed"})
+"""Outcomes of a death that the hooks are told of. A process that is ended by a drain or a cancel is not a failure of its job."""
+_ROOM: Final = 1 << 20
+_TEXT: Final = 4000
+"""Characters of the stack and of the log that a message carries, so that many fit."""
+
+
+class DeathPost:
+    """Both ends of the socket pair."""
+
+    def __init__(self) -> None:
+        reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        self._reading, self._writing = reading, writing
+
+    @property
+    def reading(self) -> int:
+        """The file number that the maintenance process reads."""
+        return self._reading.fileno()
+
+    @property
+    def fds(self) -> list[int]:
+        """What the other child processes must close."""
+        return [self._reading.fileno(), self._writing.fileno()]
+
+    def tell(self, case: Case, record: Now, verdict: Verdict) -> bool:
+        """Send one job that died with its process; return whether the hooks have to be called for it."""
+        if verdict.outcome not in TOLD:
+            return False
+        report = case.post_mortem.as_dict()
+        report["stack"] = case.post_mortem.stack[:_TEXT]
+        report["log_tail"] = "" if case.policy.sealed else case.post_mortem.log_tail[-_TEXT:]
+        message = {
+            "job": record.job,
+            "kind": case.policy.name,
+            "attempt": record.attempts,
+            "max_attempts": record.max_attempts,
+            "crashes": record.crashes + verdict.crash,
+            "token": record.token,
+            "payload": not case.policy.sealed and not case.policy.table,
+            "post_mortem": report | {"outcome": verdict.outcome},
+        }
+        try:
+            self._writing.send(json.dumps(message).encode())
+        except OSError as problem:
+            log.warning("on_death hooks are not called for a job: %s", problem.strerror, extra={"job": record.job})
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._reading.close()
+        self._writing.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -25,22 +26,15 @@ _TEXT: Final = 4000
 
 
 class DeathPost:
-    """Both ends of the socket pair."""
+    """Both ends of the socket pair, as file numbers.
+
+    reading: for the maintenance process. fds: what other child processes must close.
+    """
 
     def __init__(self) -> None:
         reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
-        self._reading, self._writing = reading, writing
-
-    @property
-    def reading(self) -> int:
-        """The file number that the maintenance process reads."""
-        return self._reading.fileno()
-
-    @property
-    def fds(self) -> list[int]:
-        """What the other child processes must close."""
-        return [self._reading.fileno(), self._writing.fileno()]
+        self.fds = self.reading, self._writing = reading.detach(), writing.detach()
 
     def tell(self, case: Case, record: Now, verdict: Verdict) -> bool:
         """Send one job that died with its process; return whether the hooks have to be called for it."""
@@ -60,7 +54,7 @@ class DeathPost:
             "post_mortem": report | {"outcome": verdict.outcome},
         }
         try:
-            self._writing.send(json.dumps(message).encode())
+            os.write(self._writing, json.dumps(message).encode())
         except OSError as problem:
             log.warning("on_death hooks are not called for a job: %s", problem.strerror, extra={"job": record.job})
             return False
@@ -68,5 +62,5 @@ class DeathPost:
 
     def close(self) -> None:
         """Close both ends."""
-        self._reading.close()
-        self._writing.close()
+        for fd in self.fds:
+            os.close(fd)

@@ -14,7 +14,6 @@ import faulthandler
 import logging
 import os
 import signal
-import socket
 import time
 from collections import deque
 from contextlib import suppress
@@ -60,8 +59,7 @@ class Deaths:
     """
 
     def __init__(self, seat: Seat, find: Callable[[int], Sequence[Any] | None]) -> None:
-        self._settings = seat.settings
-        self._socket = socket.socket(fileno=seat.deaths)
+        self._seat = seat
         self._find = find
         self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._pid = 0
@@ -75,7 +73,7 @@ class Deaths:
     def step(self, now: float) -> None:
         """Receive what the supervisor has sent, look after the process that calls the hooks, and start one if deaths wait."""
         with suppress(BlockingIOError):
-            while data := self._socket.recv(_LONGEST):
+            while self._seat.deaths >= 0 and (data := os.read(self._seat.deaths, _LONGEST)):
                 self._waiting.append(orjson.loads(data))
         if self._pid:
             self._look(now)
@@ -130,7 +128,7 @@ class Deaths:
         try:
             pid = os.fork()
             if pid == 0:
-                _live(keeper, writing, list(self._waiting), self._settings)
+                _live(keeper, writing, list(self._waiting), self._seat.settings)
         except OSError as problem:
             os.close(reading)
             os.close(writing)

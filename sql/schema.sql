@@ -995,14 +995,18 @@ CREATE FUNCTION jobherd.lock_cap(rank integer, name text, INOUT held integer, OU
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    key CONSTANT integer := hashtext('jobherd.' || rank || ' ' || name);
+    wanted CONSTANT text := ('{budget,supervisor,queue,kind}'::text[])[rank + 1];
 BEGIN
-    IF held < rank THEN
-        PERFORM pg_advisory_xact_lock(1785684586, key);
-        had := true;
-    ELSE
-        had := pg_try_advisory_xact_lock(1785684586, key);
-    END IF;
+    LOOP
+        IF held < rank THEN
+            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name FOR NO KEY UPDATE;
+        ELSE
+            PERFORM FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name FOR NO KEY UPDATE SKIP LOCKED;
+        END IF;
+        had := FOUND;
+        EXIT WHEN had OR (held >= rank AND EXISTS (SELECT FROM jobherd.claim_locks l WHERE l.scope = wanted AND l.name = lock_cap.name));
+        INSERT INTO jobherd.claim_locks (scope, name) VALUES (wanted, lock_cap.name) ON CONFLICT DO NOTHING;
+    END LOOP;
     IF had THEN held := greatest(held, rank); END IF;
 END $$;
 
@@ -1622,6 +1626,11 @@ ALTER TABLE jobherd.children ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE jobherd.claim_locks (
+    scope text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C"
+);
+
 CREATE TABLE jobherd.demands (
     job bigint NOT NULL,
     cost jsonb NOT NULL,
@@ -2187,6 +2196,9 @@ ALTER TABLE ONLY jobherd.children
 
 ALTER TABLE ONLY jobherd.children
     ADD CONSTRAINT children_supervisor_incarnation_key UNIQUE (supervisor, incarnation);
+
+ALTER TABLE ONLY jobherd.claim_locks
+    ADD CONSTRAINT claim_locks_pkey PRIMARY KEY (scope, name);
 
 ALTER TABLE ONLY jobherd.demands
     ADD CONSTRAINT demands_pkey PRIMARY KEY (job);

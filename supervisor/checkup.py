@@ -35,6 +35,8 @@ NOTIFICATIONS: Final = 0.1
 """Part of the server's queue of notifications that may be full: some hundred megabytes that nobody has read. A full one makes every commit that notifies fail."""
 HELD: Final = 10.0
 """Seconds for which a session may lock a table of ours whole, as a migration does."""
+BRIEF: Final = 60.0
+"""Seconds for which a session may hold an advisory lock of Jobherd. A commit that enqueues holds one for microseconds."""
 SPARE: Final = 10
 """Connections that should be left when all are counted."""
 
@@ -246,6 +248,22 @@ def locks(rows: Iterable[Row]) -> Iterator[Finding]:
                 "wrong", "locks",
                 f"{row['name']} (pid {row['pid']}, {row['state']}) has locked {row['tables']}, in a transaction that is open for "
                 f"{_span(row['seconds'])}: who claims, settles or enqueues waits for it",
+                f"end it: SELECT pg_terminate_backend({row['pid']})",
+            )  # fmt: skip
+
+
+def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge which sessions hold an advisory lock of Jobherd for long. Every login of the database may take one."""
+    harm = {
+        "wake": "supervisors that go idle are not notified of jobs and find them by the poll",
+        "wait": "clients that wait for the end of a job do not return",
+        "keep": "partitions, charts or migrations wait for it",
+    }
+    for row in rows:
+        if (row["seconds"] or 0.0) > BRIEF:
+            yield Finding(
+                "note" if row["what"] == "keep" else "wrong", "locks",
+                f"{row['name']} (pid {row['pid']}, {row['state']}) has held an advisory lock of Jobherd for {_span(row['seconds'])}: {harm[row['what']]}",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
             )  # fmt: skip
 

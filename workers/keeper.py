@@ -183,6 +183,7 @@ class Keeper:
             self._sweep_at = now + self._seat.settings.sweep
         if now >= self._forget_at:
             self._session.run("drop_progress")
+            self._session.run("drop_claim_locks")
             self._old |= {"drop_logs": {"most": MOST}, "drop_orders": {"most": MOST}}
             self._warn_of_transactions()
             self._forget_at = now + _FORGET

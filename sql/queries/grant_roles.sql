@@ -59,6 +59,7 @@ BEGIN
                     ('demands',         '{-,      rawd,  r,    rawd}'),
                     ('kinds',           '{r,      rawd,  r,    r}'),
                     ('gates',           '{-,      rawd,  r,    rawd}'),
+                    ('claim_locks',     '{-,      rawd,  r,    r}'),
                     ('supervisors',     '{-,      rawd,  r,    r}'),
                     ('children',        '{-,      rawd,  r,    r}'),
                     ('orders',          '{-,      rwd,   r,    rawd}'),

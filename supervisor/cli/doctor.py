@@ -83,6 +83,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         yield Finding("wrong", "server", str(problem), "name another database, with --dsn or JOBHERD_DSN")
         return
     yield from checkup.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
+    yield from checkup.advisory_locks(at.rows("doctor/list_wake_locks"))
     try:
         with at.connection.transaction():
             at.rows("wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})

@@ -119,6 +119,24 @@ def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
     assert any("has locked a table of ours" in text for text in found)
 
 
+def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
+    """All but those of supervisors that sleep and of clients that wait."""
+    hold = {
+        "wake": "pg_advisory_xact_lock_shared(1785684584, 0)",
+        "wait": "pg_advisory_lock(1785684585, 70)",
+        "keep": "pg_advisory_lock(hashtext('jobherd.keep_partitions'))",
+        "": "pg_advisory_lock_shared(1785684584, 3), pg_advisory_lock_shared(1785684585, 70), pg_advisory_lock(1785684584)",
+    }
+    with psycopg.connect(database, row_factory=dict_row) as looking:
+        for what, call in hold.items():
+            with psycopg.connect(database) as holder:
+                holder.execute(f"SELECT {call}")
+                rows = looking.execute(sql.load("doctor/list_wake_locks")).fetchall()
+                looking.commit()
+                assert [(row["pid"], row["what"]) for row in rows] == ([(holder.info.backend_pid, what)] if what else [])
+                assert all(row["seconds"] >= 0 for row in rows)
+
+
 def test_a_migration_that_does_not_end_is_not_waited_for(database):
     with psycopg.connect(database, autocommit=True) as migrator, migrator.transaction():
         migrator.execute(sql.load("lock_migrations"))

@@ -1,7 +1,8 @@
 /* Caps: claimers that count what runs, under a lock, and take one more if there is room; settlements that free it; who sleeps is told.
- * sql/migrations/0012_flow.sql (claim_gated, wake_held) says the same in SQL.
+ * sql/migrations/0012_flow.sql (claim_gated, wake_held) and 0061_claim_locks.sql (lock_cap) say the same in SQL.
  *
  * A statement sees the rows that were committed when it began (its snapshot), never later ones. running is what is committed.
+ * The lock is a row of claim_locks, which the first claim inserts. Nobody sees it before the commit; the key makes a second insert wait.
  *
  *   TOO_MANY  more than CAP run at a moment
  *   ASLEEP    a job waits, a slot is free, and everybody sleeps with nothing on its way
@@ -11,6 +12,7 @@
  * holds:  DIES
  * wide:   CAP=2 NC=3 JOBS=4 DIES
  * breaks: NO_LOCK     TOO_MANY  two count at the same time
+ * breaks: NO_KEY      TOO_MANY  two that find no row for the lock both insert one
  * breaks: EARLY_COUNT TOO_MANY  the count is made by the statement that waits for the lock: it began before the other's claim was there
  * breaks: EARLY_FREE  TOO_MANY  the lock is let go of before the claim is visible
  * breaks: NO_TELL     ASLEEP    who ends a job without claiming again tells nobody
@@ -39,6 +41,7 @@
 byte waiting = JOBS;      /* ready jobs under the cap */
 byte running = 0;         /* rows of running, committed */
 bool locked = false;
+bool made = false;        /* the row of the lock is there for all to see */
 bool asleep[NC];
 bool nudged[NC];
 byte gone = 0;            /* children that have left or died */
@@ -62,7 +65,11 @@ proctype Child(byte me) {
         seen = running;                                   /* the snapshot of the statement that is about to wait */
 #endif
 #ifndef NO_LOCK
+#ifdef NO_KEY
+        atomic { !locked || !made -> locked = true }
+#else
         atomic { !locked -> locked = true }
+#endif
 #endif
 #ifndef EARLY_COUNT
         seen = running;                                   /* a statement of its own */
@@ -83,7 +90,7 @@ proctype Child(byte me) {
         :: else
         fi;
 #ifndef NO_LOCK
-        locked = false;
+        atomic { locked = false; made = true }
 #endif
         if
         :: took ->

@@ -214,9 +214,9 @@ MUTANTS = (
     ),
     Mutant(
         "a cap is counted without its lock",
-        "sql/migrations/0048_caps_of_this_schema.sql",
-        "        PERFORM pg_advisory_xact_lock(1785684586, key);\n",
-        "",
+        "sql/migrations/0061_claim_locks.sql",
+        "l.name = lock_cap.name FOR NO KEY UPDATE;",
+        "l.name = lock_cap.name;",
         ("tests/sql/test_gates.py::test_who_waited_for_the_lock_counts_anew",),
     ),
     Mutant(

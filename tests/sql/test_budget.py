@@ -12,6 +12,7 @@ import pytest
 import sql
 from handlers import Child, handler
 from handlers._hooks import Hooks
+from sql.migrate import migrate
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 from workers.admission import Admission
@@ -108,7 +109,7 @@ def test_two_that_both_see_room_do_not_both_take_it(queue):
             for name, parameters in letters:
                 one.child.connection.execute(sql.load(name), parameters)
             second = pool.submit(other.claim)  # it waits, and then sees what was committed meanwhile
-            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             until = time.monotonic() + LIMIT
             while not queue.run(waiting)[0][0]:
                 assert time.monotonic() < until
@@ -127,7 +128,8 @@ def test_the_jobs_of_a_claim_run_one_after_the_other_and_another_supervisor_has_
 
 
 def test_supervisors_of_two_schemas_with_one_number_do_not_wait_for_each_other(queue):
-    """Each schema counts from 1, and advisory locks are shared by all of a database."""
+    """Each schema counts from 1."""
+    migrate(queue.connection, schema="jobs_eu")
     number = {"supervisor": queue.child().supervisor}
     with queue.child().connection as here, queue.child().connection as there, here.transaction(), there.transaction():
         here.execute(sql.load("lock_budget"), number)

@@ -211,6 +211,78 @@ def test_the_cap_of_that_name_in_another_schema_holds_up_nobody(queue):
         assert ids(gated(child)) == jobs[:1]
 
 
+OLD_KEYS = """SELECT pg_advisory_lock(1785684586, hashtext('jobherd.' || r || ' ' || n))
+                FROM unnest('{1,2,3}'::int[]) AS r CROSS JOIN unnest(%s::text[]) AS n"""
+
+
+def test_a_stranger_with_advisory_locks_holds_up_no_claim(queue):
+    jobs = queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 2), jobherd.set_cap(kind => 'a:b', max_running => 2)")
+    child = queue.child()
+    child.connection.execute("SET lock_timeout TO '10ms'")
+    with psycopg.connect(queue.dsn) as stranger:
+        stranger.execute(OLD_KEYS, [["media", "a:b", f"{child.supervisor} media"]])
+        stranger.execute("SELECT pg_advisory_lock(hashtextextended('jobherd.budget', %s))", [child.supervisor])
+        assert ids(gated(child, limited=["media"], limits=[2])) == jobs[:1]
+        child.connection.execute(queue.text("lock_budget"), {"supervisor": child.supervisor})
+
+
+def test_two_limits_never_share_a_lock(queue):
+    """Two names with one hash: claims of one would wait for claims of the other, and be told of the wrong slots."""
+    [(one, other)] = queue.run(
+        "SELECT min(n), max(n) FROM (SELECT 'q' || g AS n FROM generate_series(1, 300000) AS g) AS names"
+        " GROUP BY hashtext('jobherd.2 ' || n) HAVING count(*) > 1 LIMIT 1"
+    )
+    jobs = [queue.enqueue("a:b", queue=name) for name in (one, other)]
+    queue.run("SELECT jobherd.set_cap(n, 1) FROM unnest(%s::text[]) AS n", [one, other])
+    first, second = queue.child(), queue.child()
+    second.connection.execute("SET lock_timeout TO '10ms'")
+    with first.connection.transaction():
+        assert ids(gated(first, served=[one])) == jobs[:1]
+        assert ids(gated(second, served=[other])) == jobs[1:]
+
+
+def test_a_claim_does_not_wait_for_an_open_change_of_its_limit(queue):
+    jobs = queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 1)")
+    child = queue.child()
+    child.connection.execute("SET lock_timeout TO '10ms'")
+    with psycopg.connect(queue.dsn) as caller:
+        caller.execute("SELECT jobherd.set_cap('media', 5), jobherd.pause('media')")
+        assert ids(gated(child)) == jobs[:1]
+
+
+def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
+    one, other = queue.child(), queue.child()
+
+    def lock(child, name, held):
+        return child.connection.execute("SELECT * FROM jobherd.lock_cap(2, %s, %s)", [name, held]).fetchone()
+
+    with one.connection.transaction():
+        assert lock(one, "a", 0) == (2, True)
+        assert lock(one, "b", 2) == (2, True), "it is made"
+        with other.connection.transaction():
+            assert lock(other, "c", 0) == (2, True)
+    with one.connection.transaction(), other.connection.transaction():
+        assert (lock(one, "a", 0), lock(other, "b", 0)) == ((2, True), (2, True))
+        assert (lock(one, "b", 2), lock(other, "a", 2)) == ((2, False), (2, False)), "and nobody waits in a circle"
+    with other.connection.transaction():
+        assert lock(other, "a", 2) == (2, True)
+
+
+def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
+    queue.enqueue_many("a:b", 2, queue="media")
+    queue.run("SELECT jobherd.set_cap('media', 5)")
+    here, gone = queue.supervisor(), queue.supervisor()
+    for child in (here.child(), gone.child()):
+        assert gated(child, limited=["media"], limits=[1])
+        child.connection.execute(queue.text("lock_budget"), {"supervisor": child.supervisor})
+    queue.run(queue.text("leave_supervisor").replace("%(supervisor)s", str(gone.id)))
+    queue.run(queue.text("drop_claim_locks"))
+    left = [("budget", str(here.id)), ("queue", "media"), ("supervisor", f"{here.id} media")]
+    assert queue.run("SELECT scope, name FROM jobherd.claim_locks ORDER BY scope, name") == left
+
+
 def test_who_waited_for_the_lock_counts_anew(queue):
     """The one that waits has begun before the other one's claim was there to see."""
     queue.enqueue_many("a:b", 2, queue="media")
@@ -224,7 +296,7 @@ def test_who_waited_for_the_lock_counts_anew(queue):
             [],
         )
         until = time.monotonic() + LIMIT
-        while not watcher.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone()[0]:
+        while not watcher.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
             assert time.monotonic() < until, "it does not wait for the lock"
     while other.connection.pgconn.is_busy():
         other.connection.pgconn.consume_input()

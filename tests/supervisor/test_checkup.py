@@ -103,6 +103,18 @@ def test_the_name_of_a_prepared_transaction_is_no_sql():
     assert "ROLLBACK PREPARED 'x''; DROP TABLE y; --'" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("what", "weight", "word"), [("wake", "wrong", "poll"), ("wait", "wrong", "do not return"), ("keep", "note", "partitions")]
+)
+def test_a_session_that_holds_an_advisory_lock_for_longer_than_a_minute_is_named(what, weight, word):
+    lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "what": what, "seconds": 61.0}
+    (found,) = checkup.advisory_locks([lock, lock | {"seconds": 59.0}, lock | {"seconds": None}])
+    assert (found.weight, found.about) == (weight, "locks")
+    assert "psql (pid 77" in found.text
+    assert word in found.text
+    assert "pg_terminate_backend(77)" in found.remedy
+
+
 def test_who_locks_a_table_for_long_is_named_with_the_statement_that_ends_it():
     lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "tables": "ready", "seconds": 100.0}
     (found,) = checkup.locks([lock, lock | {"seconds": 1.0}, lock | {"seconds": None}])

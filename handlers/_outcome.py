@@ -62,6 +62,7 @@ JOB_CANCELLED: Final = "JOB_CANCELLED"
 JOB_EXPIRED: Final = "JOB_EXPIRED"
 TRANSACTION_ENDED: Final = "TRANSACTION_ENDED"
 PAYLOAD_INVALID: Final = "PAYLOAD_INVALID"
+JOB_INVALID: Final = "JOB_INVALID"
 KEY_MISSING: Final = "KEY_MISSING"
 POISON: Final = "POISON"
 NACK: Final = "NACK"
@@ -182,6 +183,17 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
     if age > limit:
         return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
     return Outcome("snoozed", "scheduled", delay=delay, counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+
+
+def unstartable(problem: str, trace: str) -> Outcome:
+    """Return what becomes of a job whose row a worker cannot handle: it fails at once, since no other worker can handle it either.
+
+    >>> unstartable("ValueError: a number does not fit", "").code
+    'JOB_INVALID'
+    """
+    return Outcome(
+        "poison", "failed", counted=False, error=f"the job could not be started: {problem}", code=JOB_INVALID, traceback=trace or None
+    )
 
 
 def unreadable(problem: BaseException) -> Outcome:

@@ -168,9 +168,9 @@ class Crew:
         drain = self._drains.pop(slot.number, None)
         said = b"" if drain is None else drain.rest()
         record = board.now() or Now(Phase.BOOTING)
-        if record.runs and board.begun != record.job:
-            record = record._replace(job=0)  # announced, and not begun: nobody is to blame it for the death
         policy = board.tally.policy(record.kind)
+        if record.runs and board.begun != record.job:  # announced, and not started
+            record = record._replace(job=0) if policy.table else record._replace(phase=Phase.CLAIMING)
         slot.now = record
         pid, was = slot.pid, slot.state
         death = self._fleet.exited(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
@@ -188,7 +188,7 @@ class Crew:
         )
         self._told_to_say.discard(slot.number)
         others = board.company(record) if record.job else []
-        self._bury(Case(death, record, policy, report, _finished(board), others, digest(said)))
+        self._bury(Case(death, record, policy, report, _finished(board), others, digest(said), cleared=board.cleared))
         expected = death.cause in ("left", "worn", "handlers")
         level = logging.INFO if expected else logging.WARNING
         text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence

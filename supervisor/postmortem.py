@@ -137,7 +137,8 @@ def _job(now: Now, kind: str, board: Board) -> str:
 
 
 def _sentence(death: Death, now: Now, job: str, stacks: Stacks, memory: Mapping[str, object] | None) -> str:
-    where = f" while it ran {job}" if now.job else f" while it was {now.phase.name.lower()}"
+    doing = "before it started" if now.unstarted else "while it ran"
+    where = f" {doing} {job}" if now.job else f" while it was {now.phase.name.lower()}"
     size = f" at {death.exit.rss / 2**20:.0f} MiB" if death.exit.rss else ""
     place = stacks.place()
     stood = f" It stood in {place}." if place else ""

@@ -33,6 +33,8 @@ log = logging.getLogger("jobherd.supervisor")
 
 AGAIN: Final = 0.05
 """Seconds before a letter that was lost or refused is sent again the first time; doubled each time, with jitter."""
+CRASHES: Final = frozenset({"oom", "signal", "exit"})
+"""Causes of death that may be the fault of a job which the dead process was about to take."""
 SELDOM: Final = 5.0
 """The longest such rest: a refusal may last for hours, and there may be a hundred cases."""
 
@@ -77,12 +79,21 @@ def judge(now: Now, policy: Policy, death: Death, jitter: float) -> Verdict | No
             return Verdict("cancelled", "JOB_CANCELLED")
         case "drain" | "quit" | "worn" | "left" | "stopped":
             return Verdict("abandoned", None)
-        case "timeout":
+        case "timeout" if not now.unstarted:
             return Verdict("failed", "JOB_TIMEOUT") if last else Verdict("retry", "JOB_TIMEOUT", delay(policy, now.attempts, jitter))
+    if now.unstarted:
+        return _judge_unstarted(now, policy, jitter)
     if last or now.crashes + 1 >= policy.max_crashes:
         return Verdict("failed", "WORKER_CRASHED", crash=1)
     # The first crash may have been the machine's fault: again at once. From the second on it is likely the job's.
     return Verdict("retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1)
+
+
+def _judge_unstarted(now: Now, policy: Policy, jitter: float) -> Verdict:
+    """The job counts a crash, so that it cannot kill workers without end. It keeps its attempts, since its handler was not called."""
+    if now.crashes + 1 >= policy.max_crashes:
+        return Verdict("failed", "WORKER_CRASHED", crash=1)
+    return Verdict("abandoned", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, max(now.attempts, 1), jitter), crash=1)
 
 
 def delay(policy: Policy, attempts: int, jitter: float) -> float:
@@ -109,6 +120,8 @@ class Case:
     """What ran in the same call as the job it died with."""
     log: str | None = None
     """What that job had printed and logged."""
+    cleared: list[int] = field(default_factory=list)
+    """Its claims of which a job has started."""
     step: Step = Step.BACKEND
     verdict: Verdict | None = None
     """What becomes of the job it died with."""
@@ -273,7 +286,12 @@ class Undertaker:
         death = case.death
         self._post.ask(
             "release_child",
-            {"supervisor": death.supervisor, "incarnation": death.incarnation, "counted": False},
+            {
+                "supervisor": death.supervisor,
+                "incarnation": death.incarnation,
+                "cleared": case.cleared if death.cause in CRASHES else None,
+                "error": case.post_mortem.sentence,
+            },
             lambda answer: self._released(case, answer, now),
         )
 
@@ -315,7 +333,7 @@ def _died_with(case: Case, record: Now, verdict: Verdict) -> Finished:
             error=report.sentence,
             traceback=report.stack or None,
         ),
-        ran=max(case.death.at - record.started, 0.0),
+        ran=None if record.unstarted else max(case.death.at - record.started, 0.0),
         ended=case.death.at,
         keep=case.policy.keep_failed,
         usage=json.dumps({"max_rss": report.max_rss}),

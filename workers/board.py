@@ -64,6 +64,11 @@ class Now(NamedTuple):
         """Whether a handler runs."""
         return self.phase is Phase.RUNNING or self.phase is Phase.TOGETHER
 
+    @property
+    def unstarted(self) -> bool:
+        """Whether the job was announced and had not started. Only the supervisor makes such a record, of a dead worker."""
+        return self.phase is Phase.CLAIMING and self.job != 0
+
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
@@ -122,7 +127,8 @@ _SIZE: Final = _AT_STACKS + _STACKS
     _UNWRITTEN,
     _HELPED,
     _HOOK,
-) = range(18)
+    _CLAIM,
+) = range(19)
 
 
 class Board:
@@ -195,9 +201,11 @@ class Board:
 
     def begin_claim(self, token: int, held: int) -> None:
         """Called in the child: a claim begins, of which `held` jobs wait for the one that runs."""
+        # Order: before the ledger is opened, the board must not say that a job of this claim has started.
+        self._words[_BEGUN] = 0
+        self._words[_CLAIM] = token
         self.ledger.open(token)
         self._words[_HELD] = held
-        self._words[_BEGUN] = 0
         self._words[_UNWRITTEN] = 0
 
     def set_held(self, held: int) -> None:
@@ -369,6 +377,12 @@ class Board:
     def begun(self) -> int:
         """The job of the claim that was begun last, or 0."""
         return int(self._words[_BEGUN])
+
+    @property
+    def cleared(self) -> list[int]:
+        """The claims that are open and of which a job has started: a later death is not the fault of the other jobs."""
+        untouched = 0 if self.begun else int(self._words[_CLAIM])
+        return [token for token in self.ledger.claims() if token != untouched]
 
     @property
     def held(self) -> int:

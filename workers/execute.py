@@ -22,11 +22,12 @@ import orjson
 from handlers._call import call
 from handlers._dispositions import JobCancelled, JobTimeout, interrupts
 from handlers._job import FOR_EVER, Job, tell_nobody
-from handlers._outcome import EXPIRED, KEY_MISSING, OK, Outcome, Raised, outcome_of, unjudged, unknown_kind, unreadable
+from handlers._outcome import EXPIRED, KEY_MISSING, OK, Outcome, Raised, outcome_of, unjudged, unknown_kind, unreadable, unstartable
 from handlers._payload import decode_payload
-from handlers._sanitize import sanitize
+from handlers._sanitize import describe_exception, sanitize
 from handlers._sealing import KeyMissingError, open_bytes, open_payload, ring, seal_log, seal_outcome
 from workers.alarm import JobLost
+from workers.board import Now, Phase
 from workers.cell import barrier
 from workers.job_log import JobLog
 from workers.points import reach
@@ -205,6 +206,7 @@ class Executor:
             # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
             barrier()
             if board.revoked == row.token:
+                self._forsake(row)
                 return self.unstarted(row, cancelled=False)
         board.count_started(row.id)
         reach("job.started")
@@ -326,6 +328,19 @@ class Executor:
     def _show_job(self) -> None:
         if (row := self.running) is not None:
             self.show(f"{row.kind} #{row.id}")
+
+    def _forsake(self, row: Claimed) -> None:
+        """Take an announced job off the board: if this process dies before it has handed the job back, that is not the job's fault.
+
+        Invariant: the claim stays named. The supervisor of a dead process looks for the claim's outcomes under that token.
+        """
+        self._board.say(Now(Phase.SETTLING, self._child, row.token))
+
+    def refuse(self, row: Claimed, problem: Exception) -> Finished:
+        """Return the failure of a job whose row raised an error before its handler was called. Else it would end each worker that takes it."""
+        message, trace = describe_exception(problem)
+        self._forsake(row)
+        return self._unrun(row, unstartable(message, trace), self._kinds.get(row.kind), ended=time.monotonic())
 
     def unstarted(self, row: Claimed, *, cancelled: bool) -> Finished:
         """Return the handing back of a job that was claimed and not started."""

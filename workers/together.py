@@ -49,6 +49,8 @@ class TogetherExecutor(Executor):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        self.suspects: set[int] = set()
+        """Jobs that are called alone, since an error came before a call of which they were a part."""
         skipped = [kind for kind in self._sizes if (hooks := self._kinds[kind].hooks) is not None and hooks.around]
         if skipped:
             _log.warning("middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped))
@@ -78,7 +80,7 @@ class TogetherExecutor(Executor):
 
     def is_called_alone(self, row: Claimed) -> bool:
         """Return whether a job may not share its fate: it has crashed a process, or this attempt is its last one, and not its first."""
-        return bool(row.crashes) or 1 < row.attempts >= self._most(row)
+        return bool(row.crashes) or 1 < row.attempts >= self._most(row) or row.id in self.suspects
 
     def shares(self, longest: float) -> dict[str, float]:
         """Return how much of a claim a job of each kind fills; of a kind that is called together no less than a call is claimed at a time."""
@@ -116,6 +118,7 @@ class TogetherExecutor(Executor):
         if among:
             barrier()  # as in `execute`
             if board.revoked == first.token:
+                self._forsake(first)
                 return finished + [self.unstarted(row, cancelled=False) for row in rows]
         for row in reversed(rows):
             board.count_started(row.id)  # the first one last: it is the one that the board names

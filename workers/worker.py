@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from handlers._handler import AnyHandler
     from workers.hooks import Caller
     from workers.main import Body
+    from workers.settle import Finished
 
 WORTH_A_WARNING: Final = frozenset({3, 10, 100, 1000, 10_000, 100_000})
 """Replacements of a slot's worker that one kind caused: these counts are warnings, so that a kind that always does it is seen without a flood."""
@@ -221,7 +222,12 @@ class Worker:
                     return
                 now = time.monotonic()
                 continue
-            finished = executor.execute(row, claimed_at=claimer.claimed_at, among=among)
+            try:
+                finished = executor.execute(row, claimed_at=claimer.claimed_at, among=among)
+            except Exception as problem:
+                if board.begun == row.id:
+                    raise
+                finished = executor.refuse(row, problem)
             tidy.examine()
             if finished is None:
                 hand.lose(len(batch) - place)
@@ -273,7 +279,18 @@ class Worker:
             self._hand.hand_back(rows)
             return False
         self._board.set_held(len(batch) - place - 1)
-        finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, among=among)
+        finished: list[Finished] | None
+        try:
+            finished = self._executor.execute_together(rows, claimed_at=self._claimer.claimed_at, among=among)
+        except Exception as problem:
+            named = self._board.now()
+            if named is None or (named.job in {row.id for row in rows} and self._board.begun == named.job):
+                raise  # it had started
+            if len(rows) > 1:  # which of them it was shows when each is called alone
+                self._executor.suspects |= {row.id for row in rows}
+                batch[place + 1 : place + 1] = rows[1:]
+                return self._work_together(batch, place)
+            finished = [self._executor.refuse(rows[0], problem)]
         self._tidy.examine()
         if finished is None:
             self._hand.lose(len(rows) + len(batch) - place - 1)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 QUEUES, KINDS = ("a", "b"), ("x:one", "x:two")
 OUTCOMES = ("ok", "ok", "ok", "retry", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
 LATER = 3600.0
+MOST_CRASHES = 3
+"""As for a kind that no worker has declared."""
 TERMINAL = {"ok": "completed", "poison": "failed", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 SERVED: tuple[list[str] | None, ...] = (None, None, ["b", "a"], ["b", "a"], ["b"], ["b", "*"])
 TURNS: tuple[list[str] | None, ...] = (None, ["a"], ["b"], ["a", "b"], ["b", "a"])
@@ -558,13 +560,25 @@ class Model:
 
     def move_release(self, n: int) -> None:
         """A child is dead, and its parent gives back what it held."""
-        child, counted = self.children[n % len(self.children)], n // 3 % 3 == 0
+        child, crashed, begun = self.children[n % len(self.children)], n // 3 % 3 == 0, n // 27 % 3
         if not child.registered:
             return
         jobs = [job for claim in child.claims for job in claim.jobs]
-        rows = self.send("release_child", supervisor=child.supervisor, incarnation=child.incarnation, counted=counted)
+        cleared = [claim.token for claim in child.claims[:begun]] if crashed else None
+        given = {"supervisor": child.supervisor, "incarnation": child.incarnation, "cleared": cleared, "error": "it crashed"}
+        rows = self.send("release_child", **given)
         assert {row["id"] for row in rows} == {job.id for job in jobs}
-        self.give_back(jobs, counted=counted, alone=counted)
+        for claim in child.claims:
+            suspect = cleared is not None and claim.token not in cleared
+            if suspect and len(claim.jobs) == 1 and not claim.jobs[0].cancelled:
+                (job,) = claim.jobs
+                job.attempts, job.crashes = max(job.attempts - 1, 0), job.crashes + 1
+                if job.crashes >= MOST_CRASHES:
+                    job.ends("failed")
+                else:
+                    job.waits(alone=True)
+            else:
+                self.give_back(claim.jobs, counted=False, alone=suspect)
         self.is_over(child)
         child.registered = False
         if n // 9 % 3:

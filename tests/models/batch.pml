@@ -17,7 +17,8 @@
  *                 protocol can close, a kill between the return and the store of the outcome on the board
  *   UNEARNED      it is never settled as finished unless its code returned
  *   TORN          the parent never believes an outcome whose content is not on the board
- *   BLAMED        a crash is charged to the job that was running and to no neighbour
+ *   BLAMED        a crash is charged to the job that was running, or announced and about to start, and to no neighbour
+ *   COUNTED       and an attempt is counted with it exactly if the job's code had started
  *   LOST          it ends
  *   FORSAKEN      a claim that stands is not taken for lost by its child
  *
@@ -43,7 +44,9 @@
  * breaks: EXCUSE_NONE         AGAIN         the one window that remains is not excused: it is there
  * breaks: COUNT_FIRST         TORN          the count of outcomes is stored before their content
  * breaks: WORDS_WITHOUT_TOKEN UNEARNED      the count does not say of which claim it is
- * breaks: NO_MARK             BLAMED        an announced job counts as started
+ * breaks: NO_MARK             COUNTED       an announced job counts as started
+ * breaks: EXCUSED             BLAMED        a death before an announced job has started is nobody's
+ * breaks: STAYS_NAMED         BLAMED        a job that was announced and given up, since its claim was revoked, stays named on the board
  * breaks: RELEASE_FIRST       LOST          a dead child's jobs are released before its backend is ended
  * breaks: DROPS_REST          LOST          a child that was revoked hands back the announced job alone and forgets those behind it
  * breaks: K=2 BEHIND REVOKES=0 BEFORE_UNREAD AGAIN  the parent does not settle the claim before from the board
@@ -88,6 +91,7 @@
 #define BLAMED       5
 #define LOST         6
 #define FORSAKEN     7
+#define COUNTED      8
 #ifdef ONLY
 #define require(name, condition) assert((condition) || name != ONLY)
 #else
@@ -132,7 +136,8 @@ bool retried;                   /* the first outcome of job 1 is "again": a seco
 /* ghosts: what the properties speak of and the program does not know */
 byte runner[K + 1];             /* the child that runs job j, plus one */
 byte returned;                  /* jobs whose code has returned */
-byte victim[NC];                /* had started when this child was killed, and no outcome of it is on the board */
+byte victim[NC];                /* was announced or had started when this child was killed, and no outcome of it is on the board */
+bool began[NC];                 /* it had started */
 
 #if K == 3
 #define SOME_READY (row[1] == READY || row[2] == READY || row[3] == READY)
@@ -157,16 +162,22 @@ inline outcomes(w, c, t) {
   w = JOBS(w); c = 0
 }
 
-/* Whom a death is charged to: the job that was marked as started and has no outcome. */
+/* Whom a death is charged to: the job that the board names, if it has no outcome. The mark says whether its attempt counts. One that had not started
+ * and is in the claim no more, since the parent has given it back, is charged with nothing. */
 inline charge(i, now, fin) {
-#ifdef NO_MARK
-  x = (JOB(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
-#else
+#ifdef EXCUSED
   x = (STARTED(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
+#else
+  x = (JOB(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
 #endif
   x = (x && HELD(x, TOKEN(now)) -> x : 0);
-  require(BLAMED, x == victim[i]);
-  x = 0; victim[i] = 0
+  require(BLAMED, x == (began[i] || HELD(victim[i], TOKEN(now)) -> victim[i] : 0));
+#ifdef NO_MARK
+  require(COUNTED, !x || began[i]);
+#else
+  require(COUNTED, !x || STARTED(now) == began[i]);
+#endif
+  x = 0; victim[i] = 0; began[i] = false
 }
 
 /* One transaction: under the fence of row t, end the jobs `fin` and give back the jobs `back`. What the row does not hold stays as it is. */
@@ -349,9 +360,12 @@ work:
         empty(of_child[i]);                                   /* fence */
 #endif
         if
-        OR_DIE(die)
+        OR_DIE(die_taking)
 #ifndef NO_LOOK
         :: atomic { revoked[i] == t ->                        /* hand back this one and all behind it, with the settlement */
+#ifndef STAYS_NAMED
+             of_child[i]!CURRENT,NOW(t, 0, 0);                /* a later death is not its fault; the claim stays named, for its outcomes */
+#endif
 #ifdef DROPS_REST
              mine = BIT(j);
 #endif
@@ -398,11 +412,13 @@ work:
   /* SIGKILL. Stores that were made do become visible; a statement that was sent stays sent; the code of the job stops. */
 die_asking:
   atomic { asking[i] = true; a_token[i] = t; a_fin[i] = fin; a_back[i] = mine; goto die };
+die_taking:
+  atomic { victim[i] = j; goto die };
 die_running:
-  atomic { runner[j] = 0; victim[i] = j; goto die };
+  atomic { runner[j] = 0; victim[i] = j; began[i] = true; goto die };
 die_returned:
   atomic {
-    victim[i] = j;
+    victim[i] = j; began[i] = true;
 #ifndef EXCUSE_NONE
     returned = returned & ~BIT(j);                            /* nobody can know: it will run again */
 #endif
@@ -451,7 +467,7 @@ end:
 #endif
 #endif
      if
-     :: atomic { TOKEN(now) == t ->                           /* one transaction under the fence of row t */
+     :: atomic { TOKEN(now) == t && JOB(now) ->               /* one transaction under the fence of row t */
 #ifdef BEHIND
           other(fin, con); other(fin_b, con_b); outcomes(fin_b, con_b, t);
 #endif
@@ -465,7 +481,7 @@ end:
           settle(t, fin, 7 & ~(BIT(JOB(now)) * 2 - 1));
 #endif
           now = 0; fin = 0; t = 0 }
-     :: atomic { TOKEN(now) != t -> now = 0; fin = 0; con = 0; t = 0 } /* it has left that claim, and handed back what it did not start */
+     :: atomic { TOKEN(now) != t || !JOB(now) -> now = 0; fin = 0; con = 0; t = 0 } /* it has left that claim, and handed back what it did not start */
      :: atomic { true -> now = 0; fin = 0; con = 0; t = 0 }            /* the session broke, the letter is lost */
      fi;
 #ifdef BEHIND
@@ -486,9 +502,9 @@ end:
 #endif
      if
 #ifdef ONE_LOOK
-     :: atomic { TOKEN(now) == t ->
+     :: atomic { TOKEN(now) == t && JOB(now) ->
 #else
-     :: atomic { TOKEN(now) == t && current[i] == now ->      /* it is at that job still: nothing that was read is of a later one */
+     :: atomic { TOKEN(now) == t && JOB(now) && current[i] == now ->      /* it is at that job still: nothing that was read is of a later one */
 #endif
 #ifdef BEHIND
           y = TOKEN(fin); v = TOKEN(fin_b);

@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "a revoked job starts",
         "workers/execute.py",
-        "            if board.revoked == row.token:\n                return self.unstarted(row, cancelled=False)\n",
+        "            if board.revoked == row.token:\n                self._forsake(row)\n                return self.unstarted(row, cancelled=False)\n",
         "            pass\n",
         ("tests/workers/test_wire.py",),
     ),
@@ -339,7 +339,7 @@ MUTANTS = (
         ("tests/system/test_steps.py::test_who_is_told_to_leave_at_a_step_of_a_claim_hands_back_what_it_has_not_started",),
     ),
     Mutant(
-        "a job that was only announced is blamed for the death",
+        "a job that was only announced counts as started",
         "supervisor/crew.py",
         "if record.runs and board.begun != record.job:",
         "if False:",

@@ -82,7 +82,7 @@ def test_room_is_given_back_however_the_claim_ends(queue, end):
     assert other.claim() == []
     match end:
         case "released":
-            one.child.release(counted=True)
+            one.child.release()
         case "orphaned":
             queue.run("DELETE FROM jobherd.children WHERE id = %s", one.child.id)
             queue.orphans()

@@ -102,11 +102,40 @@ def test_what_waits_behind_a_long_job_is_given_back_whole(queue):
     assert changed(queue, job, lambda: queue.connection.execute(queue.text("release_rest"), rest)) == {"attempts": 2}
 
 
-@pytest.mark.parametrize(("counted", "changes"), [(False, {"attempts": 3, "alone": False}), (True, {})])
-def test_a_dead_child_gives_it_back_and_only_who_may_have_started_it_runs_it_alone(queue, counted, changes):
+CRASHED = {"attempts": 3, "crashes": 3, "last_error": {"code": "WORKER_CRASHED", "message": "it crashed"}}
+
+
+@pytest.mark.parametrize(
+    ("began", "changes"), [(None, {"attempts": 3, "alone": False}), (True, {"attempts": 3, "alone": False}), (False, CRASHED)]
+)
+def test_a_job_that_a_worker_died_of_before_it_started_keeps_its_attempt_and_counts_a_crash(queue, began, changes):
     job, child = full(queue), queue.child()
-    child.claim(1)
-    assert changed(queue, job, lambda: child.release(counted=counted)) == changes
+    queue.run(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed) VALUES ('a:b', 'a', 0, 5, 4, 7, 30)"
+    )
+    (claimed,) = child.claim(1)
+    cleared = None if began is None else [claimed.token] if began else []
+    assert changed(queue, job, lambda: child.release(cleared=cleared)) == changes
+
+
+def test_it_fails_at_the_last_crash_that_its_kind_allows_and_one_that_was_cancelled_is_cancelled(queue):
+    for cancelled, state, code in ((False, "failed", "WORKER_CRASHED"), (True, "cancelled", "JOB_CANCELLED")):
+        job, child = full(queue), queue.child()  # it has crashed twice, and three are the default
+        child.claim(1)
+        if cancelled:
+            queue.cancel(job)
+        assert child.release(cleared=[]) == [job]
+        found = queue.run("SELECT state, error_code, attempts, crashes FROM jobherd.history WHERE id = %s", job)
+        assert found == [(state, code, 3, 3)]
+
+
+def test_jobs_of_a_claim_that_a_worker_died_of_are_claimed_alone_and_none_is_blamed(queue):
+    jobs, child = queue.enqueue_many("a:b", 3), queue.child()
+    child.claim(3)
+    assert sorted(child.release(cleared=[])) == jobs
+    assert queue.run("SELECT id, attempts, crashes, alone FROM jobherd.ready ORDER BY id") == [(job, 0, 0, True) for job in jobs]
+    suspects = [queue.child() for _ in range(4)]
+    assert [len(suspect.claim(3)) for suspect in suspects] == [1, 1, 1, 0]
 
 
 def test_what_was_lost_keeps_all_but_the_error(queue):

@@ -18,8 +18,13 @@ def death(cause="signal", why=None, rung=Rung.KILLED):
     return Death(0, "worker", 1, 1, 1, Exit(None, 9), cause, True, ladder, 0.0, 1.0)
 
 
-def now(*, attempts=1, crashes=0):
-    return Now(Phase.RUNNING, 1, 9, 5, 1, attempts, 5, crashes)
+def now(*, attempts=1, crashes=0, phase=Phase.RUNNING):
+    return Now(phase, 1, 9, 5, 1, attempts, 5, crashes)
+
+
+def taken(**counts):
+    """A record of a job that was announced and had not started."""
+    return now(phase=Phase.CLAIMING, **counts)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,13 @@ def now(*, attempts=1, crashes=0):
         (now(), death("stopped", Why.STOPPED), Verdict("abandoned", None)),
         (now(), death("lost", Why.LOST), None),
         (now(), death("hook", Why.HOOK), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),  # `after_job`, of a job without a timeout
+        (taken(), death(), Verdict("abandoned", "WORKER_CRASHED", 0.0, 1)),
+        (taken(attempts=2, crashes=1), death("exit"), Verdict("abandoned", "WORKER_CRASHED", 60.0, 1)),
+        (taken(attempts=5), death("oom"), Verdict("abandoned", "WORKER_CRASHED", 0.0, 1)),  # its last attempt has not begun
+        (taken(crashes=2), death(), Verdict("failed", "WORKER_CRASHED", 0.0, 1)),
+        (taken(), death("drain", Why.DRAIN), Verdict("abandoned", None)),
+        (taken(), death("cancel", Why.CANCEL, Rung.TERMED), Verdict("cancelled", "JOB_CANCELLED")),
+        (taken(), death("lost", Why.LOST), None),
         # It was told, and died of something else before the parent did anything: a crash.
         (now(), death("signal", Why.CANCEL, Rung.TOLD), Verdict("retry", "WORKER_CRASHED", 0.0, 1)),
     ],
@@ -60,6 +72,12 @@ def test_a_backoff_that_no_number_holds_is_its_cap(backoff):
     assert delay(Policy(backoff=(0.0, *backoff[1:])), 100, 0.0) == 0
 
 
+REPORT = PostMortem(
+    sentence="it died", cause="signal", exit_code=None, signal="SIGKILL", core_dumped=False, core=None, phase="idle", max_rss=0, cpu_user=0.0,
+    cpu_system=0.0, oom=False, memory=None, child_age=1.0, job_age=None, lease_age=None, code_version=None, stack="", log_tail="",
+)  # fmt: skip
+
+
 class Refusing:
     """A database that refuses every letter, and counts them."""
 
@@ -74,7 +92,7 @@ class Refusing:
 def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
     post, closed = Refusing(), []
     undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
-    undertaker.take(Case(death(), now(), POLICY, PostMortem.__new__(PostMortem)))
+    undertaker.take(Case(death(), now(), POLICY, REPORT))
     clock, rests = 0.0, []
     for _ in range(20):
         undertaker.step(clock)
@@ -106,7 +124,7 @@ class Protected:
 def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
     post, closed = Protected(), []
     undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
-    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, PostMortem.__new__(PostMortem)))
+    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while undertaker.cases and clock < 200:
         undertaker.step(clock)
@@ -121,7 +139,7 @@ def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
 def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
     post, closed = Protected(refused="0"), []
     undertaker = Undertaker(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
-    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, PostMortem.__new__(PostMortem)))
+    undertaker.take(Case(death("lost"), Now(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while clock < 200:
         undertaker.step(clock)

@@ -104,8 +104,9 @@ class Child:
         parameters = self.settlement(token, ids, outcome, **common)
         return [row[0] for row in self.connection.execute(self.queue.text("settle_jobs"), parameters).fetchall()]
 
-    def release(self, *, counted: bool = False) -> list[int]:
-        parameters = {"supervisor": self.supervisor, "incarnation": self.incarnation, "counted": counted}
+    def release(self, *, cleared: list[int] | None = None) -> list[int]:
+        """Release what this child had claimed. cleared: the claims of which a job has started, if it crashed."""
+        parameters = {"supervisor": self.supervisor, "incarnation": self.incarnation, "cleared": cleared, "error": "it crashed"}
         return [row[0] for row in self.queue.connection.execute(self.queue.text("release_child"), parameters).fetchall()]
 
 

@@ -1,0 +1,80 @@
+"""A worker that dies of a job before it has started the job: each death counts, so no job ends workers without end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.points import Points
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.fleet import Fleet, Stage
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Points:
+    return Points(tmp_path / "points")
+
+
+def fleet_with(stage: Stage, points: Points, **settings: Any) -> Fleet:
+    given = {"workers": 1, "poll": "300s", "respawn_initial": "10ms", "respawn_max": "100ms", **settings}
+    return stage.run_fleet(environment=points.environment, **given)
+
+
+@pytest.mark.parametrize("point", ["claim_jobs.done", "job.announced"])
+def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(stage: Stage, points: Points, point: str):
+    fleet = fleet_with(stage, points)
+    tokens = [points.arm(point, "kill") for _ in range(6)]  # some may be taken by claims that find nothing
+    deadly = stage.enqueue("t:noop")
+    if point == "job.announced":
+        stage.wait(lambda: stage.run("SELECT crashes FROM jobherd.scheduled WHERE id = %s", deadly) == [(2,)], "two crashes")
+        assert stage.call("SELECT jobherd.retry(%s)", deadly) == "ready"  # its back-off is half a minute
+    row = stage.wait_state(deadly, "failed")
+    for token in tokens:
+        token.unlink(missing_ok=True)
+    assert (row["attempts"], row["crashes"], row["error_code"]) == (0, 3, "WORKER_CRASHED")
+    assert [(one["outcome"], one["attempt"]) for one in row["history"]] == [("failed", 0)], "it was never started"
+    assert "SIGKILL" in row["error"]
+    if point == "job.announced":
+        assert f"before it started t:noop #{deadly}" in row["error"]
+    fleet.wait_ready(4)
+    stage.wait_state(stage.enqueue("t:noop"), "completed")
+
+
+def test_of_jobs_that_were_claimed_together_none_is_blamed_and_all_run(stage: Stage, points: Points):
+    fleet_with(stage, points, hold="0s", batch=5)
+    points.arm("claim_jobs.done", "kill")
+    with stage.connection.transaction():
+        jobs = [stage.enqueue("t:noop") for _ in range(3)]
+    stage.wait_all(jobs, "completed")
+    assert [(stage.job(job)["attempts"], stage.job(job)["crashes"]) for job in jobs] == [(1, 0)] * 3
+
+
+JOBS = """
+from handlers import Job, handler
+
+@handler("one:noop")
+def noop(n: int) -> None: ...
+
+@handler("several:noop", batch=10)
+def several(jobs: list[Job], numbers: list[int]) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(("kind", "payload"), [("one:noop", '{"n": 1}'), ("several:noop", "1")])
+def test_an_error_before_a_job_starts_fails_the_job_and_ends_no_worker(stage: Stage, kind: str, payload: str):
+    """The row is one that only an owner can make, and only without the constraint on ids."""
+    fleet = stage.run_fleet(workers=1, poll="300s", handlers=stage.write("jobs.py", JOBS))
+    before = fleet.workers()
+    stage.run("ALTER TABLE jobherd.ready DROP CONSTRAINT ready_counts_are_counts")
+    with stage.connection.transaction():
+        good = [stage.enqueue(kind, payload) for _ in range(2)]
+        stage.run("INSERT INTO jobherd.ready (id, kind, payload) VALUES (-7, %s, %s)", kind, payload)
+    row = stage.wait_state(-7, "failed")
+    assert (row["attempts"], row["crashes"], row["error_code"]) == (0, 0, "JOB_INVALID")
+    assert row["error"].startswith("the job could not be started: ")
+    stage.wait_all(good, "completed")
+    assert fleet.workers() == before

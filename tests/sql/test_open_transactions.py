@@ -67,7 +67,7 @@ class Scene:
             "settle_jobs failed": settle("failed"),
             "settle_completed": complete,
             "lock_claim": send("lock_claim", child=self.other.id, token=self.second, job=self.whole),
-            "release_child": send("release_child", incarnation=child.incarnation, counted=False),
+            "release_child": send("release_child", incarnation=child.incarnation, cleared=None, error=""),
             "release_unheard": send("release_unheard", child=child.id, heard=[]),
             "release_rest": send("release_rest", child=child.id, token=self.token, job=self.busy, called=None),
             "leave_supervisor": send("leave_supervisor"),

@@ -929,13 +929,20 @@ DECLARE
     part   text;
     day    date;
     today  CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+    urgent CONSTANT boolean := EXISTS (SELECT FROM unnest('{history,attempts}'::text[]) AS t (name) CROSS JOIN generate_series(1, ahead - 1) AS d
+                                        WHERE to_regclass('jobherd.' || t.name || '_' || to_char(today + d, 'YYYYMMDD')) IS NULL)
+                            OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                                        WHERE i.inhparent IN ('jobherd.history'::regclass, 'jobherd.attempts'::regclass)
+                                          AND c.relname ~ '_[0-9]{8}$' AND right(c.relname, 8) < to_char(today - 1, 'YYYYMMDD'));
 BEGIN
     made := 0;
     dropped := 0;
     IF NOT pg_try_advisory_xact_lock(hashtext('jobherd.keep_partitions')) THEN
         RETURN;  -- another keeper is at it
     END IF;
-    SET LOCAL lock_timeout = '2s';  -- attaching waits for readers of the default partition; they must not queue behind us
+    -- Attaching and dropping wait for each reader of the past, and settlements wait behind us meanwhile. A reader may last for hours, as a
+    -- backup does. So while only the last day is missing, or what is to be dropped was needed until yesterday, we wait briefly and come again.
+    PERFORM set_config('lock_timeout', CASE WHEN urgent THEN '2s' ELSE '50ms' END, true);
     FOREACH parent IN ARRAY '{history,attempts}'::text[] LOOP
         -- A settlement that has chosen the default partition for its row, and waits for the one that is being attached, would be
         -- refused in the end: the default partition may not hold such a row any more. And a reader that has looked which partitions there

@@ -53,6 +53,8 @@ _QUIET: Final = 3.0
 """Partitions wait for so many seconds without a due job: attaching one may wait 2 s for readers."""
 _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
+_SOON: Final = 60.0
+"""Seconds until partitions are tried again: after a wait of 2 s, and after one of 50 ms, which `keep_partitions` makes while a day is in hand."""
 _FEW: Final = 2
 """Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
 _LONG: Final = 1.0
@@ -270,9 +272,12 @@ class Keeper:
         except psycopg.Error as problem:
             if not is_away(problem):
                 raise
-            # Somebody reads the past for long: its rows fall into the default partition until then, and nothing is lost.
-            self._partitions_at = now + _AGAIN
-            _log.warning("partitions are not kept yet, trying again in %g s: %s", _AGAIN, type(problem).__name__)
+            # A long read of the past: what falls into the default partition until then moves later, and nothing is lost.
+            in_hand = time.monotonic() - begun < _LONG
+            again = _SOON if in_hand else _AGAIN
+            self._partitions_at = now + again
+            level = logging.INFO if in_hand else logging.WARNING
+            _log.log(level, "partitions are not kept yet, trying again in %g s: %s", again, type(problem).__name__)
             return False
         self._made += made
         if made >= _FEW:

@@ -1,7 +1,8 @@
 -- Set the caps that the loaded handlers declare, and take away those that they do not declare any more. Run by each child once it has loaded
 -- them. A cap that somebody has set by hand stays as it is.
 -- withdrawn locks before it looks: who pauses meanwhile would else be neither the one case nor the other, and the cap would stay.
--- paused_at is written as it was found: constraints are looked at before the row that was written meanwhile.
+-- paused_at is written as it was found: constraints are looked at before the row that was written meanwhile. A cap that stays as it is is only
+-- read: a process that starts must not wait for an open transaction that holds the row.
 WITH declared AS MATERIALIZED (
     SELECT name, most FROM unnest(%(names)s::text[], %(max_running)s::integer[]) AS d (name, most)
 ), withdrawn AS MATERIALIZED (
@@ -18,7 +19,13 @@ WITH declared AS MATERIALIZED (
      WHERE g.scope = 'kind' AND g.name = w.name AND w.paused_at IS NOT NULL
 )
 INSERT INTO jobherd.gates AS g (scope, name, max_running, capped_at, capped_by)
-SELECT 'kind', name, most, clock_timestamp(), '@handler' FROM declared WHERE most IS NOT NULL ORDER BY name
+SELECT 'kind', d.name, d.most, clock_timestamp(), '@handler'
+  FROM declared d
+ WHERE d.most IS NOT NULL
+   AND NOT EXISTS (SELECT FROM jobherd.gates o
+                    WHERE o.scope = 'kind' AND o.name = d.name
+                      AND (o.capped_by <> '@handler' OR (o.capped_by = '@handler' AND o.max_running = d.most)))
+ ORDER BY d.name
 ON CONFLICT (scope, name) DO UPDATE
    SET max_running = excluded.max_running, capped_at = coalesce(g.capped_at, excluded.capped_at), capped_by = '@handler'
  WHERE coalesce(g.capped_by, '@handler') = '@handler' AND g.max_running IS DISTINCT FROM excluded.max_running

@@ -372,6 +372,27 @@ def test_what_handlers_declare_gives_way_to_what_somebody_has_set(queue):
     assert declare(a=None, c=None) == [("a", None, None)], "paused it stays"
 
 
+def test_a_process_that_starts_waits_for_no_transaction_that_holds_a_kind_or_a_gate(queue):
+    """What it declares is there already: to update a row, even by nothing, is to lock it."""
+    kind = {"names": ["a:b"], "queues": ["default"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [7],
+            "keep_failed": [30], "redacts": ["[]"]}  # fmt: skip
+    caps = {"names": ["a:b", "c:d", "e:f"], "max_running": [2, None, 3]}
+
+    def declare(**more):
+        kinds = queue.connection.execute(queue.text("register_kinds"), kind | more).rowcount
+        return kinds, queue.connection.execute(queue.text("declare_caps"), caps).rowcount
+
+    queue.run("SELECT jobherd.set_cap(kind => 'e:f', max_running => 9)")
+    assert declare() == (1, 1)
+    with psycopg.connect(queue.dsn) as other:
+        other.execute("UPDATE jobherd.kinds SET seen_at = clock_timestamp()")
+        other.execute("UPDATE jobherd.gates SET reason = 'no'")
+        queue.run("SET lock_timeout = '100ms'")
+        assert declare() == (0, 0)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            declare(max_attempts=[6])
+
+
 def behind(queue, first, call):
     """Do both, the second while the first is not committed yet, and return what it answered, if anything."""
     answers = []

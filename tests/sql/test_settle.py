@@ -286,6 +286,32 @@ def test_partitions_are_made_a_few_at_a_time_and_nobody_waits_for_all_of_them(qu
     assert queue.run("SELECT made FROM jobherd.keep_partitions(5)") == [(2,)]
 
 
+def test_partitions_wait_for_a_reader_only_as_long_as_their_haste_is_worth(queue):
+    """Each settlement waits meanwhile. While a day is in hand they wait briefly, and are tried again."""
+
+    def wait_of(ahead):
+        with queue.connection.transaction():
+            queue.run("SELECT jobherd.keep_partitions(%s)", ahead)
+            return queue.run("SHOW lock_timeout")[0][0]
+
+    def expire(days):
+        queue.run("CREATE TABLE jobherd.attempts_20200101 (LIKE jobherd.attempts INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+        queue.run(
+            "ALTER TABLE jobherd.attempts ATTACH PARTITION jobherd.attempts_20200101 FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')"
+        )
+        [(name,)] = queue.run("SELECT 'attempts_' || to_char((now() AT TIME ZONE 'UTC')::date - %s::integer, 'YYYYMMDD')", days)
+        queue.run(f"ALTER TABLE jobherd.attempts_20200101 RENAME TO {name}")
+
+    assert wait_of(4) == "2s", "there is none at all"
+    assert wait_of(4) == "50ms"
+    assert wait_of(5) == "50ms", "the last day is not needed before tomorrow"
+    assert wait_of(7) == "2s"
+    expire(1)
+    assert wait_of(7) == "50ms", "to be dropped since this midnight"
+    expire(2)
+    assert wait_of(7) == "2s"
+
+
 def test_only_what_a_partition_should_be_there_for_lies_where_it_should_not(queue):
     child = queue.child()
     for keep, stray in ((90, False), (0, False), (7, True)):

@@ -59,6 +59,8 @@ class LoadProblem:
     """The line in it, 0 if there is none."""
     message: str
     """What is wrong, and what to do."""
+    about: object = None
+    """The handler or hook, if it is about one that would not be called."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file or self.module
@@ -116,6 +118,12 @@ def all_hooks(*loaded: Loaded) -> list[Hook]:
         places = {(hook.event, hook.file, hook.line) for hook in found}  # the same lines may be loaded by path and by name
         found += [hook for hook in each.hooks if (hook.event, hook.file, hook.line) not in places]
     return found
+
+
+def notes_of(found: Loaded, hooks: Loaded) -> list[LoadProblem]:
+    """Return what people should know of both loadings: a hook that one does not call is no news if the other one calls it."""
+    called = {id(hook) for hook in all_hooks(hooks, found)}
+    return [note for note in (*found.notes, *hooks.notes) if id(note.about) not in called]
 
 
 class _Loading:
@@ -391,6 +399,8 @@ class _Loading:
                 or one.made.module not in sys.modules.keys() - but - self._broken
             ):
                 continue
+            if isinstance(one, Handler) and self._named == HOOKS:
+                continue  # jobs in modules of hooks are not served at all
             what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
             module = one.made.module
             if module in self._seen:
@@ -401,8 +411,8 @@ class _Loading:
                 self._complain(module, one.file, one.line, f"{what}: {reason}")
             elif any(os.path.realpath(one.file).startswith(root + os.sep) for root in self._roots):
                 reason = "the name of its module or folder begins with an underscore. Name it in __all__ of a module that is loaded, or rename it"
-                self.notes.append(_problem(module, one.file, one.line, f"{what}: {reason}"))
-            else:
+                self.notes.append(_problem(module, one.file, one.line, f"{what}: {reason}", one))
+            elif isinstance(one, Handler):
                 reason = f"its module {module} is imported here, and {self._named} do not name it"
                 self.elsewhere.append(_problem(module, one.file, one.line, f"{what} here: {reason}"))
 
@@ -434,8 +444,8 @@ class _Loading:
         self.problems.append(_problem(module, file, line, message))
 
 
-def _problem(module: str, file: str, line: int, message: str) -> LoadProblem:
-    return LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000))
+def _problem(module: str, file: str, line: int, message: str, about: object = None) -> LoadProblem:
+    return LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000), about=about)
 
 
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:

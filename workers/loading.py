@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from handlers._hooks import Hooks
-from handlers._registry import HOOKS, all_hooks, load
+from handlers._registry import HOOKS, all_hooks, load, notes_of
 from handlers._sanitize import loading, sanitize
 from handlers._trust import find_fault
 from workers.link import EXIT_LEFT, Problem, send
@@ -44,7 +44,7 @@ def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     for kind, handler in own.items():
         if (other := found.kinds.get(kind, handler)) is not handler:
             problems.append(f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name")
-    for problem in (*problems, *map(str, found.notes + more.notes)):
+    for problem in (*problems, *map(str, notes_of(found, more))):
         say_problem(body, problem)
     return None if problems else (found.kinds | own, Hooks(all_hooks(more, found)))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from handlers._registry import HOOKS, LoadProblem, all_hooks, load
+from handlers._registry import HOOKS, LoadProblem, all_hooks, load, notes_of
 from handlers._sanitize import sanitize
 from handlers._tables import TableHandler
 from handlers._unchecked import unchecked
@@ -43,7 +43,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
         for hook in all_hooks(more, found)
     ]
     problems = [_told(each) for each in found.problems + more.problems]
-    notes = [_told(each) for each in (*found.notes, *more.notes, *found.elsewhere)]
+    notes = [_told(each) for each in (*notes_of(found, more), *found.elsewhere)]
     for handler in found.kinds.values():
         notes += [
             {"file": sanitize(handler.file, 1000), "line": handler.line, "module": handler.made.module, "message": sanitize(text, 2000)}

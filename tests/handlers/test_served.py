@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from handlers import handler
-from handlers._registry import Loaded, load
+from handlers._registry import HOOKS, Loaded, load, notes_of
 from handlers._unchecked import unchecked
 
 TOOLS = """
@@ -133,6 +133,15 @@ def test_hooks_that_would_not_be_called_are_refused_too(loads):
     assert len(loaded.hooks) == 3
     (problem,) = loaded.problems
     assert problem.message.startswith("the hook before_job would not be called: no name of its module holds it")
+
+
+def test_a_hook_of_a_private_module_is_named_unless_it_is_loaded_for_its_hooks(loads, tmp_path):
+    text = "from handlers import before_job\n@before_job\ndef noted(job): ...\n@handler('b:lost')\ndef lost(): ...\ndel lost"
+    loaded = loads("from . import _hooks", _hooks=text)
+    assert ["the hook before_job" in str(note) for note in loaded.notes] == [True, False]
+    hooks = load([tmp_path / "_hooks.py"], named=HOOKS)
+    assert (len(hooks.hooks), hooks.problems) == (1, ()), "jobs in it are not served, and not missed"
+    assert [note.about for note in notes_of(loaded, hooks)] == [loaded.notes[1].about]
 
 
 def test_what_a_private_module_makes_is_named(loads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -157,9 +158,18 @@ def plain(line: str) -> str:
     return " ".join(line.split())
 
 
+def printed_in(line: str) -> str:
+    """What a handler has printed, if this line of a log in JSON holds that: pages leave out what a terminal shows before it. Else the line."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return line
+    return str(event["message"]) if isinstance(event, dict) and event.get("logger") == "jobherd.output" else line
+
+
 def assert_shown(shows: list[str], said: str, block: Block) -> None:
     """What the page shows under a command is in what the command said, line by line, in that order; `...` stands for anything."""
-    left = [plain(line) for line in said.splitlines()]
+    left = [plain(printed_in(line)) for line in said.splitlines()]
     for line in shows:
         wanted = plain(line)
         if wanted in {"", "..."}:

@@ -623,7 +623,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
         RETURN false;
     END IF;
-    SET LOCAL lock_timeout = '2s';  -- settlements must not queue behind us for long
+    SET LOCAL lock_timeout = '50ms';  -- settlements queue behind us
     LOCK TABLE jobherd.history IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
         RETURN false;  -- another keeper was quicker

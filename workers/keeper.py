@@ -73,6 +73,8 @@ _GLANCE: Final = 2.0
 _SELDOM: Final = 10.0
 """Seconds between two such looks when next to nothing does: an idle fleet asks the database for less than three statements a second."""
 _FORGET: Final = 30.0
+_ENABLE: Final = 2.0
+"""Seconds between two tries to enable webhooks. Each may hold up settlements for 50 ms."""
 _UNCOUNTED: Final = 60.0
 """What has ended is counted when no job is due soon, or after so many seconds all the same."""
 _PATIENCE: Final = 30.0
@@ -128,6 +130,7 @@ class Keeper:
         self._orphaned: set[str] = set()
         """Dead supervisors that had left something behind when we began."""
         self._orphans_at = _FOR_EVER
+        self._webhooks_at = _FOR_EVER
         self._deaths = Deaths(body.seat, self._find_dead)
 
     def live(self) -> None:
@@ -139,7 +142,7 @@ class Keeper:
             if self._wake.dismissed:
                 break
         if self._seat.settings.webhooks:
-            self._session.run("enable_webhooks")
+            self._enable_webhooks()
         self._seat.board.say(Now(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._seat.report, Ready(self._session.child, self._session.backend))
@@ -158,6 +161,7 @@ class Keeper:
                 self._glance_at,
                 self._count_at,
                 self._orphans_at,
+                self._webhooks_at,
                 self._deaths.wake_at(time.monotonic()),
                 0.0 if self._old else _FOR_EVER,
             )
@@ -196,6 +200,8 @@ class Keeper:
             with suppress(OSError):
                 for pid in end(self._orphaned):
                     _log.warning("ended process %d, which a supervisor that is dead had left behind", pid)
+        if now >= self._webhooks_at:
+            self._enable_webhooks()
         if now >= self._glance_at:
             self._clear_away()
         if now >= self._count_at:
@@ -242,6 +248,17 @@ class Keeper:
             _log.warning(
                 "gave back %d running jobs that nobody held", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
             )
+
+    def _enable_webhooks(self) -> None:
+        """Create the trigger that calls webhooks, or try again later: a caller's open transaction may be in the way, and settlements wait meanwhile."""
+        self._webhooks_at = _FOR_EVER
+        try:
+            self._session.run("enable_webhooks", stubborn=False)
+        except psycopg.Error as problem:
+            if not is_away(problem):
+                raise
+            self._webhooks_at = time.monotonic() + _ENABLE
+            _log.info("webhooks are not enabled yet, trying again in %g s: %s", _ENABLE, type(problem).__name__)
 
     def _warn_of_transactions(self) -> None:
         wanted = {"supervisor": self._seat.supervisor, "seconds": self._seat.settings.long_transaction}

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import orjson
+import psycopg
 import pytest
 
 from tests.support.patience import LIMIT
@@ -56,3 +57,15 @@ def test_a_receiver_is_told_of_the_end_and_asked_again_until_it_takes_it(stage: 
     at, signature = (part.partition("=")[2] for part in again["Jobherd-Signature"].split(","))
     assert signature == hmac.new(SECRET.encode(), f"{at}.".encode() + same, hashlib.sha256).hexdigest()
     assert stage.job(webhook)["result"] == {"status": 200}
+
+
+def test_an_open_transaction_holds_up_neither_the_start_nor_settlements(stage: Stage):
+    """Webhooks are enabled by a trigger, whose creation waits for every session that writes to the history."""
+    over = stage.enqueue("t:noop")
+    assert stage.cancel(over) == "cancelled"
+    with psycopg.connect(stage.dsn) as caller:
+        caller.execute("SELECT jobherd.retry(%s)", [over])
+        fleet = stage.run_fleet(workers=1, webhook_secret=SECRET)
+        fleet.wait_log("webhooks are not enabled yet, trying again in 2 s: LockNotAvailable")
+        stage.wait_state(stage.enqueue("t:noop"), "completed")
+    stage.wait(lambda: stage.call("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'webhook')"), "webhooks are enabled")

@@ -247,8 +247,12 @@ class Claimer:
             rows = self._send_claim(by, claim, eager=rested)
         self.claimed_at = self._looked_at = time.monotonic()
         self._board.count_claim(empty=not rows)
-        if self._turns is not None and (not rows or rows[0][0] is not None):
-            self._turns.note(rows[0][3] if rows else "")
+        if (turns := self._turns) is not None:
+            if not rows and turns.shared and claim["served"] == [turns.last]:
+                stride.turn_until = self.claimed_at  # this queue is empty: look at all of them
+                return self._claim(avoided, rested=rested)
+            if not rows or rows[0][0] is not None:
+                turns.note(rows[0][3] if rows else "")
         if not rested:
             self._executor.look_at_clock()
         found = [Claimed._make(row) for row in rows]
@@ -297,6 +301,11 @@ class Claimer:
             claim["turns"] = self._turns.order_served(spent) if settings.queues else self._turns.order(spent)
         alone = rested and settings.hold and not self._executor.sizes
         by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
+        if (turns := self._turns) is not None and turns.shared and self._stride.turn_until and by in WALKS:
+            # A claim seeks past the dead rows of one queue. A walk past those of all queues is made only for the next turn.
+            if turns.last in {"", *avoided} or time.monotonic() >= self._stride.turn_until:
+                return by, claim
+            claim["served"] = [turns.last]
         if self._stride.until and self._stride.seeks(by, time.monotonic()):
             place = self._stride.place or (None, None, None)
             claim |= dict(zip(("past_queue", "past_priority", "past_id"), place, strict=True))

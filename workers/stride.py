@@ -40,6 +40,10 @@ SOONEST: Final = 0.02
 """Seconds between two such looks at the least."""
 LONGEST: Final = 15.0
 """Seconds between two whole walks at the most."""
+TURN: Final = 20
+"""Where queues take turns, a worker stays with one of them for so many times what the last walk took. It seeks past the dead rows of one queue only."""
+MOST: Final = 64
+"""Queues and priorities whose places are kept."""
 DOUBT: Final = 5.0
 """Seconds before the dead are counted again that were few."""
 
@@ -64,11 +68,15 @@ class Stride:
         """Whether the last claim left out what is before the place."""
         self.back = False
         """Whether it looked for jobs there that had come back."""
+        self.turn_until = 0.0
+        """Monotonic time until which a worker stays with one queue, where queues take turns; 0.0: dead rows are no reason to."""
         self.doubt = 0.0
         """Seconds that a walk took of which nobody knows yet why it was long; 0.0: of none."""
         self._dead = False
         self._mark: Place | None = None
         self._marked_at = 0.0
+        self._others: dict[tuple[str, int], tuple[Place | None, Place | None, float]] = {}
+        """Place, mark and its time in the other queues and priorities that were served while claims seek."""
         self._ask_at = 0.0
         self._back_at = 0.0
 
@@ -104,6 +112,7 @@ class Stride:
         self._dead = dead >= DEAD
         if self._dead or named:
             self.until = now + min(LONGEST, SPARSE * self.doubt)
+            self.turn_until = now + min(LONGEST, TURN * self.doubt) if self._dead else 0.0
         else:
             self._forget()
             self._ask_at = now + DOUBT
@@ -111,8 +120,15 @@ class Stride:
 
     def _note_place(self, here: Place, last: Place, now: float) -> None:
         if self._mark is None or self._mark[:2] != here[:2]:
-            self.place, self._mark, self._marked_at = None, here, now
-        elif self.place and here < self.place:
+            if self._mark is not None:
+                self._others[self._mark[:2]] = self.place, self._mark, self._marked_at
+                if len(self._others) > MOST:
+                    del self._others[next(iter(self._others))]
+            known = self._others.pop(here[:2], None)
+            self.place, self._mark, self._marked_at = known or (None, here, now)
+            if known is None:
+                return
+        if self.place and here < self.place:
             if last <= self.place:
                 # A walk has found jobs before it, and maybe more than it could take: each further claim of them would wait for another walk.
                 self.place, self._mark, self._marked_at = here, here, now
@@ -120,6 +136,7 @@ class Stride:
             self.place, self._mark, self._marked_at = self._mark, here, now
 
     def _forget(self) -> None:
-        self.until = 0.0
+        self.until = self.turn_until = 0.0
+        self._others.clear()
         self._dead = self.left_out = self.back = False
         self.place = self._mark = None

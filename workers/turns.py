@@ -35,7 +35,9 @@ class Turns:
         self._began: dict[int, float] = {}
         """By tier, the mark of the queue served last, as its turn began."""
         self._current = ""
-        """The queue that the last claim took jobs of."""
+        """The queue that the last claim took jobs of, until its time is charged."""
+        self.last = ""
+        """The same, charged or not."""
 
     def order(self, spent: float) -> list[str]:
         """Return the queues that have a mark, the lowest first. In a claim, queues that are not among them come before them.
@@ -46,12 +48,17 @@ class Turns:
         if self._current:
             marks[self._current] += spent / _of(self._weights, self._current, 1)
             self._current = ""
-        if len(marks) < 2:
+        if not self.shared:
             return list(marks)
         order = sorted(marks, key=marks.__getitem__)
         for queue in order[:-MOST]:
             del marks[queue]
         return order[-MOST:]
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs of more than one queue were found since none was found at all."""
+        return len(self._marks) > 1
 
     def order_served(self, spent: float) -> list[str]:
         """Return the served queues in their order. They must be names, not prefixes. `spent`: as in `order`."""
@@ -60,6 +67,7 @@ class Turns:
 
     def note(self, queue: str) -> None:
         """Note that a claim took jobs of this queue; of none if it is empty."""
+        self.last = queue
         if not queue:
             self._marks.clear()
             return

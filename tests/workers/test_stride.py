@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 from tests.support.seats import Bench
 from workers import stride
 from workers.claimed import Claimed
-from workers.stride import BACK, DEAD, DOUBT, LAG, LONG, LONGEST, SOONEST, SPARSE, Place, Stride
+from workers.stride import BACK, DEAD, DOUBT, LAG, LONG, LONGEST, SOONEST, SPARSE, TURN, Place, Stride
 
 
 def rows(*ids, queue="default", priority=0):
@@ -147,6 +148,52 @@ def test_named_queues_are_sought_by_name_from_their_heads():
     for now in (11.0, 12.0):
         claim(way, rows(100), now, sought=True)
     assert way.place is None
+
+
+def test_a_queue_that_comes_back_has_the_place_that_it_had():
+    way = placed()
+    claim(way, rows(5000, queue="mail"), 12.0, sought=True)
+    assert way.place is None
+    claim(way, rows(5100, queue="mail"), 12.0 + LAG, sought=True)
+    assert way.place == Place("mail", 0, 4999)
+    claim(way, rows(200), 13.0, sought=True)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(5200, queue="mail"), 13.0 + LAG, sought=True)
+    assert way.place == Place("mail", 0, 5099)
+
+
+def test_a_turn_is_longer_than_the_walk_that_found_it_and_only_because_of_the_dead():
+    way = long_way(took=0.05)
+    assert way.turn_until == 10.0 + TURN * 0.05
+    named = Stride()
+    claim(named, rows(100), 10.0, took=0.05)
+    named.note_dead(0, named=True, now=10.0)
+    assert (named.turn_until, named.until > 10.0) == (0.0, True)
+    claim(way, rows(500), 20.0)
+    assert way.turn_until == 0.0
+
+
+@pytest.mark.parametrize("queues", [(), ("mail", "news", "default")])
+def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiting(bench: Bench, monkeypatch, queues):
+    """Every walk is long, and every turn endless: a queue that runs empty ends it, and what waits elsewhere is found without a call."""
+    monkeypatch.setattr(stride, "LONG", 0.0)
+    monkeypatch.setattr("workers.claimer.LONG", 0.0)
+    monkeypatch.setattr(stride, "LONG_TOGETHER", 0.0)
+    monkeypatch.setattr(stride, "ROW", 0.0)
+    monkeypatch.setattr(stride, "DEAD", 0)
+    monkeypatch.setattr(stride, "LAG", 0.0)
+    monkeypatch.setattr(stride, "LONGEST", 600.0)
+    monkeypatch.setattr(stride, "SPARSE", 10**6)
+    monkeypatch.setattr(stride, "TURN", 10**6)
+    jobs = [bench.enqueue("act:nothing", options={"queue": queue}) for _ in range(10) for queue in ("mail", "news", "default")]
+    bench.start(poll=600.0, batch=1, queues=queues)
+    for job in jobs:
+        assert bench.wait(job, "completed")
+    with psycopg.connect(bench.dsn) as connection:
+        rows = connection.execute("SELECT queue FROM jobherd.jobs WHERE state = 'completed' ORDER BY started_at").fetchall()
+    order = [queue for (queue,) in rows]
+    changes = sum(one != other for one, other in itertools.pairwise(order))
+    assert changes < 10, "it stays with a queue while that holds jobs"
 
 
 @pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "whoever is called for it"])

@@ -1,5 +1,5 @@
 -- A supervisor leaves: its lease ends, and what its children may still hold is ready again at once, the attempt given back; what
--- somebody has asked to cancel is over.
+-- somebody has asked to cancel is over. A job whose id a ready job has gets another id, as in release_child.sql.
 WITH me AS (
     DELETE FROM jobherd.supervisors WHERE id = %(supervisor)s RETURNING id
 ), gone AS (
@@ -11,7 +11,8 @@ WITH me AS (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled

@@ -2,6 +2,7 @@
 -- supervisor, after the child's backend has ended: a claim that was in flight when the child died still commits.
 -- %(cleared)s: the child's claims of which a job has started. Any other claim may have killed the child: its jobs are next claimed alone, and a job
 -- that was alone in it counts a crash, and fails with %(error)s once its kind allows no more of them. Null: the child did not crash.
+-- A job whose id a ready job has gets another id: PostgreSQL would reject it, and all others with it.
 WITH gone AS (
     DELETE FROM jobherd.children WHERE supervisor = %(supervisor)s AND incarnation = %(incarnation)s RETURNING id
 ), held AS (
@@ -17,7 +18,8 @@ WITH gone AS (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout,
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = judged.id) THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout,
            CASE WHEN crashed THEN jsonb_build_object('code', 'WORKER_CRASHED', 'message', %(error)s::text) ELSE last_error END, priority,
            greatest(attempts - 1, 0), max_attempts, crashes + crashed::integer, suspect, queue, kind, payload, extras
       FROM judged

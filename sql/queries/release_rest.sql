@@ -1,6 +1,6 @@
 -- Give back the jobs of a claim behind the one that runs, which takes longer than it was expected to. Run by the parent, which has
 -- told the child on its board to start none of them. What is to be cancelled stays, for the child to say, and so does what runs in the
--- same call: %(called)s.
+-- same call: %(called)s. A job whose id a ready job has gets another id, as in release_child.sql.
 WITH held AS MATERIALIZED (
     SELECT jobs
       FROM jobherd.running WHERE child = %(child)s AND token = %(token)s FOR UPDATE
@@ -18,7 +18,8 @@ WITH held AS MATERIALIZED (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT stays

@@ -1,6 +1,6 @@
 -- Give back what this child has claimed without hearing of it: the session broke between the commit and the answer. Run by a
 -- child that has a session again, once its old one is certainly dead; %(heard)s are the tokens it holds. Nothing of these
--- claims has started, so the attempt is given back.
+-- claims has started, so the attempt is given back. A job whose id a ready job has gets another id, as in release_child.sql.
 WITH held AS (
     DELETE FROM jobherd.running r WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])
     RETURNING r.token, r.jobs
@@ -9,7 +9,8 @@ WITH held AS (
 ), back AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes, alone,
                                queue, kind, payload, extras)
-    SELECT id, created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
+    SELECT CASE WHEN row_number() OVER (PARTITION BY id ORDER BY token) = 1 AND NOT EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = job.id) THEN id ELSE nextval('jobherd.job_ids') END,
+           created_at, run_at, good_until, timeout, last_error, priority, greatest(attempts - 1, 0), max_attempts, crashes, alone,
            queue, kind, payload, extras
       FROM job
      WHERE NOT cancelled

@@ -4,6 +4,7 @@
 -- Without %(outcomes)s all of them are 'ok'. The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
 -- are not spoken of stay claimed: the row is updated and not written anew, for child and parent may both settle, and who has waited
 -- for the other must find it: by its key, since by its place nobody finds a row that was written after his look. Returns the ids that were settled: a missing one says that its claim was lost.
+-- A job that returns to the queue and whose id a waiting job has gets another id, as in release_child.sql.
 WITH said AS MATERIALIZED (
     SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
       FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(delays)s::double precision[], %(results)s::text[], %(codes)s::text[],
@@ -46,7 +47,8 @@ WITH said AS MATERIALIZED (
 ), later AS (
     INSERT INTO jobherd.scheduled (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
                                    queue, kind, payload, extras)
-    SELECT id, created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
+    SELECT CASE WHEN EXISTS (SELECT FROM jobherd.scheduled w WHERE w.id = done.id) THEN nextval('jobherd.job_ids') ELSE id END,
+           created_at, clock_timestamp() + make_interval(secs => delay), good_until, timeout,
            CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
            priority, attempts, max_attempts, crashes, queue, kind, payload, extras
       FROM done
@@ -54,7 +56,8 @@ WITH said AS MATERIALIZED (
 ), again AS (
     INSERT INTO jobherd.ready (id, created_at, run_at, good_until, timeout, last_error, priority, attempts, max_attempts, crashes,
                                queue, kind, payload, extras)
-    SELECT id, created_at, clock_timestamp(), good_until, timeout,
+    SELECT CASE WHEN EXISTS (SELECT FROM ONLY jobherd.ready w WHERE w.id = done.id) THEN nextval('jobherd.job_ids') ELSE id END,
+           created_at, clock_timestamp(), good_until, timeout,
            CASE WHEN outcome = 'retry' OR code IS NOT NULL THEN jsonb_build_object('code', code, 'message', error) ELSE last_error END,
            priority, attempts, max_attempts, crashes, queue, kind, payload, extras
       FROM done

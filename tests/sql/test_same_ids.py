@@ -96,3 +96,51 @@ def test_both_are_given_back_where_both_were_running(queue, lost):
     numbers = queue.run("SELECT payload ->> 'n', id FROM ONLY jobherd.ready WHERE id <> %s ORDER BY 1", other)
     assert [number for number, _ in numbers] == ["1", "2"]
     assert numbers[0][1] == job != numbers[1][1]
+
+
+def child_dies(queue, child, jobs):
+    child.release()
+
+
+def answer_is_lost(queue, child, jobs):
+    child.connection.execute(queue.text("release_unheard"), {"child": child.id, "heard": []})
+
+
+def supervisor_leaves(queue, child, jobs):
+    queue.connection.execute(queue.text("leave_supervisor"), {"supervisor": child.supervisor})
+
+
+def first_takes_long(queue, child, jobs):
+    child.connection.execute(queue.text("release_rest"), {"child": child.id, "token": jobs[0].token, "job": jobs[0].id, "called": None})
+
+
+def abandoned(queue, child, jobs):
+    child.settle(jobs[0].token, [job.id for job in jobs], "abandoned")
+
+
+@pytest.mark.parametrize("how", [child_dies, answer_is_lost, supervisor_leaves, first_takes_long, abandoned], ids=lambda how: how.__name__)
+def test_the_others_of_a_claim_are_given_back(queue, how):
+    """The whole claim was refused. The one whose id is taken comes back under another one."""
+    queue.enqueue_many("a:b", 3)
+    child = queue.child()
+    claimed = child.claim(3)
+    taken, other = (job.id for job in claimed[1:])
+    queue.run(TWIN, taken)
+    how(queue, child, claimed)
+    back = queue.run("SELECT id, payload ->> 'n' FROM ONLY jobherd.ready WHERE queue <> 'nobodys' AND payload ->> 'n' <> '0' ORDER BY 2")
+    assert [n for _, n in back] == ["1", "2"]
+    assert back[1][0] == other
+    assert back[0][0] not in {job.id for job in claimed}
+
+
+def test_a_retry_whose_id_is_scheduled_already_is_written_under_another_one(queue):
+    queue.enqueue_many("a:b", 2)
+    child = queue.child()
+    claimed = child.claim(2)
+    ids = [job.id for job in claimed]
+    queue.run("INSERT INTO jobherd.scheduled (id, kind, queue) VALUES (%s, 'a:b', 'nobodys')", ids[0])
+    assert child.settle(claimed[0].token, ids, "retry", delay=60.0) == ids
+    assert queue.count("running") == 0
+    later = [job for (job,) in queue.run("SELECT id FROM jobherd.scheduled WHERE queue <> 'nobodys' ORDER BY payload ->> 'n'")]
+    assert later[1] == ids[1]
+    assert later[0] not in ids

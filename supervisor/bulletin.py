@@ -13,6 +13,7 @@ import setproctitle
 from supervisor import strays
 from supervisor.fleet import Course
 from supervisor.version import VERSION
+from workers.tally import OUTCOMES
 
 if TYPE_CHECKING:
     from supervisor.courier import Courier
@@ -90,6 +91,12 @@ class Bulletin:
                 by_code[verdict.code] = by_code.get(verdict.code, 0) + 1
             if verdict.code == "JOB_TIMEOUT":
                 self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
+
+    def count_failed(self) -> int:
+        """Return how many jobs have failed in this run, without those that retry."""
+        failed = [OUTCOMES.index("failed"), OUTCOMES.index("poison")]
+        counted = sum(kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed)
+        return counted + sum(by_outcome.get("failed", 0) for by_outcome in self._settled.values())
 
     def publish(self, now: float) -> None:
         """Say what is due."""

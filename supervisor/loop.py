@@ -15,6 +15,7 @@ import selectors
 import signal
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import sql
@@ -25,6 +26,7 @@ from supervisor.crew import Crew
 from supervisor.deaths import DeathPost
 from supervisor.facts import Facts
 from supervisor.fleet import Course, Fleet
+from supervisor.greeting import greeting
 from supervisor.hearing import Hearing
 from supervisor.lateness import Lateness
 from supervisor.limits import Limits
@@ -34,6 +36,7 @@ from supervisor.plan import Finish, Fork, nudges, plan
 from supervisor.registration import Registration
 from supervisor.sampler import Sampler
 from supervisor.settings_child import child_settings
+from supervisor.settings_values import show_span
 from supervisor.signals import SignalPipe
 from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.until_empty import UntilEmpty
@@ -71,6 +74,7 @@ class Supervisor:
         voice: Voice | None = None,
     ) -> None:
         self.settings = settings
+        self._has_page = find_spec("starlette") is not None
         self._reload = reload
         self.me = lease.identity()
         self.fleet = Fleet(Limits.of(settings))
@@ -148,6 +152,9 @@ class Supervisor:
         self._silent_until: dict[str, float] = {}
         """By statement, until when nothing is said of its being refused."""
         self._finished: int | None = None
+        self._emptied = False
+        """The run ends because nothing is left to do."""
+        self._greeted = False
         self._reloads: list[tuple[int, str]] = []
         """Ordered reloads without an answer: the order's number, and what was wrong with the settings."""
 
@@ -215,12 +222,14 @@ class Supervisor:
         self._plan_at = todo.wake_at
         for action in todo.actions:
             if isinstance(action, Finish):
-                self._finished = action.code
+                self._finished = action.code or self._code_of_failures()
             elif isinstance(action, Fork):
                 self.bulletin.hurry()  # should we die, the keeper ends the process groups that were published, and no others
             self.crew.do(action, now)
         if self._reloads:
             self._answer_reloads()
+        if self.fleet.ever_ready and not self._greeted:
+            self._greet()
         self._say_notes()
         self.bulletin.publish(now)
         self._converse(now)
@@ -450,8 +459,9 @@ class Supervisor:
         self.crew.look_now()
         self.crew.look(time.monotonic())
         running = sum(1 for slot in self.fleet.alive() if slot.now.job)
+        wait = f"; waits up to {show_span(self.settings.drain_timeout)} for them, a second Ctrl-C or SIGTERM returns them to their queues"
         words = {
-            Course.DRAINING: "draining: nothing more is claimed, %d running",
+            Course.DRAINING: "draining: nothing more is claimed, %d running" + (wait if running else ""),
             Course.HURRYING: "leaving fast: %d running are handed back",
             Course.QUITTING: "quitting at once: %d running are killed",
         }
@@ -505,12 +515,26 @@ class Supervisor:
             self._poll_at = now + self.settings.poll * random.uniform(0.9, 1.1)
             self.fleet.called()
 
+    def _code_of_failures(self) -> int:
+        """Return the exit code of a run that ended because nothing was left to do: 1 if jobs failed and that counts."""
+        failed = self.bulletin.count_failed() if self._emptied and not self.settings.ignore_failures else 0
+        if failed:
+            log.error("%d %s failed, so the exit code is 1; --ignore-failures makes it 0", failed, "job" if failed == 1 else "jobs")
+        return 1 if failed else 0
+
     def _nothing_left(self, now: float) -> None:
         log.info("nothing is left to do")
+        self._emptied = True
         self.fleet.steer(Course.DRAINING, now)
         self._begin_course()
 
     # -- tell -------------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Log what a new user wants to know, once the first worker is ready."""
+        self._greeted = True
+        for line in greeting(self.settings, self.crew.boards, page=self._has_page):
+            log.info("%s", line)
 
     def _say_notes(self) -> None:
         fleet, voice = self.fleet, self.voice

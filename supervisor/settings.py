@@ -202,7 +202,13 @@ class Settings:
         "updated or deleted since it began.",
         group="Work", metavar="TIME",
     )  # fmt: skip
-    until_empty: bool = setting(False, values.switch(), "Drain what is there, then exit with 0. For CI, cron and tests.", group="Work")
+    until_empty: bool = setting(
+        False,
+        values.switch(),
+        "Run the jobs that are there, then exit: with 0, or with 1 if a job failed. For CI, cron and tests.",
+        group="Work",
+    )
+    ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 although jobs failed.", group="Work")
 
     # -- the children ----------------------------------------------------------------------------------------------------
     workers: int = setting(

@@ -7,8 +7,10 @@ Until the schema stands this process waits for the database as long as it takes,
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from workers.loading import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
 
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
+    _check_sources(settings)
     _check_page(settings)
     voice = Voice()
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
@@ -62,6 +65,27 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitCode.DONE
     finally:
         signals.close()
+
+
+def _check_sources(settings: Settings) -> None:
+    """Refuse folders, files and modules that do not exist, before a process is forked. Imports nothing: that would run user code here."""
+    for name in ("handlers", "hooks"):
+        for source in getattr(settings, name):
+            if not (os.path.exists(source) or _is_module(source, settings)):
+                raise CommandError(
+                    f"{name}: there is no folder, file or module {source!r} (from {settings.source(name)}), seen from {os.getcwd()}",
+                    ExitCode.CONFIGURATION,
+                )
+
+
+def _is_module(source: str, settings: Settings) -> bool:
+    first, *rest = source.split(".")
+    if not all(part.isidentifier() for part in (first, *rest)):
+        return False
+    try:
+        return PathFinder.find_spec(first, [str(settings.app_dir)]) is not None or find_spec(first) is not None
+    except (ImportError, ValueError):  # a module in sys.modules without a specification
+        return True
 
 
 def _check_page(settings: Settings) -> None:

@@ -78,6 +78,26 @@ def test_a_broken_module_is_named_once_with_file_and_line_however_many_workers_f
     assert f"{tmp_path / 'broken.py'}:3: does not load: RuntimeError: out of paper" in line
 
 
+@pytest.mark.parametrize("flag", ["--handlers", "--hooks"])
+@pytest.mark.parametrize("source", ["./nothere", "./nothere.py", "nowhere_at_all.jobs"])
+def test_handlers_that_do_not_exist_are_named_once_and_before_anything_starts(tmp_path, flag, source):
+    ran = jobherd("run", *HANDLERS, flag, source, "--dsn", "host=/nonexistent", "--log-format", "text", cwd=tmp_path)
+    assert ran.code == 78
+    (line,) = ran.err.splitlines()
+    assert line == f"jobherd: {flag[2:]}: there is no folder, file or module '{source}' (from {flag}), seen from {tmp_path}"
+
+
+def test_the_log_names_kinds_queues_workers_dashboard_and_how_to_stop(database):
+    words = (*HANDLERS, "--workers", 1, "--queues", "mail,default", "--drain-timeout", "90s", "--http", "127.0.0.1:18765")
+    with running(*words, dsn=database) as process:
+        read_until(
+            process,
+            r"supervisor: serves 1 kind: jobs:purge_completed",
+            r"1 worker, queues: mail, default; dashboard http://127\.0\.0\.1:18765/",
+            r"stop with Ctrl-C: running jobs may finish within 90s; a second Ctrl-C returns them to their queues",
+        )
+
+
 def test_status_lists_the_children_that_have_to_do_with_jobs_and_says_so(database):
     """The web child holds no job, so the database does not know of it; the page says where to ask instead."""
     with running(*HANDLERS, "--workers", 2, "--http", "127.0.0.1:0", dsn=database) as process:

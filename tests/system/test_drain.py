@@ -25,7 +25,8 @@ def test_running_jobs_finish_and_what_was_only_claimed_is_handed_back(stage: Sta
     arrivals = [gate.wait_arrival(), gate.wait_arrival()]
     running = [jobs[int(arrival.label)] for arrival in arrivals]
     fleet.signal(signal.SIGTERM)
-    fleet.wait_log("draining: nothing more is claimed, 2 running")
+    draining = fleet.wait_log("draining: nothing more is claimed, 2 running")
+    assert "waits up to 5m for them, a second Ctrl-C or SIGTERM returns them to their queues" in draining["message"]
     for arrival in arrivals:
         arrival.open("finished")
     assert fleet.wait_exit() == 0

@@ -1,8 +1,10 @@
-"""`run --until-empty`: drain what is there, and leave with 0."""
+"""`run --until-empty`: drain what is there, and exit with 0, or with 1 if a job failed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -17,7 +19,7 @@ def test_it_leaves_when_nothing_is_left_even_if_jobs_have_failed_and_others_are_
     backed_off = stage.enqueue("d:backoff")
     stage.run("SELECT jobherd.pause('closed')")
     paused = stage.enqueue("t:noop", queue="closed")
-    fleet = stage.start("--until-empty", workers=2)
+    fleet = stage.start("--until-empty", "--ignore-failures", workers=2)
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
     assert stage.census(jobs) == {"completed": 200}
@@ -69,3 +71,21 @@ def test_it_says_what_is_left_that_waits_for_a_key_or_a_handler(stage: Stage):
         f"2 for a handler of their kind (job {unknown[0]})"
     )
     assert fleet.wait_exit() == 0
+
+
+@pytest.mark.parametrize("kind", ["d:raises", "d:poison", "c:exit"])
+def test_it_exits_with_1_if_a_job_failed(stage: Stage, kind: str):
+    """A CI job that drained the queue was green whatever had failed."""
+    failing = stage.enqueue(kind)
+    retrying = stage.enqueue("d:backoff")
+    fleet = stage.start("--until-empty", workers=1)
+    assert fleet.wait_exit() == 1
+    assert stage.states([failing, retrying]) == ["failed", "retrying"]
+    fleet.wait_log("1 job failed, so the exit code is 1; --ignore-failures makes it 0")
+
+
+def test_a_job_that_retries_is_not_a_failed_one(stage: Stage):
+    retrying = stage.enqueue("d:backoff")
+    fleet = stage.start("--until-empty", workers=1)
+    assert fleet.wait_exit() == 0
+    assert stage.states([retrying]) == ["retrying"]

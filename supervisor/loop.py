@@ -42,6 +42,7 @@ from supervisor.undertaker import Case, Undertaker, Verdict
 from supervisor.until_empty import UntilEmpty
 from supervisor.version import VERSION
 from supervisor.voice import Voice
+from supervisor.watcher import Watcher, places_of
 from workers.job_log import failure_words
 from workers.notice import Notice
 from workers.points import reach
@@ -106,6 +107,7 @@ class Supervisor:
         self.manager = ServiceManager()
         self.deaths = DeathPost()
         self.lookup: spawn.Lookup | None = None
+        self.watcher: Watcher | None = None
         self.crew = Crew(
             self.fleet,
             self.notice,
@@ -114,7 +116,13 @@ class Supervisor:
             self.courier,
             settings=child_settings(settings, dsn=dsn),
             deaths=self.deaths.reading,
-            fds=lambda: [*self.manager.fds, *self.voice.fds, *self.deaths.fds, *([self.lookup.fd] if self.lookup is not None else [])],
+            fds=lambda: [
+                *self.manager.fds,
+                *self.voice.fds,
+                *self.deaths.fds,
+                *([self.lookup.fd] if self.lookup is not None else []),
+                *([self.watcher.fd] if self.watcher is not None else []),
+            ],
             bury=self.undertaker.take,
         )
         self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
@@ -167,6 +175,8 @@ class Supervisor:
         with self.signals.heard():
             self.selector.register(self.signals, selectors.EVENT_READ, "signals")
             log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
+            if self.settings.reload:
+                self._begin_watching()
             while self._finished is None:
                 self.turn()
             return self._leave(self._finished)
@@ -199,6 +209,8 @@ class Supervisor:
                 told = self.signals.read()
             elif isinstance(key.data, int) and self.crew.listen(key.data, now):
                 self.bulletin.hurry()
+            elif key.data == "watcher":
+                self._take_changes(now)
         for signum in sorted(told - {signal.SIGCHLD}):
             self._obey(signum, now)
         if signal.SIGCHLD in told:
@@ -467,6 +479,30 @@ class Supervisor:
         }
         log.info(words[self.fleet.course], running)
 
+    def _begin_watching(self) -> None:
+        try:
+            self.watcher = Watcher(places_of(self.settings))
+        except OSError as problem:
+            log.error("--reload does not work, the system refuses a process: %s", problem.strerror)
+            return
+        self.selector.register(self.watcher.fd, selectors.EVENT_READ, "watcher")
+
+    def _end_watching(self) -> None:
+        if self.watcher is not None:
+            self.selector.unregister(self.watcher.fd)
+            self.watcher.close()
+            self.watcher = None
+
+    def _take_changes(self, now: float) -> None:
+        """Reload because files have changed."""
+        changed = None if self.watcher is None else self.watcher.read()
+        if changed is None:
+            log.warning("the process that watches files has ended: --reload no longer works, SIGHUP does")
+            self._end_watching()
+        elif changed and self.fleet.course is Course.SERVING:
+            log.info("reloading, since files changed: %s", ", ".join(changed))
+            self._told(signal.SIGHUP, now)
+
     def _read_settings(self) -> str:
         if self._reload is None:
             return ""
@@ -551,6 +587,7 @@ class Supervisor:
     def _leave(self, code: int) -> int:
         """Say goodbye to the database, as far as that goes quickly, and return the exit code."""
         reach("parent:leaving")
+        self._end_watching()
         gone: list[Answer] = []
         until = time.monotonic() + 2.0
         # Told to leave while it registers: the server does that all the same, and a registration that nobody knows of would stand for a lease.

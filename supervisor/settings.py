@@ -85,6 +85,13 @@ class Settings:
         "Where hooks are, beside those in the modules of `handlers`; jobs in these are not served. Their middleware is the outermost.",
         group="Work", metavar="PATH", says="none",
     )  # fmt: skip
+    reload: bool = setting(
+        False,
+        values.switch(),
+        "For development: reload when a Python file changes in `handlers`, `hooks` or `app_dir`. If the new code does not load, the old "
+        "workers stay.",
+        group="Work", for_good=True,
+    )  # fmt: skip
     app_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
         values.path(),

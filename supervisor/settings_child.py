@@ -21,6 +21,7 @@ def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettin
         schema=settings.schema,
         handlers=settings.handlers,
         hooks=settings.hooks,
+        reload=settings.reload,
         app_dir=settings.app_dir,
         code_version=settings.code_version,
         queues=settings.served,

@@ -119,7 +119,7 @@ def fork_child(
         main.main(seat)
 
     try:
-        pid = _fork(life)
+        pid = fork(life)
     except OSError:
         for fd in (wake_read, wake_write, report_read, report_write, *(output or ())):
             os.close(fd)
@@ -175,7 +175,8 @@ def _let_go(inherited: Inherited, *, keep: set[Board], deaths: int) -> None:
             board.close()
 
 
-def _fork(life: Callable[[], NoReturn]) -> int:
+def fork(life: Callable[[], NoReturn]) -> int:
+    """Fork a process that lives by `life` and ends with the parent; return its pid. Raises OSError when the system refuses one."""
     parent = os.getpid()
     sys.stdout.flush()  # or the child writes what was buffered once more
     sys.stderr.flush()
@@ -241,7 +242,7 @@ class Lookup:
             os._exit(0)
 
         try:
-            self.pid = _fork(life)
+            self.pid = fork(life)
         except OSError:
             os.close(self.fd)
             raise

@@ -29,6 +29,7 @@ _log = logging.getLogger("jobherd.worker")
 def load_handlers(body: Body) -> tuple[dict[str, AnyHandler], Hooks] | None:
     """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
     settings = body.seat.settings
+    sys.dont_write_bytecode = settings.reload or sys.dont_write_bytecode
     if problem := put_on_path(settings.app_dir):
         say_problem(body, problem)
         return None

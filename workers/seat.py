@@ -30,6 +30,8 @@ class ChildSettings:
     """Folders, files or dotted modules that hold jobs."""
     hooks: tuple[str, ...] = ()
     """Further folders, files or dotted modules, of which only hooks are taken."""
+    reload: bool = False
+    """Handlers are reloaded whenever a file changes, so no compiled module may be kept: its check takes edits within a second for none."""
     app_dir: Path = field(default_factory=Path)
     """Put first on the import path of children."""
     code_version: str = ""

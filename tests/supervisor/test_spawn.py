@@ -51,7 +51,7 @@ def test_garbage_between_forks_does_not_pile_up():
             one, other = Link(), Link()
             one.other, other.one = other, one
             ends.append(weakref.ref(one))
-        os.waitpid(spawn._fork(lambda: os._exit(0)), 0)
+        os.waitpid(spawn.fork(lambda: os._exit(0)), 0)
     assert gc.isenabled()
     assert sum(end() is not None for end in ends) < len(ends) / 2
 
@@ -59,6 +59,6 @@ def test_garbage_between_forks_does_not_pile_up():
 def test_the_childs_collector_leaves_alone_what_its_parent_had():
     before = gc.get_freeze_count()  # the suite's own heap is frozen already
     young = [[number] for number in range(2000)]
-    status = os.waitpid(spawn._fork(lambda: os._exit(gc.get_freeze_count() >= before + len(young))), 0)[1]
+    status = os.waitpid(spawn.fork(lambda: os._exit(gc.get_freeze_count() >= before + len(young))), 0)[1]
     assert os.waitstatus_to_exitcode(status) == 1
     assert gc.get_freeze_count() == before

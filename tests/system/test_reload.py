@@ -208,3 +208,21 @@ def test_a_fleet_whose_working_folder_was_removed_replaces_its_workers(stage: St
     fleet.wait_log("every worker runs the new code")
     stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert fleet.stop() == 0
+
+
+def test_with_reload_a_changed_file_is_taken_and_broken_code_leaves_the_old_workers(stage: Stage):
+    folder = stage.write("versions.py", VERSION.format(version="old"))
+    fleet = stage.run_fleet("--reload", workers=1, handlers=folder)
+    assert versions(stage, 1) == {"old"}
+    stage.write("versions.py", "this is not Python\n")
+    fleet.wait_log("reloading, since files changed: '")
+    fleet.wait_log("the old children stay in place")
+    assert versions(stage, 1) == {"old"}
+    stage.write("versions.py", VERSION.format(version="new"))
+    fleet.wait_log("every worker runs the new code")
+    assert versions(stage, 1) == {"new"}
+    (watcher,) = [pid for pid, command in fleet.processes().items() if "watcher of files" in command]
+    os.kill(watcher, signal.SIGKILL)
+    fleet.wait_log("--reload no longer works")
+    assert versions(stage, 1) == {"new"}
+    assert fleet.stop() == 0

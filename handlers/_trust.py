@@ -139,7 +139,8 @@ def _fault_of_way(path: str) -> Fault | None:
 
 def _way(path: str) -> Iterator[str]:
     """Yield the real folders that lead to a path, and each link that is followed. The path itself comes only if it is a link."""
-    todo = os.path.join(os.getcwd(), path).split("/")[::-1]
+    whole = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # the working folder may have been removed
+    todo = whole.split("/")[::-1]
     here, links = "/", 0
     while todo and links <= _LINKS:
         part = todo.pop()

@@ -1,7 +1,7 @@
 """jobs:webhook: tell a URL that a job is over.
 
 The database puts one such job into the queue in the transaction that ends a job with a webhook, so it is never forgotten, and told at least
-once. The URL comes from whoever enqueues, who need not be trusted: so nothing is called that a stranger could not call himself. A name is
+once. What is sent is read from the history: the payload only names the job's end, so nothing is signed that a payload makes up. The URL comes from whoever enqueues, who need not be trusted: so nothing is called that a stranger could not call himself. A name is
 resolved here and the connection goes to the address that was looked at; redirects are not followed; proxies of the environment are not used.
 Nothing that the other side answers is kept but its status.
 """
@@ -17,17 +17,23 @@ import ssl
 import string
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-import orjson
-
-from handlers import Backoff, Failed, Job, Poison, Retry, handler
+from handlers import Backoff, Failed, Job, Poison, Retry, default_client, handler
 from handlers._addresses import is_public
+from handlers._enqueue import Statement, check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from handlers._enqueue import Row
 
 FORBIDDEN: Final = "WEBHOOK_FORBIDDEN"
 REFUSED: Final = "WEBHOOK_REFUSED"
 UNREACHABLE: Final = "WEBHOOK_UNREACHABLE"
+GONE: Final = "WEBHOOK_GONE"
 UNSIGNED: Final = "WEBHOOK_UNSIGNED"
 
 _LONGEST_WAIT: Final = 3600.0
@@ -56,20 +62,22 @@ def set_rules(rules: Rules) -> None:
 
 
 @handler("jobs:webhook", timeout="60s", max_attempts=8, backoff=Backoff(base="10s", factor=3, jitter=0.2, cap="6h"))
-def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:
-    """Send `event` to `url` as signed JSON, and return the status of the answer.
+def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noqa: ARG001 - the URL is in the payload for people
+    """Send the end of a job that `event` names to the job's webhook as signed JSON, and return the status of the answer.
+
+    event: its `id` and `finished_at` name the end; the rest, and `url`, are for people who look at the job.
 
     Raises Failed if the other side does not answer with 2xx, Retry if it says when to come again, Poison if it answers 410 or may not be
-    called. Enqueued by the database.
-
-    >>> deliver.enqueue(url="https://example.com/done", event={"id": 7})  # doctest: +SKIP
-    43
+    called, or if the history does not hold that end any more. Enqueued by the database.
     """
     rules = _rules
     if not rules.secrets:
         message = "no webhook_secret is set, and nothing is sent unsigned: set JOBHERD_WEBHOOK_SECRET where the supervisor runs"
         raise Failed(message, code=UNSIGNED)
-    body = orjson.dumps(event)
+    if (found := find_end(event)) is None:
+        message = "the history does not hold this end any more: the job was run again or deleted, so nothing is sent"
+        raise Poison(message, code=GONE)
+    address, body = found
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "jobherd",
@@ -77,7 +85,7 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:
         "Jobherd-Delivery": str(job.id),
         "Jobherd-Attempt": str(job.attempt),
     }
-    status, again = _post(url, body, headers, rules)
+    status, again = _post(address, body, headers, rules)
     if 200 <= status < 300:
         return {"status": status}
     if status == http.client.GONE:
@@ -87,6 +95,19 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:
         raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and said when to come again")
     message = f"the receiver answered {status}" + ("; redirects are not followed" if 300 <= status < 400 else "")
     raise Failed(message, code=REFUSED)
+
+
+def find_end(event: Mapping[str, Any]) -> tuple[str, bytes] | None:
+    """Return the URL and the body of the call for the end that `event` names; None if the history does not hold it."""
+    try:
+        end = {"id": check_id(event["id"]), "finished_at": datetime.fromisoformat(event["finished_at"])}
+    except (KeyError, TypeError, ValueError):
+        return None
+    return default_client().run(Statement("find_webhook_event", end, _read_end))
+
+
+def _read_end(rows: list[Row], _: tuple[str, ...]) -> tuple[str, bytes] | None:
+    return (rows[0][0], rows[0][1].encode()) if rows else None
 
 
 def sign(body: bytes, secrets: tuple[str, ...], *, at: int) -> str:

@@ -20,9 +20,7 @@ BEGIN
                 'url', (NEW.extras).webhook,
                 'event', json_build_object(
                     'id', NEW.id, 'kind', NEW.kind, 'queue', NEW.queue, 'tenant', (NEW.extras).tenant, 'state', NEW.state,
-                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at,
-                    'result', CASE WHEN octet_length(NEW.result::text) <= 10000 THEN NEW.result END,
-                    'result_omitted', coalesce(octet_length(NEW.result::text) > 10000, false))),
+                    'code', NEW.error_code, 'attempts', NEW.attempts, 'created_at', NEW.created_at, 'finished_at', NEW.finished_at)),
             jobherd.extras_of((NEW.extras).tenant, NULL, NULL, NEW.id, (NEW.extras).traceparent));
     RETURN NULL;
 END $$;

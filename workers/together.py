@@ -27,7 +27,7 @@ from handlers._transaction import TOGETHER
 from workers.alarm import JobLost
 from workers.board import Now, Phase, Reason
 from workers.cell import barrier
-from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over, sealed
+from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over, kept, sealed
 from workers.settle import Finished
 from workers.tally import OUTCOMES
 
@@ -203,7 +203,7 @@ class TogetherExecutor(Executor):
             if outcome.code is not None:
                 board.tally.count_error(number, outcome.code)
             self.job_log.note(row, outcome, self._most(row), ran, hidden=kind.hides)
-            keep = kind.keep_completed if outcome.label == "ok" else kind.keep_failed
+            keep = kept(row, kind.keep_completed if outcome.label == "ok" else kind.keep_failed)
             own = log if row is first else None
             written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)
             finished.append(Finished(row.id, written, ran, ended, keep, usage if row is first else None, said.get(row.id)))

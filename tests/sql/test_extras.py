@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import psycopg
 import pytest
 from psycopg import sql as names
 
-from handlers import Client
+from handlers import Client, jobs_webhook
 from sql.migrate import CORE, migrate, migrations
 from tests.support.queue import NOTHING, Queue
 
@@ -252,6 +254,14 @@ def told(queue):
     return [row[0] for row in queue.run("SELECT payload FROM jobherd.ready WHERE kind = 'jobs:webhook' ORDER BY id")]
 
 
+def sent_for(queue, event):
+    """The URL and the event that the handler of webhooks would send; None: nothing."""
+    with Client(queue.dsn) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs_webhook, "default_client", lambda: client)
+        found = jobs_webhook.find_end(event)
+    return None if found is None else (found[0], json.loads(found[1]))
+
+
 HOOKED = '{"webhook": "https://example.com/done", "tenant": "acme", "queue": "mail"}'
 
 
@@ -270,7 +280,10 @@ def test_every_end_is_told_once_in_the_transaction_that_ends_the_job(queue, outc
     event = message["event"]
     assert (event["id"], event["kind"], event["queue"], event["tenant"], event["attempts"]) == (job, "a:b", "mail", "acme", 1)
     assert event["state"] == {"ok": "completed", "poison": "failed"}.get(outcome, outcome)
-    assert event["result"] == ({"pages": 3} if outcome == "ok" else None)
+    assert "result" not in event, "the call reads it from the history"
+    (url, sent) = sent_for(queue, event)
+    assert url == "https://example.com/done"
+    assert sent == event | {"result": {"pages": 3} if outcome == "ok" else None, "result_omitted": False}
 
 
 def test_a_whole_batch_that_went_well_is_told_of_though_nothing_of_it_is_kept(queue):
@@ -289,7 +302,30 @@ def test_a_retry_that_is_not_the_end_is_not_told_and_a_large_result_is_left_out(
     assert told(queue) == []
     child.settle(child.claim(10)[0].token, [job], "ok", result='"' + "x" * 10_000 + '"')
     (message,) = told(queue)
-    assert (message["event"]["result"], message["event"]["result_omitted"]) == (None, True)
+    (_, sent) = sent_for(queue, message["event"])
+    assert (sent["result"], sent["result_omitted"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "event", [{}, {"id": 1}, {"id": "1", "finished_at": "now"}, {"id": -1, "finished_at": "2026-01-01T00:00:00+00:00"}]
+)
+def test_an_end_that_is_not_in_the_history_is_not_told(queue, event):
+    put(queue)
+    child = queue.child()
+    child.settle(child.claim(1)[0].token, [1], "ok")
+    assert sent_for(queue, event) is None
+
+
+def test_the_end_before_a_retry_and_what_was_deleted_are_not_told(queue):
+    job = put(queue)
+    child = queue.child()
+    for end in ("retry", "delete"):
+        child.settle(child.claim(1)[0].token, [job], "failed", error="why")
+        event = told(queue)[-1]["event"]
+        assert sent_for(queue, event) is not None
+        queue.run(f"SELECT jobherd.{end}(%s)", job)
+        assert sent_for(queue, event) is None
+        queue.run("DELETE FROM jobherd.ready WHERE kind = 'jobs:webhook'")
 
 
 @pytest.mark.parametrize("how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"])

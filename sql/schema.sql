@@ -1065,6 +1065,18 @@ BEGIN
             note_unless_noted.target, left(nullif(note_unless_noted.reason, ''), 2000));
 END $$;
 
+CREATE FUNCTION jobherd.note_visit(actor text, action text, target jsonb) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF (note_visit.actor LIKE 'page:%' AND note_visit.action IN ('log in', 'log out', 'refuse login', 'limit logins')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'jobherd.note_visit: % is not a visit of the dashboard', quote_nullable(left(note_visit.action, 100))
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN jobherd.note_audit(note_visit.actor, note_visit.action, note_visit.target);
+END $$;
+
 CREATE FUNCTION jobherd.notify(channel text, word text) RETURNS boolean
     LANGUAGE sql
     AS $$

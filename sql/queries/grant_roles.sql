@@ -107,6 +107,7 @@ BEGIN
                     ('meet_settlements',  '{-, X, X, X}'),
                     ('note_audit',        '{-, -, -, X}'),
                     ('note_unless_noted', '{-, X, -, X}'),
+                    ('note_visit',        '{-, X, -, X}'),
                     ('order',             '{-, -, -, X}'),
                     ('pause',             '{-, -, -, X}'),
                     ('rank_queue',        '{-, X, X, X}'),

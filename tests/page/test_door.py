@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
 from tests.cli.rows import send
 from tests.page.support import Page, finish
 from workers.page import application
@@ -32,6 +36,23 @@ def test_who_comes_in_and_who_is_turned_away_is_noted(database):
         text = page.get("/audit").text
     assert "10.1.2.3" in text
     assert "page:alice" in text
+
+
+def test_a_dashboard_that_only_shows_has_its_visits_in_the_audit_and_can_enter_nothing_else(database):
+    """Its role, jobherd_work, may not call note_audit: no login of a view token was noted."""
+    as_work = make_conninfo(database, options="-c role=jobherd_work")
+    with Page(application(as_work, view_tokens=[f"bob={OPERATE}"])) as page:
+        assert page.act_at("/login", "/login", token="wrong-0123456789abcdef").status_code == 403
+        assert page.act_at("/login", "/login", token=OPERATE).status_code == 303
+        assert page.act_at("/queues", "/logout").status_code == 303
+    assert [note[:2] for note in send(database, NOTES)] == [
+        ("page:unknown", "refuse login"),
+        ("page:bob", "log in"),
+        ("page:bob", "log out"),
+    ]
+    for actor, action in (("page:bob", "delete"), ("anna", "log in"), (None, "log in"), ("page:bob", None)):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is not a visit"):
+            send(as_work, "SELECT jobherd.note_visit(%s, %s, '{}')", actor, action)
 
 
 def test_a_flood_of_guesses_from_everywhere_is_bounded_and_all_are_counted(database):

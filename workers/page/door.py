@@ -91,7 +91,7 @@ class Door:
             self._note(NOBODY, action, {"address": address, "times": times})
 
     def _note(self, actor: str, action: str, target: Mapping[str, object]) -> None:
-        self._notes.append({"actor": actor, "action": action, "target": orjson.dumps(target).decode(), "reason": None})
+        self._notes.append({"actor": actor, "action": action, "target": orjson.dumps(target).decode()})
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
@@ -99,6 +99,6 @@ class Door:
         while self._notes:
             note = self._notes.popleft()
             try:
-                await self._database.act("note_audit", note)
+                await self._database.act("page/note_visit", note)
             except (Away, psycopg.Error) as problem:
                 log.warning("the audit could not be written (%s): %s by %s", name_of(problem), note["action"], note["actor"])

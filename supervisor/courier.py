@@ -23,6 +23,7 @@ from psycopg import conninfo, pq
 
 import sql
 from sql.parameters import as_text
+from supervisor.notifications import Pooler, Rejected
 from supervisor.servers import Servers
 from workers import points
 from workers.answers import Answers
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from psycopg.pq.abc import PGconn
+
+    from supervisor.notifications import Event
 
 Row = tuple[str | None, ...]
 Answer = list[Row] | None
@@ -135,7 +138,9 @@ class Courier:
         self.barred = ""
         """Why the server takes no writes, though it answers; whoever writes and succeeds takes this back."""
         self.notifications: list[str] = []
-        """What was notified since the caller last took it."""
+        """The payloads that were notified since the caller last took them. Any login of the database may have written them."""
+        self.happened: list[Event] = []
+        """What happened to the session itself since then."""
 
     # -- what the loop asks -----------------------------------------------------------------------------------------
 
@@ -323,7 +328,7 @@ class Courier:
         if not self.pooled:  # else others would get our time limits with the backend, and we their statements
             self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
         if self.pooled:
-            self.notifications.append("@pooler")
+            self.happened.append(Pooler())
         if self.deaf:
             self._is_served()
         else:
@@ -411,7 +416,7 @@ class Courier:
                     if points.armed:
                         points.reach(f"parent:{letter.name}.done")
                     if self._refused is not None and not self.barred:
-                        self.notifications.append(f"@refused:{letter.name}: {self._refused}")
+                        self.happened.append(Rejected(letter.name, self._refused))
                     if self._refused is not None and letter.refused is not None and self._refused_for_good:
                         letter.refused()
                     else:

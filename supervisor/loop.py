@@ -31,6 +31,7 @@ from supervisor.hearing import Hearing
 from supervisor.lateness import Lateness
 from supervisor.limits import Limits
 from supervisor.manager import ServiceManager
+from supervisor.notifications import Beat, Cancel, Command, Due, Gates, Pooler, Rejected, TableWork, Work, parse
 from supervisor.orders import MEANT, Asked, Orders, Refused, objection
 from supervisor.plan import Finish, Fork, nudges, plan
 from supervisor.registration import Registration
@@ -50,6 +51,7 @@ from workers.points import reach
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervisor.notifications import Event
     from supervisor.settings import Settings
     from workers.board import Now
 
@@ -305,12 +307,11 @@ class Supervisor:
     """Lines of the log of which was said that they are missing."""
     _told_of_pooler = False
 
-    def _say_refused(self, words: str, now: float) -> None:
+    def _say_refused(self, name: str, why: str, now: float) -> None:
         """Say what the database refused, of each statement once a minute: it may refuse several of them many times a second, for hours."""
-        name = words.partition(":")[0]
         if now >= self._silent_until.get(name, 0.0):
             self._silent_until[name] = now + REFUSALS
-            log.error("the database refused a statement of the supervisor: %s", words)
+            log.error("the database refused a statement of the supervisor: %s: %s", name, why)
 
     def _wake_for_work(self, now: float) -> bool:
         """Wake a child for what was just notified, before the rest of the turn: somebody waits for that job to start.
@@ -361,50 +362,58 @@ class Supervisor:
     def _take_notifications(self) -> bool:
         """Note what was notified; return whether it was about work and nothing else."""
         only_work = self._was_up
-        notes, self.courier.notifications = self.courier.notifications, []
-        calls = 0
-        for note in notes:
-            self.bulletin.counts["notifications"] += 1
-            if note[:7] == "@table:":
-                self.fleet.called()  # a record of an application's own table; which, whoever is woken finds out
-                self.notice.bump()
-                continue
-            if note[:1] != "@":
-                calls += note == "*" or self.settings.serves(note)
-                continue
+        events, self.courier.happened = self.courier.happened, []
+        for event in events:
             only_work = False
-            if note.startswith("@beat:"):
-                if self.registration.echoed(note):
-                    self.bulletin.hurry()  # nobody is ready who does not hear the queue
-            elif note == "@due":
-                self.fleet.keeper_called = True
-            elif note == "@pause":
-                now = time.monotonic()
-                self.fleet.gates_changed(now)
-                self.crew.take_back(now)
-                self.notice.bump()
-            elif note == "@cancel":
-                self.registration.look_for_cancels()
-                self.fleet.keeper_called = True  # the job may be back in the queue by now
-            elif note.startswith("@order:"):
-                self.orders.heard(note)
-            elif note == "@pooler":
-                if not self._told_of_pooler and not self.courier.deaf:
-                    log.info("listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait for the poll")
-                elif not self._told_of_pooler:
-                    log.warning(
-                        "a pooler stands between this supervisor and the server: nothing is listened to through it, and jobs wait for the "
-                        "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
-                    )
-                self._told_of_pooler = True
-            elif note.startswith("@refused:") and not note.startswith("@refused:listen_jobs:"):  # of that hearing.py speaks
-                self._say_refused(note.removeprefix("@refused:"), time.monotonic())
+            self._hear_event(event)
+        payloads, self.courier.notifications = self.courier.notifications, []
+        self.bulletin.counts["notifications"] += len(payloads)
+        calls = 0
+        for payload in payloads:
+            match parse(payload):
+                case Work(queue):
+                    calls += queue == "*" or self.settings.serves(queue)
+                    continue
+                case TableWork():
+                    self.fleet.called()  # which table it is, the worker that is woken finds out
+                    self.notice.bump()
+                    continue
+                case Beat(supervisor):
+                    if self.registration.echoed(supervisor):
+                        self.bulletin.hurry()  # nobody is ready who does not hear the queue
+                case Due():
+                    self.fleet.keeper_called = True
+                case Gates():
+                    now = time.monotonic()
+                    self.fleet.gates_changed(now)
+                    self.crew.take_back(now)
+                    self.notice.bump()
+                case Cancel():
+                    self.registration.look_for_cancels()
+                    self.fleet.keeper_called = True  # the job may be back in the queue by now
+                case Command(supervisor):
+                    self.orders.heard(supervisor)
+            only_work = False
         if calls:
             calls = -(-calls // self.settings.coalesce_notifies)
             self.bulletin.counts["wakes"] += calls
             self.fleet.called(calls)
             self.notice.bump()
         return only_work
+
+    def _hear_event(self, event: Event) -> None:
+        match event:
+            case Rejected(statement, why) if statement != "listen_jobs":  # of that hearing.py speaks
+                self._say_refused(statement, why, time.monotonic())
+            case Pooler() if not self._told_of_pooler:
+                self._told_of_pooler = True
+                if self.courier.deaf:
+                    log.warning(
+                        "a pooler stands between this supervisor and the server: nothing is listened to through it, and jobs wait for the "
+                        "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
+                    )
+                else:
+                    log.info("listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait for the poll")
 
     def _obey(self, signum: int, now: float) -> None:
         if signum == signal.SIGUSR1:

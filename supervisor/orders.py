@@ -89,9 +89,9 @@ class Orders:
         self._sent: set[int] = set()
         self._answer_at = 0.0
 
-    def heard(self, note: str) -> None:
-        """Somebody was notified of orders; perhaps we."""
-        if note == f"@order:{self._fleet.supervisor}":
+    def heard(self, supervisor: str) -> None:
+        """That supervisor was notified of fleet commands; perhaps it is this one."""
+        if supervisor == str(self._fleet.supervisor):
             self._wanted = True
 
     def look(self) -> None:

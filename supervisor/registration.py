@@ -142,9 +142,9 @@ class Registration:
             if self._fleet.supervisor:
                 self._beat_at = min(self._beat_at, time.monotonic())
 
-    def echoed(self, note: str) -> bool:
-        """A beat was notified; ours proves that the session hears. Return whether that is news."""
-        if note != f"@beat:{self._fleet.supervisor}":
+    def echoed(self, supervisor: str) -> bool:
+        """The beat of that supervisor was notified; ours proves that the session hears. Return whether that is news."""
+        if supervisor != str(self._fleet.supervisor):
             return False
         before, self.heard_back = self.heard_back, True
         self._echo_by = float("inf")

@@ -146,7 +146,7 @@ def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database
 def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(driver):
     driver.up()
     assert driver.ask("show_job", id="not a number") is None
-    assert any(note.startswith("@refused:show_job") for note in driver.courier.notifications)
+    assert [event.statement for event in driver.courier.happened] == ["show_job"]
     assert driver.ask("next_due") == []
 
 

@@ -15,6 +15,7 @@ import pytest
 import sql
 from supervisor.fleet import Course
 from supervisor.loop import Supervisor
+from supervisor.notifications import Pooler, Rejected
 from supervisor.orders import Asked, Refused
 from supervisor.plan import Plan
 from supervisor.settings import Settings
@@ -39,6 +40,20 @@ def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(super
     supervisor.courier.notifications = [*"aaaa", "bb", "bc", "b", "c"]
     supervisor._take_notifications()
     assert supervisor.fleet.calls == calls
+
+
+@pytest.mark.parametrize(
+    "payload", ["@refused:claim_jobs: ERROR: anything", "@pooler", "@unknown", "@", "@beat:", "@order:", "@due:now", "@cancel:\n", "@table"]
+)
+def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
+    supervisor.courier.notifications = [payload]
+    supervisor._take_notifications()
+    assert caplog.records == []
+    assert not supervisor._told_of_pooler
+    supervisor.courier.deaf = True
+    supervisor.courier.happened = [Pooler(), Rejected("claim_jobs", "ERROR: it is so")]
+    supervisor._take_notifications()
+    assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
 
 
 @pytest.mark.parametrize("call", ["called", "all_idle_called", "database_up", "the keeper"])

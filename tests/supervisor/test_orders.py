@@ -54,9 +54,9 @@ class Parent:
         notes, self.courier.notifications = self.courier.notifications, []
         for note in notes:
             if note.startswith("@beat:"):
-                self.registration.echoed(note)
+                self.registration.echoed(note.removeprefix("@beat:"))
             elif note.startswith("@order:") and not self.deaf:
-                self.orders.heard(note)
+                self.orders.heard(note.removeprefix("@order:"))
         self.orders.step(now)
         self.courier.step(now)
 
@@ -208,7 +208,7 @@ def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(pa
     with psycopg.connect(queue.dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
     parent.fleet.lease_lost(time.monotonic())
-    parent.orders.heard(f"@order:{old}")
+    parent.orders.heard(str(old))
     for _ in range(20):
         parent.orders.step(time.monotonic())
         parent.courier.step(time.monotonic())

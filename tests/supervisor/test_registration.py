@@ -17,6 +17,7 @@ from supervisor import lease
 from supervisor.courier import Courier, Letter, Link
 from supervisor.fleet import Fleet
 from supervisor.limits import Limits
+from supervisor.notifications import Rejected
 from supervisor.registration import ECHO_PATIENCE, Registration
 from tests.support.network import Network
 from tests.support.patience import LIMIT
@@ -39,6 +40,7 @@ class Parent:
             self.courier, self.fleet, self.notice, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned
         )
         self.heard = []
+        self.refused = []
 
     def turn(self, now):
         self.courier.step(now)
@@ -47,8 +49,10 @@ class Parent:
         for note in self.courier.notifications:
             self.heard.append(note)
             if note.startswith("@beat:"):
-                self.registration.echoed(note)
+                self.registration.echoed(note.removeprefix("@beat:"))
         self.courier.notifications.clear()
+        self.refused += [event.statement for event in self.courier.happened if isinstance(event, Rejected)]
+        self.courier.happened.clear()
 
     def until(self, condition, ahead=0.0):
         limit = time.monotonic() + LIMIT
@@ -160,7 +164,7 @@ def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
         parent.registration.change_lease(3.0)  # it beats each second, and each beat waits for longer
         most = 0
         limit = time.monotonic() + LIMIT
-        while sum(note.startswith("@refused:renew_lease") for note in parent.heard) < 2:
+        while parent.refused.count("renew_lease") < 2:
             assert time.monotonic() < limit
             parent.turn(time.monotonic())
             most = max(most, [letter.name for letter in parent.courier._queue].count(beat))
@@ -317,7 +321,7 @@ def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(d
         living = queue.supervisor()
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
         lock(queue, "INSERT")
-        parent.until(lambda: any(note.startswith("@refused:register_supervisor") for note in parent.heard) and parent.courier.is_quiet)
+        parent.until(lambda: "register_supervisor" in parent.refused and parent.courier.is_quiet)
         unlock(queue)
         later = time.monotonic() + 2 * LEASE
         turned(parent, later, lambda: parent.fleet.supervisor)
@@ -338,7 +342,7 @@ def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to
         queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
         lock(queue, "UPDATE")
         now += LEASE / 3
-        turned(parent, now, lambda: any(note.startswith("@refused:renew_lease") for note in parent.heard))
+        turned(parent, now, lambda: "renew_lease" in parent.refused)
         unlock(queue)
         now += LEASE / 2
         asked.clear()
@@ -526,7 +530,7 @@ def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
     parent.registration._register = noting
     parent.until(lambda: len(tried) == 3)
     assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tried))
-    assert sum(note.startswith("@refused:register_supervisor") for note in parent.heard) == 2
+    assert parent.refused.count("register_supervisor") == 2
     parent.courier.close()
 
 

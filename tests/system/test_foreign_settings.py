@@ -121,3 +121,39 @@ def test_row_security_that_a_role_has_switched_off_is_on_for_our_statements(data
         ids = [client.enqueue("f:plain", {"n": 1}), client.enqueue("f:moved", {"n": 2}), client.enqueue("f:plain", {"n": 3}, delay="1s")]
         assert [row["result"] for row in client.wait_many(ids, timeout=120).values()] == [1, 2, 3]
         assert herd.stop() == 0
+
+
+CHOOSY = """
+from handlers import Only, before_claim, handler
+
+@before_claim
+def mine(child):
+    return Only(condition="is_mine(queue)")
+
+@handler("f:plain")
+def plain(n: int) -> int:
+    return n
+"""
+PLAIN = CHOOSY[CHOOSY.index("@handler") :]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [CHOOSY, "from handlers import handler\n\n" + PLAIN], ids=["a condition", "a trigger"])
+def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_search_path(database, foreign, tmp_path, source):
+    (tmp_path / "jobs.py").write_text(source)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP FUNCTION public.array_position(text[], text)")
+        connection.execute("CREATE FUNCTION public.is_mine(text) RETURNS boolean LANGUAGE sql AS $$ SELECT $1 <> 'theirs' $$")
+        if source != CHOOSY:
+            connection.execute(
+                "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN IF is_mine(NEW.queue) THEN INSERT INTO stolen VALUES (NEW.kind); END IF; RETURN NULL; END $$"
+            )
+            connection.execute("CREATE TRIGGER note AFTER INSERT ON jobherd.history FOR EACH ROW EXECUTE FUNCTION public.note()")
+        with Herd(foreign, tmp_path) as herd, Client(foreign) as client:
+            herd.wait_ready()
+            job = client.enqueue("f:plain", {"n": 1})
+            assert client.wait(job, timeout=120)["result"] == 1
+            assert not [event.line for event in herd.events if event.record.get("level") in {"error", "critical"}]
+        if source != CHOOSY:
+            assert connection.execute("SELECT what FROM public.stolen").fetchall() == [("f:plain",)]

@@ -283,8 +283,11 @@ def test_locks_of_supervisors_that_are_gone_are_deleted(queue):
     assert queue.run("SELECT scope, name FROM jobherd.claim_locks ORDER BY scope, name") == left
 
 
-def test_who_waited_for_the_lock_counts_anew(queue):
-    """The one that waits has begun before the other one's claim was there to see."""
+@pytest.mark.parametrize("used", [False, True])
+def test_who_waited_for_the_lock_counts_anew(queue, used):
+    """The one that waits has begun before the other one's claim was there to see. used: the row of the lock exists, or the first one inserts it."""
+    if used:
+        queue.run("INSERT INTO jobherd.claim_locks VALUES ('queue', 'media')")
     queue.enqueue_many("a:b", 2, queue="media")
     queue.run("SELECT jobherd.set_cap('media', 1)")
     one, other = queue.child(), queue.child()

@@ -66,6 +66,9 @@ def test_jobs_that_retry_are_counted_and_listed_by_kind_and_code(page, queue):
     assert link.replace("&amp;", "&") == "/jobs?state=retrying&kind=api%3Async&code=DOWN"
     shown = plain(page.get(link.replace("&amp;", "&")).text)
     assert shown.count("OSError: refused") == 3
+    declare(queue, "api:sync", "other:kind")
+    assert "Jobs that retry" in page.get("/kinds/api:sync").text
+    assert "Jobs that retry" not in page.get("/kinds/other:kind").text
 
 
 def test_the_overview_says_what_ended_failed_runs_and_waits(page, queue):

@@ -72,9 +72,10 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
     *rows, whole = await data.rows("page/sum_chart", wanted | {"point": window.point})
     hidden = await Redactions().read(data)
     failures = await data.rows("page/list_failures", wanted | {"most": SHOWN, "hidden": list(hidden)})
+    retrying = [row for row in await data.rows("list_retrying", RETRYING) if not kind or row["kind"] == kind]
     for failure in failures:
         failure["error"] = redact_text(failure["error"], failure.pop("payload"), hidden.get(failure["kind"], ()))
-    return {"window": window, "charts": charts_of(rows, window), "points": rows, "whole": whole, "failures": failures}
+    return {"window": window, "charts": charts_of(rows, window), "points": rows, "whole": whole, "failures": failures, "retrying": retrying}
 
 
 def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[object]:

@@ -17,7 +17,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	@touch $@
 
 run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, dashboard address
-	@$(BIN)/jobherd forge demo & exec $(BIN)/jobherd run --handlers handlers.forge --handlers handlers.jobs_purge
+	@$(BIN)/jobherd forge demo --keep & exec $(BIN)/jobherd run --handlers handlers.forge --handlers handlers.jobs_purge
 
 test: check unit test-pg15  ## everything that CI checks
 

@@ -7,6 +7,7 @@ They are loaded by `--handlers handlers.forge` (and by `make run`), never by def
     trending:compute           plans its own next run, exactly one; appends snapshots
     org:github_import_discover one per wanted organization; guarded by the import's status
     org:github_import_repo     one per discovered repository; guarded by its status
+    demo:resize, :mail, :report made-up work of `jobherd forge demo --keep`; touches nothing
 
 The laws of this package: everything may run twice, and half. What was done is told by rows that a guarded statement writes, never by
 the job having run. No transaction is open while git or the network is at work. Nothing that comes from a repository or from the

@@ -1,4 +1,4 @@
-"""What `make run` shows: real pushes of this project's own history, and the jobs that they set off.
+"""What `make run` shows: real pushes of this project's own history, the jobs that they set off, and then a made-up job every few seconds.
 
 It is a guest like any other: it pushes with git, the hook enqueues, workers elsewhere run the jobs, and this looks at the rows. It keeps
 its repository; a later run pushes what is new, deletes its demonstration branch and pushes that again. It says nothing before there are
@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import psycopg
 
 import handlers
 from handlers import default_client
 from handlers.forge import _git, _sample
+from handlers.forge import demo as made_up
 from handlers.forge._database import transaction
 from handlers.forge._pushes import catch_up, repository_id
 from handlers.forge._repository import init_repository
@@ -88,6 +93,18 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
             console.complain(NOBODY)
         time.sleep(GLANCE)
     return False
+
+
+def feed(every: float, *, is_wanted: Callable[[], bool]) -> None:
+    """Enqueue a made-up job every so many seconds until it is not wanted any more. While the database is away, none is enqueued."""
+    for number in count():
+        until = time.monotonic() + every
+        while time.monotonic() < until:
+            if not is_wanted():
+                return
+            time.sleep(GLANCE)
+        with suppress(psycopg.OperationalError, psycopg.InterfaceError):
+            made_up.enqueue_one(number)
 
 
 def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from supervisor.settings import Settings
 
 DEMO: Final = Path(".jobherd", "demo")
+PACE: Final = 2.0
+"""Seconds between the jobs of `forge demo --keep`."""
 
 
 @contextmanager
@@ -114,6 +116,7 @@ def _import(arguments: argparse.Namespace) -> int:
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, default=DEMO, metavar="PATH", help=f"where the repository is kept (default: {DEMO})")
     parser.add_argument("--timeout", type=span, default=120.0, metavar="TIME", help="how long to look at the jobs (default: 2m)")
+    parser.add_argument("--keep", action="store_true", help="then enqueue a made-up job every 2 s until the supervisor exits, or Ctrl-C")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -141,8 +144,11 @@ def _demo(arguments: argparse.Namespace) -> int:
             code = demo.show(arguments.dir, dsn=dsn, schema=settings.schema, timeout=arguments.timeout, is_wanted=is_wanted)
         except (RepositoryError, GitError, TimeoutError) as problem:
             raise CommandError(str(problem)) from None
-    if code == ExitCode.DONE:
-        demo.say_what_next(arguments.dir, _program(), http=_http(arguments))
+        if code == ExitCode.DONE:
+            demo.say_what_next(arguments.dir, _program(), http=_http(arguments))
+        if arguments.keep:
+            print(f"a made-up job is enqueued every {PACE:g} s from now on; one in six is retried\n", flush=True)
+            demo.feed(PACE, is_wanted=is_wanted)
     return code
 
 
@@ -219,7 +225,8 @@ PARTS: Final = (
         _demo_arguments,
         _demo,
         about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. It waits for\n"
-        "workers first: start it beside `jobherd run --handlers handlers.forge`; `make run` does both.",
+        "workers first: start it beside `jobherd run --handlers handlers.forge`; `make run` does both. With --keep, a made-up job\n"
+        "follows every 2 s.",
     ),
 )
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 import handlers
+from handlers.forge import demo as made_up
+from handlers.testing import inline, run, run_payload
 from supervisor.cli import demo
 from supervisor.cli.database import Session, connect
 from tests.cli.rows import child, supervisor
@@ -93,3 +97,34 @@ def test_a_history_goes_in_several_pushes_and_later_only_what_is_new(tmp_path: P
     again = list(demo._pushes(source, str(remote)))
     assert again == [[":refs/heads/demonstration"], [f"{tip}:refs/heads/demonstration"]]
     assert all(re.fullmatch(r"[0-9a-f]{40}:refs/heads/main", ref) for (ref,) in first[:-1])
+
+
+def test_what_keeps_coming_is_of_several_kinds_and_some_of_it_fails_first(forge: Forge) -> None:
+    with inline(forge.dsn) as jobs:
+        for number in range(30):
+            made_up.enqueue_one(number)
+        assert [len(jobs.enqueued(kind)) for kind in (made_up.resize, made_up.mail, made_up.report)] == [10, 15, 5]
+        mails = jobs.enqueued(made_up.mail)
+        assert Counter(mail.get("failures", 0) for mail in mails if isinstance(mail, dict)) == {0: 10, 1: 4, 9: 1}
+
+
+def test_made_up_jobs_do_what_they_say() -> None:
+    assert run(made_up.resize, width=2).outcome.label == "ok"
+    assert run(made_up.report, seconds=0.0).result == {"seconds": 0.0}
+    assert run_payload(made_up.mail, {"to": "a", "failures": 1}).outcome.label == "retry"
+    assert run_payload(made_up.mail, {"to": "a", "failures": 1}, attempt=2).outcome.label == "ok"
+
+
+def test_the_feeder_ends_when_it_is_not_wanted_and_bears_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueued: list[int] = []
+
+    def enqueue(number: int) -> int:
+        enqueued.append(number)
+        if number == 1:
+            raise psycopg.OperationalError("the database is away")
+        return number
+
+    monkeypatch.setattr(made_up, "enqueue_one", enqueue)
+    monkeypatch.setattr(demo, "GLANCE", 0.0)
+    demo.feed(0.001, is_wanted=lambda: len(enqueued) < 4)
+    assert enqueued == [0, 1, 2, 3]

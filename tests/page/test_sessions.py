@@ -14,8 +14,9 @@ from tests.cli.rows import send
 from tests.page.support import Page
 from tests.support.patience import LIMIT
 from tests.workers.web_support import Web
-from workers.page import application, attempts, live, sessions
+from workers.page import Role, application, attempts, live, sessions
 from workers.page.attempts import ADDRESS, ALL, Attempts
+from workers.page.guard import VISIT
 from workers.page.sessions import ROTATE
 
 OPERATE, VIEW, WRONG = "operate-0123456789abcdef", "view-0123456789abcdef", "wrong-0123456789abcdef"
@@ -142,6 +143,19 @@ def test_other_roles_cannot_read_the_secret_and_a_dashboard_of_theirs_has_its_ow
         assert page.act_at("/login", "/logout").status_code == 303
         assert not is_in(page, mine), "it ends here, at least"
     assert caplog.text.count("sessions end with this process") == 1
+
+
+def test_a_form_of_a_mounted_dashboard_is_taken_by_each_process_of_the_site(database):
+    """Each process had a key of its own: a form that another one had made was refused."""
+    with (
+        Page(application(database, authorize=lambda _: Role.OPERATE), host="site.example") as one,
+        Page(application(database, authorize=lambda _: Role.OPERATE), host="site.example") as other,
+    ):
+        sent = {"csrf": one.csrf("/queues"), "do": "pause", "scope": "queue", "name": "mail"}
+        other.cookies.set(VISIT, one.cookies[VISIT], domain="site.example")
+        answer = other.post("/queues/action", data=sent, headers={"Origin": "http://site.example"}, follow_redirects=False)
+        assert answer.status_code == 303
+    assert [action for _, action, _ in send(database, NOTES)] == ["pause"]
 
 
 def test_a_schema_before_this_version_leaves_the_dashboard_its_own_secret(database):

@@ -23,7 +23,7 @@ effects and return the same. The handler has to be corrected, and `jobherd retry
 from __future__ import annotations
 
 import random as _random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from handlers._backoff import DEFAULT, Dice, wait
@@ -43,7 +43,7 @@ from handlers._dispositions import (
 from handlers._durations import at_least_zero
 from handlers._payload import PayloadError, ResultError, encode_result
 from handlers._policy import Policy
-from handlers._sanitize import describe_exception, sanitize
+from handlers._sanitize import class_path, describe_exception, sanitize
 from handlers._sealing import KeyMissingError
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Outcome:
     """What went wrong, for programs: one of the names in this module, or the handler's own."""
     traceback: str | None = None
     """Where it went wrong."""
+    error_class: str | None = None
+    """The class of the exception that the handler raised, with its module; None for what it said by a disposition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,8 @@ def _judge(  # one return for each row of the table
             error = f"JobTimeout: {sanitize(said) or 'the job ran past its timeout'}"
             return _failure(said, error, JOB_TIMEOUT, _trace(raised), policy, attempt=attempt, last=last, random=random)
     message, trace = describe_exception(raised)
-    return _failure(raised, message, UNHANDLED_ERROR, trace, policy, attempt=attempt, last=last, random=random)
+    outcome = _failure(raised, message, UNHANDLED_ERROR, trace, policy, attempt=attempt, last=last, random=random)
+    return replace(outcome, error_class=class_path(raised))
 
 
 def _failure(

@@ -97,6 +97,19 @@ def _headline(exception: BaseException, limit: int) -> str:
     return sanitize(f"{name}: {text}" if text else name, limit)
 
 
+def class_path(value: object) -> str:
+    """Return module and name of an object's class, fit to be stored, at most 200 bytes. Never raises.
+
+    >>> class_path(ValueError())
+    'builtins.ValueError'
+    """
+    kind = type(value)
+    try:  # type's own slots, as below
+        return sanitize(f"{type.__dict__['__module__'].__get__(kind)}.{type.__dict__['__qualname__'].__get__(kind)}", 200)
+    except BaseException:
+        return "builtins.BaseException"
+
+
 def _type_name(value: object) -> str:
     kind = type(value)
     try:

@@ -31,7 +31,7 @@ from workers.board import Now, Phase
 from workers.cell import barrier
 from workers.job_log import JobLog
 from workers.points import reach
-from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished
+from workers.settle import CANCELLED_BEFORE, HANDED_BACK, Finished, with_class
 from workers.tally import OUTCOMES
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Executor:
             ran,
             ended,
             kept(row, kind.keep_completed if outcome.label == "ok" else kind.keep_failed),
-            self._usage(ended, ran) if ended - self._cpu_at >= LONG else None,
+            with_class(self._usage(ended, ran) if ended - self._cpu_at >= LONG else None, outcome),
             self._board.progress().decode(errors="replace") or None if self._said else None,
             log=log,
         )
@@ -425,6 +425,8 @@ class Executor:
 
 def sealed(outcome: Outcome, log: str | None, row: Claimed) -> tuple[Outcome, str | None]:
     """Return what a job of a kind that encrypts leaves, encrypted. Without keys it is kept back: what is written stays written."""
+    if outcome.error_class is not None:
+        outcome = replace(outcome, error_class=None)  # it would be read by people without keys
     if outcome.code == KEY_MISSING and outcome.label == "snoozed":  # ours: a handler may give its failure the same code
         return outcome, None
     try:

@@ -245,6 +245,14 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
     }
 
 
+def with_class(usage: str | None, outcome: Outcome) -> str | None:
+    """Return what an attempt used, and with it the class of its error, if it has one. See migrations/0088."""
+    if outcome.error_class is None:
+        return usage
+    named = orjson.dumps({"error_class": outcome.error_class}).decode()
+    return named if usage is None else f"{usage[:-1]},{named[1:]}"
+
+
 def _some(values: list[Any]) -> list[Any] | None:
     """Return None for a list of nothing but None: it costs the driver nothing, and `unnest` fills it up."""
     return None if values.count(None) == len(values) else values

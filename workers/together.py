@@ -28,7 +28,7 @@ from workers.alarm import JobLost
 from workers.board import Now, Phase, Reason
 from workers.cell import barrier
 from workers.execute import JUDGING, LEAST, MOST_PROGRESS, Executor, Unreadable, hand_over, kept, sealed
-from workers.settle import Finished
+from workers.settle import Finished, with_class
 from workers.tally import OUTCOMES
 
 if TYPE_CHECKING:
@@ -206,7 +206,9 @@ class TogetherExecutor(Executor):
             keep = kept(row, kind.keep_completed if outcome.label == "ok" else kind.keep_failed)
             own = log if row is first else None
             written, own = sealed(outcome, own, row) if kind.seals else (outcome, own)
-            finished.append(Finished(row.id, written, ran, ended, keep, usage if row is first else None, said.get(row.id)))
+            finished.append(
+                Finished(row.id, written, ran, ended, keep, with_class(usage if row is first else None, written), said.get(row.id))
+            )
             if own is not None:
                 finished[-1] = finished[-1]._replace(log=own)
         return finished

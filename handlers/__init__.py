@@ -12,14 +12,15 @@ package without a leading underscore hold handlers that ship, and `handlers.test
 
 How to read it:
 
-* A handler: `_handler` with `_policy` (what it declares), `_binding` and `_converters` (payload to arguments), `_batch` (several jobs in one call),
+* A handler: `_handler` with `_policy` (what it declares), `_binding`, `_converters`, `_shapes`, `_models`, `_fidelity` (payload to arguments), `_batch` (several jobs in one call),
   `_backoff`, `_demands`, `_redact`; `_registry` finds them in modules, with `_modules` (under which names), `_made` (whose they are),
   `_wrapping` (what decorators hide) and `_unchecked`; `_call` calls one and ends it from outside.
 * A job in its handler's eyes: `_job`, `_transaction`, `_dispositions` (what it may say), `_hooks` and `_only` (what is called around it and before it).
 * Into the queue: `_producer` (typed), `_client`, `_async_client` (by name), `_own_connection`; on the way `_default` (who is asked when nobody is named),
   `_origin` (who enqueues), `_payload`, `_bulk`, `_enqueue`, then `_send`, `_tracing` (its span), `_pool`, `_dsn` (which
   database, with `_configured` for files and `_embedded`). `_waiting` is the way back.
-* Shared words: `_outcome`, `_durations`, `_sanitize`, `_addresses` (which may be called). `_tables` with `_records`: tables that the application owns. `_pytest`: fixtures.
+* Shared words: `_outcome`, `_durations`, `_sanitize`, `_addresses` (which may be called). `_tables` with `_records`: tables that the application owns. `_trial` and `_watching`: `handlers.testing`, with
+  `_pytest`: fixtures.
 
 The laws of the house: a handler is a plain function and can be called as one. Nothing here opens a connection before it is asked to
 enqueue. Importing a handler registers it nowhere. What a handler returns or raises is turned into a row in one place, `_outcome`, for

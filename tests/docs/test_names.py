@@ -48,7 +48,8 @@ def flags():
         parser = argparse.ArgumentParser()
         add_common(parser, command)
         command.arguments(parser)
-        found.update(option for action in parser._actions for option in action.option_strings)
+        parts = [part for action in parser._actions if isinstance(action, argparse._SubParsersAction) for part in action.choices.values()]
+        found.update(option for each in (parser, *parts) for action in each._actions for option in action.option_strings)
     return found
 
 

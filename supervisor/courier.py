@@ -55,6 +55,8 @@ URGENT: Final = ("end_backend", "settle_jobs", "release_child")
 """What somebody waits for when a child has died: prepared, for planning takes longer than running."""
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
 """Classes of refusals that no later try changes: bad data, a broken constraint, a limit of the server."""
+_UNFOUND: Final = frozenset({b"42883", b"42P01"})
+"""A function or table that does not exist: perhaps for a trigger that an application has just made, whose names are not in pg_catalog."""
 _READ_ONLY: Final = b"25006"
 """A standby, or a primary that was made read-only: of the hosts of the DSN another may be the primary by now."""
 
@@ -326,7 +328,7 @@ class Courier:
         self.deaf = self.pooled and not self._listens
         waiting, self._queue = self._queue, deque()
         if not self.pooled:  # else others would get our time limits with the backend, and we their statements
-            self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
+            self._steer()
         if self.pooled:
             self.happened.append(Pooler())
         if self.deaf:
@@ -340,6 +342,9 @@ class Courier:
                 self._queue.append(
                     Letter(name, sql.numbered(name, self._schema)[0].encode(), [], partial(self._note_prepared, name), prepares=True)
                 )
+
+    def _steer(self) -> None:
+        self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
 
     def _steered(self, answer: Answer) -> None:
         """Nothing: a refusal shows in the log of refusals, and the session works without it."""
@@ -431,6 +436,8 @@ class Courier:
             elif result.status != pq.ExecStatus.COMMAND_OK:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
+                if state in _UNFOUND and not self.pooled and not any(letter.name == "steer_parent" for letter in self._queue):
+                    self._steer()  # what was refused is sent again after it
                 self._refused_for_good = state[:2] in _FOR_GOOD and not is_used_up(by)
                 self._misplaced = state == _READ_ONLY
                 self._is_last = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"ERROR"

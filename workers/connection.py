@@ -42,8 +42,11 @@ _log = logging.getLogger("jobherd.connection")
 _AT_ONCE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 """Serialization, deadlock, lock timeout, a cancelled statement: the session is good, asking again helps."""
 _TRIES: Final = 5
-_AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", "3D000", "3F000", "42501", "72000"})
-"""A standby; a plan of before a migration; statements that a pooler has lost; a database that is just being restored or moved."""
+UNKNOWN_FUNCTION: Final = "42883"
+"""Of a condition of the application's it says that the condition is wrong, and no other session helps."""
+_AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", UNKNOWN_FUNCTION, "3D000", "3F000", "42501", "72000"})
+"""A standby; a plan of before a migration; statements that a pooler has lost; a database that is just being restored or moved. Also a trigger that an
+application has just made, which finds its names only in a session that knows of it: see pin_search_path.sql."""
 _AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"})
 _UNPREPARED: Final = frozenset({"26000", "42P05"})
 PATIENCE: Final = 10.0

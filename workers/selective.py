@@ -16,7 +16,7 @@ import psycopg
 import sql
 from workers.admission import REST, Admission, Narrowing
 from workers.claimer import Claimer
-from workers.connection import is_away
+from workers.connection import UNKNOWN_FUNCTION, is_away
 from workers.link import More, Problem, send
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class SelectiveClaimer(Claimer):
         try:
             return super()._claim(avoided, rested=rested)
         except psycopg.Error as problem:
-            if is_away(problem) or not any(name.startswith("own_") for name in self._narrowing.conditions):
+            own = any(name.startswith("own_") for name in self._narrowing.conditions)
+            if not own or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
                 raise
             _log.error("a condition of before_claim is refused: %s", " ".join(str(problem).split()))
             self._narrowing, self._failing = None, True

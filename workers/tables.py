@@ -29,7 +29,7 @@ from handlers._tables import Held, TableHandler
 from sql.composed import compose
 from workers.board import Now, Phase
 from workers.claimed import Claimed
-from workers.connection import is_away
+from workers.connection import UNKNOWN_FUNCTION, is_away
 from workers.link import Problem, send
 from workers.table_session import QUIET, connect, look_at_tables, look_whether_it_answers, session_name, steer
 
@@ -207,7 +207,7 @@ class Tables:
             try:
                 row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
             except psycopg.Error as problem:
-                if condition == "true" or is_away(problem):
+                if condition == "true" or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
                     raise
                 _log.error("a condition of before_claim is refused: %s", sanitize(problem, 500), extra={"kind": table.kind})
                 continue

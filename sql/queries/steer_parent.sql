@@ -9,8 +9,9 @@ SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_ti
        set_config('array_nulls', 'on', false), set_config('extra_float_digits', '1', false),
        set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('row_security', 'on', false),
-       CASE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
-                             JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-                            WHERE c.relnamespace = to_regnamespace(split_part('jobherd.', '.', 1))
-                              AND NOT t.tgisinternal AND p.pronamespace <> c.relnamespace)
-            THEN set_config('search_path', 'pg_catalog, pg_temp', false) END
+       set_config('search_path', CASE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
+                                                        JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+                                                       WHERE c.relnamespace = to_regnamespace(split_part('jobherd.', '.', 1))
+                                                         AND NOT t.tgisinternal AND p.pronamespace <> c.relnamespace)
+                                      THEN 'pg_catalog, pg_temp'
+                                      ELSE (SELECT s.reset_val FROM pg_catalog.pg_settings s WHERE s.name = 'search_path') END, false)

@@ -157,3 +157,35 @@ def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_searc
             assert not [event.line for event in herd.events if event.record.get("level") in {"error", "critical"}]
         if source != CHOOSY:
             assert connection.execute("SELECT what FROM public.stolen").fetchall() == [("f:plain",)]
+
+
+DYING = """
+import os, signal
+from handlers import Job, handler
+
+@handler("f:dies")
+def dies(job: Job) -> int:
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job.attempt
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_trigger_that_an_application_makes_while_a_supervisor_runs_finds_its_names(database, foreign, tmp_path):
+    """Sessions that were pinned before: the worker's, which writes the outcome, and the supervisor's, which records the crash."""
+    (tmp_path / "jobs.py").write_text(DYING)
+    with psycopg.connect(database, autocommit=True) as connection, Herd(foreign, tmp_path, workers=1) as herd, Client(foreign) as client:
+        herd.wait_ready()
+        connection.execute("CREATE FUNCTION public.is_mine(text) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$")
+        connection.execute(
+            "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN IF is_mine('') THEN INSERT INTO stolen VALUES (TG_TABLE_NAME); END IF; RETURN NULL; END $$"
+        )
+        for table in ("history", "attempts"):
+            connection.execute(f"CREATE TRIGGER note AFTER INSERT ON jobherd.{table} FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+        connection.execute("DROP FUNCTION public.array_position(text[], text)")
+        job = client.enqueue("f:dies")
+        row = client.wait(job, timeout=120)
+        assert (row["state"], row["result"], row["crashes"]) == ("completed", 2, 1)
+        assert {what for (what,) in connection.execute("SELECT what FROM public.stolen").fetchall()} == {"history", "attempts"}

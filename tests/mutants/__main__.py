@@ -332,6 +332,20 @@ MUTANTS = (
         ("tests/system/test_hostile_handlers.py",),
     ),
     Mutant(
+        "an argument arrives as another",
+        "handlers/_producer.py",
+        "        self.binding.compare(payload, self.binding.bind(decode_payload(text)))\n",
+        "        self.binding.bind(decode_payload(text))\n",
+        ("tests/handlers/test_fidelity.py",),
+    ),
+    Mutant(
+        "a type that no converter knows is found by the first job",
+        "handlers/_registry.py",
+        "    loading.check_signatures()\n",
+        "",
+        ("tests/handlers/test_models.py",),
+    ),
+    Mutant(
         "the next job of a claim finds what the last one left",
         "workers/worker.py",
         "                tidy.put_back(row.kind, now)  # now that",

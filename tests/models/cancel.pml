@@ -12,7 +12,7 @@
  *
  * Proved within these bounds:
  *   ONE_PLACE     the job is in one table, once
- *   OBEYED        "cancelled", or "cancelling" and committed while the job runs: no later claim takes the job, until somebody retries it
+ *   OBEYED        "cancelled", or "cancelling" and committed while the job runs: no later claim takes the job, until a retry by hand
  *   HONEST        no caller is told that there is no such job, unless it came back three times while he looked
  *   STRANGER      a job is cancelled only if a request was committed since it was last retried by hand
  *   HEEDED        a request is dropped only when its job is over
@@ -92,7 +92,7 @@ bool dead;
 byte kills, againsaid, loses, retries;
 
 byte moves;                     /* ghost: how often it came back */
-bool unwanted;                  /* ghost: somebody was told that it is cancelled, or a request met its run */
+bool unwanted;                  /* ghost: a caller was told that it is cancelled, or a request met its run */
 bool fresh;                     /* ghost: a request was committed since the last retry by hand */
 
 #define WHOLE require(ONE_PLACE, ready + over + (row != 0) == 1)
@@ -210,7 +210,7 @@ active [CANCELS] proctype Canceller() {
      fi;
      if
 #ifndef FLAG_ONLY_WAITING
-     :: atomic { row ->                                       /* it is written, and nobody else sees it yet */
+     :: atomic { row ->                                       /* it is written, and not committed */
           answered = true;
 #ifdef ROW_LOCK
           locked++

@@ -2,7 +2,7 @@
  * sql/migrations/0012_flow.sql (claim_gated, wake_held) and 0061_claim_locks.sql (lock_cap) say the same in SQL.
  *
  * A statement sees the rows that were committed when it began (its snapshot), never later ones. running is what is committed.
- * The lock is a row of claim_locks, which the first claim inserts. Nobody sees it before the commit; the key makes a second insert wait.
+ * The lock is a row of claim_locks, which the first claim inserts. No other claim sees it before the commit; the key makes a second insert wait.
  *
  *   TOO_MANY  more than CAP run at a moment
  *   ASLEEP    a job waits, a slot is free, and everybody sleeps with nothing on its way

@@ -35,7 +35,7 @@ def late(queue: Queue, child: Child, outcome: str, **more: object) -> int:
     (job,) = child.claim(1)
     with psycopg.connect(queue.dsn) as caller:
         assert caller.execute("SELECT jobherd.cancel(%s)", [job.id]).fetchall() == [("cancelling",)]
-        assert found(queue, child) == [], "nobody else sees it yet"
+        assert found(queue, child) == [], "it is not committed yet"
         assert child.settle(job.token, [job.id], outcome, **more) == [job.id], "the settlement does not wait for it"
     return job.id
 
@@ -137,7 +137,7 @@ def test_two_callers_do_not_wait_for_each_other(queue: Queue) -> None:
     assert queue.count("cancels") == 2
 
 
-def test_what_somebody_else_has_locked_is_left_for_the_next_time(queue: Queue) -> None:
+def test_a_job_that_another_session_has_locked_is_left_for_the_next_time(queue: Queue) -> None:
     queue.enqueue("a:b")
     job = late(queue, queue.child(), "abandoned")
     queue.run("SET lock_timeout TO '10ms'")

@@ -265,7 +265,7 @@ def test_a_lock_that_another_claim_has_is_only_tried_out_of_order(queue):
             assert lock(other, "c", 0) == (2, True)
     with one.connection.transaction(), other.connection.transaction():
         assert (lock(one, "a", 0), lock(other, "b", 0)) == ((2, True), (2, True))
-        assert (lock(one, "b", 2), lock(other, "a", 2)) == ((2, False), (2, False)), "and nobody waits in a circle"
+        assert (lock(one, "b", 2), lock(other, "a", 2)) == ((2, False), (2, False)), "and no two wait for each other"
     with other.connection.transaction():
         assert lock(other, "a", 2) == (2, True)
 

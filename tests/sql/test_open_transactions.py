@@ -170,7 +170,7 @@ def scene(database: str) -> Iterator[Scene]:
 
 
 def test_a_caller_that_stays_open_holds_up_nothing(scene: Scene) -> None:
-    assert scene.held_up() == {}, "nobody is open yet"
+    assert scene.held_up() == {}, "no transaction is open yet"
     given = {name: str(value) for name, value in vars(scene).items() if isinstance(value, int)} | {"supervisor": str(scene.supervisor.id)}
     found = {}
     with psycopg.connect(scene.queue.dsn) as caller:

@@ -129,7 +129,8 @@ class Interpreter:
 
     def _put_back_loops(self) -> bool:
         """Put back policy and current loop. A loop that a job leaves open is its own to close: a module may keep it for its next job."""
-        if asyncio._get_running_loop() is None and (now := _loops()) == self._loops:  # noqa: SLF001  # documented
+        now = _loops()
+        if now == self._loops and asyncio._get_running_loop() is None:  # noqa: SLF001  # documented
             return False
         asyncio._set_running_loop(None)  # noqa: SLF001
         policy, loop, called = self._loops

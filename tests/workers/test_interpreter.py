@@ -31,6 +31,7 @@ CHANGES = {
     "record factory": "logging.setLogRecordFactory(lambda *a, **k: None)",
     "logger class": "logging.setLoggerClass(type('Odd', (logging.Logger,), {}))",
     "asyncio.run": "asyncio.run(asyncio.sleep(0))",
+    "a running loop": "asyncio._set_running_loop(asyncio.new_event_loop())",
     "an event loop": "asyncio.set_event_loop(asyncio.new_event_loop())",
     "a policy": "asyncio.set_event_loop_policy(type('Odd', (asyncio.DefaultEventLoopPolicy,), {})())",
     "warnings": "warnings.simplefilter('error')",

@@ -140,7 +140,7 @@ def test_records_are_worked_in_their_order_within_the_transaction_that_holds_the
     steers, looks = jobs.add("steer", 2), jobs.add("look", 2)
     plain = stage.enqueue("t:noop")
     fleet = jobs.start("--until-empty", workers=1)
-    assert fleet.wait_exit() == 0
+    assert fleet.wait_exit() == 1, "records failed"
     rows = [jobs.row(job) for job in good]
     assert [row["status"] for row in rows] == ["completed"] * 3
     assert all(row["started_at"] and row["finished_at"] and row["worker_hostname"] == os.uname().nodename for row in rows)
@@ -210,7 +210,7 @@ def test_a_record_whose_process_dies_goes_back_and_fails_in_the_end_with_what_it
         jobs.wait(later, "completed")
         assert jobs.row(locked)["status"] == "processing"
     assert jobs.wait(locked, "completed")["num_resets"] == 1
-    assert fleet.wait_exit() == 0  # not before, although every worker was idle: that record was in work by somebody
+    assert fleet.wait_exit() == 1, "a record failed"  # not before, although every worker was idle: that record was in work by somebody
 
 
 @pytest.mark.promise("B30", "B50", "B51", "B52")

@@ -248,7 +248,11 @@ def _convert(value: object) -> object:
     if is_model(kind):
         return dump_model(value)
     if has_fields(kind):
-        parts = ((name, getattr(value, name, NOTHING)) for name in attributes(kind))  # one that __init__ does not set may be missing
+        try:
+            parts = [(name, getattr(value, name, NOTHING)) for name in attributes(kind)]  # one that __init__ does not set may be missing
+        except Exception as problem:  # a property of the application
+            message = f"is a {_name(value)} whose fields cannot be read: {type(problem).__name__}"
+            raise TypeError(message) from None
         return {name: part for name, part in parts if part is not NOTHING}
     message = f"is a {_name(value)}, which JSON has no word for: {_remedy(value)}"
     raise TypeError(message)

@@ -51,6 +51,16 @@ class Line:
     color: Color = Color.RED
 
 
+@dataclasses.dataclass
+class Unreadable:
+    x: int
+
+    def __getattribute__(self, name):
+        if name == "x":
+            raise RuntimeError("secret")
+        return object.__getattribute__(self, name)
+
+
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024
 
 
@@ -142,6 +152,7 @@ def test_anything_else_is_stored_exactly_or_refused_with_a_path(value):
         ({"a": pathlib.Path("/x")}, "$.a", "str(value)"),
         ({"a": timedelta(1)}, "$.a", "total_seconds()"),
         ({"a": datetime(2030, 1, 31)}, "$.a", "has no time zone"),  # noqa: DTZ001
+        ({"a": Unreadable(1)}, "$.a", "whose fields cannot be read: RuntimeError"),
         ({"a": 1j}, "$.a", "value.real"),
         ({"a": object()}, "$.a", "object"),
         ({"a": ValueError("x")}, "$.a", "raise it"),

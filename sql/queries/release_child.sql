@@ -34,6 +34,13 @@ WITH gone AS (
            CASE WHEN cancelled THEN 'cancelled before it started' ELSE %(error)s::text END
       FROM judged
      WHERE cancelled OR failed
+), tried AS (
+    INSERT INTO jobherd.attempts (job, token, attempt, outcome, finished_at, drop_on, error_code, error)
+    SELECT id, token, greatest(attempts, 1), 'abandoned', clock_timestamp(),
+           (now() AT TIME ZONE 'UTC')::date + coalesce((SELECT k.keep_failed FROM jobherd.kinds k WHERE k.name = judged.kind), 30),
+           'WORKER_CRASHED', %(error)s::text
+      FROM judged
+     WHERE crashed AND NOT cancelled AND NOT failed
 ), told AS (
     SELECT jobherd.tell_waiters(array_agg(id || CASE WHEN cancelled THEN '=cancelled' ELSE '=failed' END)) FROM judged WHERE cancelled OR failed
 )

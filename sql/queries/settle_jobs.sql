@@ -68,7 +68,7 @@ WITH said AS MATERIALIZED (
     SELECT id, token, CASE WHEN outcome IN ('snoozed', 'abandoned') THEN attempts + 1 ELSE attempts END, outcome, started_at, finished_at,
            (now() AT TIME ZONE 'UTC')::date + coalesce(keep, 30), code, error, traceback, %(ran_on)s::text, usage::jsonb, post_mortem::jsonb
       FROM done
-     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND started_at IS NOT NULL
+     WHERE outcome IN ('retry', 'snoozed', 'abandoned') AND (started_at IS NOT NULL OR code = 'WORKER_CRASHED')
 ), logged AS (
     INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output, entries)
     SELECT d.id, d.token, CASE WHEN d.outcome IN ('snoozed', 'abandoned') THEN d.attempts + 1 ELSE d.attempts END, d.finished_at,

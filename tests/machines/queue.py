@@ -576,6 +576,7 @@ class Model:
                 if job.crashes >= MOST_CRASHES:
                     job.ends("failed")
                 else:
+                    job.tried += 1
                     job.waits(alone=True)
             else:
                 self.give_back(claim.jobs, counted=False, alone=suspect)

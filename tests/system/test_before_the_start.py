@@ -36,7 +36,8 @@ def test_a_job_that_kills_each_worker_before_it_starts_fails_at_the_third_death(
     for token in tokens:
         token.unlink(missing_ok=True)
     assert (row["attempts"], row["crashes"], row["error_code"]) == (0, 3, "WORKER_CRASHED")
-    assert [(one["outcome"], one["attempt"]) for one in row["history"]] == [("failed", 0)], "it was never started"
+    deaths = [(one["outcome"], one["attempt"], one["error_code"]) for one in row["history"]]
+    assert deaths == [("abandoned", 1, "WORKER_CRASHED")] * 2 + [("failed", 0, "WORKER_CRASHED")], "explained, and never started"
     assert "SIGKILL" in row["error"]
     if point == "job.announced":
         assert f"before it started t:noop #{deadly}" in row["error"]

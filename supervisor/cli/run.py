@@ -73,7 +73,7 @@ def _check_sources(settings: Settings) -> None:
         for source in getattr(settings, name):
             if not (os.path.exists(source) or _is_module(source, settings)):
                 raise CommandError(
-                    f"{name}: there is no folder, file or module {source!r} (from {settings.source(name)}), seen from {os.getcwd()}",
+                    f"{name}: there is no folder, file or module {source!r} (from {settings.source(name)}), seen from {settings.given.directory}",
                     ExitCode.CONFIGURATION,
                 )
 

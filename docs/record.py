@@ -7,7 +7,7 @@ The one is a supervisor in one terminal and a shell session in another, the othe
 
 Nothing shown is written by hand: the commands run on pseudo-terminals against the embedded PostgreSQL, in a folder that is removed
 afterwards, and the picture is made from the bytes they wrote. It must not start without the extra `embedded`, and it takes some seconds,
-since a process has to be killed while it works. Only `python -m supervisor` is called `jobherd` on the way.
+since a process has to be killed while it works. Only `python -m jobherd.supervisor` is called `jobherd` on the way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Final
 
-from supervisor import embedded
+from jobherd.supervisor.embedded import lifecycle
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COLUMNS: Final = 104
@@ -38,7 +38,7 @@ PATIENCE: Final = 60.0
 """Seconds after which something has gone wrong."""
 HANDLER: Final = """\
 import time
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("report:build", timeout="2m")
 def build(job: Job, year: int) -> str:
@@ -49,7 +49,7 @@ def build(job: Job, year: int) -> str:
 """
 TOP_HANDLERS: Final = """\
 import time
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("report:build", timeout="5m")
 def build(job: Job, year: int) -> str:
@@ -164,7 +164,7 @@ def furnish(folder: Path, handlers: str) -> dict[str, str]:
     tools = folder / ".bin"
     tools.mkdir()
     (tools / "jobherd").write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -P -m supervisor "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -P -m jobherd.supervisor "$@"\n'
     )
     (tools / "jobherd").chmod(0o755)
     kept = {
@@ -180,7 +180,7 @@ def play(folder: Path) -> list[tuple[str, Screen]]:
     supervisor, fd = top.start("jobherd run --handlers ./my_handlers --workers 2")
     try:
         read_until(fd, top.screen, "worker 0 is ready", "worker 1 is ready", "metrics and health")
-        server = embedded.find(folder)
+        server = lifecycle.find(folder)
         assert server is not None, "the supervisor has started it"
         with server:
             # Named here, so that each command does not say anew that none was named.
@@ -203,7 +203,7 @@ def play_top(folder: Path) -> list[tuple[str, Screen]]:
     supervisor, fd = aside.start("jobherd run --handlers ./my_handlers --workers 4 --http off")
     try:
         read_until(fd, aside.screen, "worker 3 is ready")
-        server = embedded.find(folder)
+        server = lifecycle.find(folder)
         assert server is not None, "the supervisor has started it"
         with server:
             shell = Terminal(folder, environment | {"JOBHERD_DSN": server.dsn, "LINES": "26"})

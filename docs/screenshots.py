@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from playwright.sync_api import sync_playwright
 
-from supervisor import embedded
+from jobherd.supervisor.embedded import lifecycle
 from tests.page.support import CHROMIUM, FLAGS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
 }
 DEMO: Final = """\
 import os, random, signal, time
-from handlers import Job, Poison, handler
+from jobherd import Job, Poison, handler
 
 @handler("mail:receipt", queue="mail")
 def receipt(order_id: int, to: str) -> dict[str, object]:
@@ -86,7 +86,7 @@ def main(only: list[str]) -> None:
         folder = Path(name)
         (folder / "handlers.d").mkdir()
         (folder / "handlers.d" / "demo.py").write_text(DEMO)
-        server = embedded.start(folder)
+        server = lifecycle.start(folder)
         try:
             with supervisor(folder, server.dsn) as url:
                 pages = fill(server.dsn)
@@ -101,7 +101,7 @@ def supervisor(folder: Path, dsn: str) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")} | {"PYTHONPATH": str(ROOT)}
     words = ["run", "--dsn", dsn, "--handlers", "handlers.d", "--workers", "4", "--http", "127.0.0.1:0", "--log-format", "text"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-P", "-m", "supervisor", *words], cwd=folder, env=environment, stderr=log)
+        process = subprocess.Popen([sys.executable, "-P", "-m", "jobherd.supervisor", *words], cwd=folder, env=environment, stderr=log)
         try:
             until = time.monotonic() + PATIENCE
             while not (found := re.search(r"the page is (http://\S+?)/\s", (folder / "log").read_text())):

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from handlers.testing import Inline, Recorder
+    from jobherd.handlers.testing import Inline, Recorder
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def jobherd_dsn() -> str | None:
 
 @pytest.fixture
 def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
-    """Yield what `handlers.testing.inline` does: jobs run here and now, in a transaction that is rolled back."""
-    from handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
+    """Yield what `jobherd.testing.inline` does: jobs run here and now, in a transaction that is rolled back."""
+    from jobherd.handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
 
     with inline(jobherd_dsn) as jobs:
         yield jobs
@@ -29,8 +29,8 @@ def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
 
 @pytest.fixture
 def jobherd_recorder() -> Iterator[Recorder]:
-    """Yield what `handlers.testing.recorder` does: it collects what is enqueued, without a database."""
-    from handlers.testing import recorder  # noqa: PLC0415  # as above
+    """Yield what `jobherd.testing.recorder` does: it collects what is enqueued, without a database."""
+    from jobherd.handlers.testing import recorder  # noqa: PLC0415  # as above
 
     with recorder() as jobs:
         yield jobs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from handlers import handler
+from jobherd import handler
 
 
 @handler("bench:noop", queue="bench")

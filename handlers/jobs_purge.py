@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from handlers import Job, Poison, default_client, handler
-from handlers._durations import at_least_zero
-from handlers._enqueue import Statement
+from jobherd import Job, Poison, default_client, handler
+from jobherd.handlers._enqueue.options import Statement
+from jobherd.handlers._policy.durations import at_least_zero
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from handlers._enqueue import Row
+    from jobherd.handlers._enqueue.options import Row
 
 
 @handler("jobs:purge_completed", timeout="1h")

@@ -21,14 +21,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from handlers import Backoff, Failed, Job, Poison, Retry, default_client, handler
-from handlers._addresses import is_public
-from handlers._enqueue import Statement, check_id
+from jobherd import Backoff, Failed, Job, Poison, Retry, default_client, handler
+from jobherd.handlers._enqueue.options import Statement, check_id
+from jobherd.handlers._values.addresses import is_public
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from handlers._enqueue import Row
+    from jobherd.handlers._enqueue.options import Row
 
 FORBIDDEN: Final = "WEBHOOK_FORBIDDEN"
 REFUSED: Final = "WEBHOOK_REFUSED"

@@ -1,6 +1,6 @@
 """Run jobs in a test, here and now, as a worker would.
 
-    from handlers.testing import run
+    from jobherd.testing import run
 
     assert run(receipt, order_id=7).value() == {"sent": True}
 
@@ -12,9 +12,9 @@ the end. In a test that runs in an event loop, `arun` and `adrain` take the plac
 
 from __future__ import annotations
 
-from handlers._outcome import EXPIRED, Outcome
-from handlers._trial import Ran, arun, arun_payload, run, run_batch, run_payload
-from handlers._watching import Enqueued, Inline, Recorder, inline, recorder
+from jobherd.handlers._testing.attempt import Ran, arun, arun_payload, run, run_batch, run_payload
+from jobherd.handlers._testing.enqueued import Enqueued, Inline, Recorder, inline, recorder
+from jobherd.handlers._values.outcome import EXPIRED, Outcome
 
 __all__ = [
     "EXPIRED",

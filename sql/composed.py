@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from sql import CHANNEL, SCHEMA, load
+from jobherd.sql import CHANNEL, SCHEMA, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,7 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
     >>> compose("try_order", names)
     b'SELECT FROM "example_jobs" AS "example_jobs" WHERE false ORDER BY "example_jobs"."id"'
     """
-    text = (files("sql") / "tables" / f"{statement}.sql").read_text(encoding="utf-8")
+    text = (files("jobherd.sql") / "tables" / f"{statement}.sql").read_text(encoding="utf-8")
     body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     parts: dict[str, Composable] = {ours: Identifier(theirs) for ours, theirs in names.columns}
     parts |= {

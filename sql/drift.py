@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg import errors
 
-from sql import SCHEMA, check_schema, load
-from sql.migrate import AREAS, SchemaError, migrate, pending
+from jobherd.sql import SCHEMA, check_schema, load
+from jobherd.sql.migrate import AREAS, SchemaError, migrate, pending
 
 if TYPE_CHECKING:
     import psycopg

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import errors
 
-from sql import SCHEMA, check_schema, in_schema, load
+from jobherd.sql import SCHEMA, check_schema, in_schema, load
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -57,7 +57,7 @@ class Migration:
 
 def migrations(area: str = CORE) -> tuple[Migration, ...]:
     """Return the steps of an area in order: the core, or a set of handlers that brings tables of its own (`forge`)."""
-    folder: Traversable = files("sql") / "migrations" if area == CORE else files("sql") / area / "migrations"
+    folder: Traversable = files("jobherd.sql") / "migrations" if area == CORE else files("sql") / area / "migrations"
     found = (
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
         for file in folder.iterdir()

@@ -1,4 +1,4 @@
-"""The console script `jobherd`, and `python -m supervisor`: standard streams and signals first, then the command line, which takes a while to load."""
+"""The console script `jobherd`, and `python -m jobherd.supervisor`: standard streams and signals first, then the command line, which takes a while to load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from supervisor.signals import hold
+from jobherd.supervisor.process.signals import hold
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
     if sys.argv[1:2] == ["run"]:
         hold()  # a TERM while the rest is loaded would end us as if we had died of it, a TTIN would stop us for ever
     try:
-        from supervisor.cli import main as command  # noqa: PLC0415 - it loads most of what there is
+        from jobherd.supervisor.cli import main as command  # noqa: PLC0415 - it loads most of what there is
     except KeyboardInterrupt:
         return 130  # as `ExitCode.INTERRUPTED`, which is not loaded yet
 

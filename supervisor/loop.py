@@ -18,42 +18,44 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-import sql
-from supervisor import lease, spawn, strays
-from supervisor.bulletin import Bulletin
-from supervisor.courier import Answer, Courier, Link
-from supervisor.crew import Crew
-from supervisor.deaths import DeathPost
-from supervisor.facts import Facts
-from supervisor.fleet import Course, Fleet
-from supervisor.greeting import greeting
-from supervisor.hearing import Hearing
-from supervisor.lateness import Lateness
-from supervisor.limits import Limits
-from supervisor.manager import ServiceManager
-from supervisor.notifications import Beat, Cancel, Command, Due, Gates, Pooler, Rejected, TableWork, Work, parse
-from supervisor.orders import MEANT, Asked, Orders, Refused, objection
-from supervisor.plan import Finish, Fork, nudges, plan
-from supervisor.registration import Registration
-from supervisor.sampler import Sampler
-from supervisor.settings_child import child_settings
-from supervisor.settings_values import show_span
-from supervisor.signals import SignalPipe
-from supervisor.undertaker import Case, Undertaker, Verdict
-from supervisor.until_empty import UntilEmpty
-from supervisor.version import VERSION
-from supervisor.voice import Voice
-from supervisor.watcher import Watcher, places_of
-from workers.job_log import failure_words
-from workers.notice import Notice
-from workers.points import reach
+from jobherd import sql
+from jobherd.supervisor.crash import orphans
+from jobherd.supervisor.crash.deaths import DeathPost
+from jobherd.supervisor.crash.recovery import CrashOutcome, CrashRecovery, DeadChild
+from jobherd.supervisor.database import identity as lease
+from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.database.fleet_commands import MEANT, FleetCommand, FleetCommands, Refused, objection
+from jobherd.supervisor.database.lease import Lease
+from jobherd.supervisor.database.notifications import Beat, Cancel, Command, Due, Gates, Pooler, Rejected, TableWork, Work, parse
+from jobherd.supervisor.database.notify_mode import NotifyMode
+from jobherd.supervisor.database.until_empty import UntilEmpty
+from jobherd.supervisor.observe.fleet_report import Facts
+from jobherd.supervisor.observe.greeting import greeting
+from jobherd.supervisor.observe.log_stream import LogStream
+from jobherd.supervisor.observe.loop_lag import LoopLag
+from jobherd.supervisor.observe.sampler import Sampler
+from jobherd.supervisor.observe.status_report import StatusReport
+from jobherd.supervisor.observe.systemd import ServiceManager
+from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.plan import Finish, Fork, nudges, plan
+from jobherd.supervisor.process import spawn
+from jobherd.supervisor.process.children import Children
+from jobherd.supervisor.process.signals import SignalPipe
+from jobherd.supervisor.process.watcher import Watcher, places_of
+from jobherd.supervisor.settings.child import child_settings
+from jobherd.supervisor.settings.readers import show_span
+from jobherd.supervisor.version import VERSION
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.run.job_log import failure_words
+from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.notifications import Event
-    from supervisor.settings import Settings
-    from workers.board import Now
+    from jobherd.supervisor.database.notifications import Event
+    from jobherd.supervisor.settings.definitions import Settings
+    from jobherd.workers.ipc.status_board import CurrentWork
 
 log = logging.getLogger("jobherd.supervisor")
 
@@ -74,7 +76,7 @@ class Supervisor:
         *,
         reload: Callable[[], Settings] | None = None,
         signals: SignalPipe | None = None,
-        voice: Voice | None = None,
+        voice: LogStream | None = None,
     ) -> None:
         self.settings = settings
         self._has_page = find_spec("starlette") is not None
@@ -83,11 +85,11 @@ class Supervisor:
         self.fleet = Fleet(Limits.of(settings))
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.signals = signals or SignalPipe()
-        self.voice = voice or Voice()
-        self.lateness = Lateness()
-        self.notice = Notice()
+        self.voice = voice or LogStream()
+        self.lateness = LoopLag()
+        self.control = ControlBlock()
         sql.load_all(settings.schema)
-        self.courier = Courier(
+        self.db = DatabaseConnection(
             settings.listen_dsn or dsn,
             schema=settings.schema,
             application_name=f"jobherd:supervisor:{self.me.pid}",
@@ -95,27 +97,27 @@ class Supervisor:
             retry_max=settings.db_retry_max,
             listens=settings.listen_dsn is not None,
         )
-        self.registration = Registration(
-            self.courier,
+        self.registration = Lease(
+            self.db,
             self.fleet,
-            self.notice,
+            self.control,
             me=self.me,
             lease=settings.lease,
             beaten=self._beaten,
-            mourned=lambda: [case.death.incarnation for case in self.undertaker.cases],
+            mourned=lambda: [case.death.incarnation for case in self.recovery.cases],
         )
-        self.orders = Orders(self.courier, self.fleet, dict.fromkeys(MEANT, self._carry_out))
-        self.undertaker = Undertaker(self.courier, host=self.me.host, lease=lambda: self.settings.lease, closed=self._buried)
+        self.orders = FleetCommands(self.db, self.fleet, dict.fromkeys(MEANT, self._carry_out))
+        self.recovery = CrashRecovery(self.db, host=self.me.host, lease=lambda: self.settings.lease, closed=self._recovered)
         self.manager = ServiceManager()
         self.deaths = DeathPost()
         self.lookup: spawn.Lookup | None = None
         self.watcher: Watcher | None = None
-        self.crew = Crew(
+        self.children = Children(
             self.fleet,
-            self.notice,
+            self.control,
             self.selector,
             self.signals,
-            self.courier,
+            self.db,
             settings=child_settings(settings, dsn=dsn),
             deaths=self.deaths.reading,
             fds=lambda: [
@@ -125,19 +127,19 @@ class Supervisor:
                 *([self.lookup.fd] if self.lookup is not None else []),
                 *([self.watcher.fd] if self.watcher is not None else []),
             ],
-            bury=self.undertaker.take,
+            bury=self.recovery.take,
         )
-        self.sampler = Sampler(self.fleet, self.crew.boards, self.orders.answer, host=self.me.host)
-        self.crew.growth.engaged = self.sampler.asks
-        self.hearing = Hearing(self.courier, self.fleet, self.notice, anyone_idle=self.crew.anyone_idle)
+        self.sampler = Sampler(self.fleet, self.children.boards, self.orders.answer, host=self.me.host)
+        self.children.growth.engaged = self.sampler.asks
+        self.hearing = NotifyMode(self.db, self.fleet, self.control, anyone_idle=self.children.anyone_idle)
         self.until_empty = UntilEmpty(
-            self.fleet, self.crew.boards, self.courier, served=lambda: self.settings.served, empty=self._nothing_left
+            self.fleet, self.children.boards, self.db, served=lambda: self.settings.served, empty=self._nothing_left
         )
-        self.bulletin = Bulletin(
+        self.bulletin = StatusReport(
             self.fleet,
-            self.notice,
-            self.crew.boards,
-            self.courier,
+            self.control,
+            self.children.boards,
+            self.db,
             self.registration,
             manager=self.manager,
             me=self.me,
@@ -145,10 +147,10 @@ class Supervisor:
             lateness=self.lateness,
         )
         self.facts = Facts(
-            self.courier,
+            self.db,
             self.fleet,
             self.registration,
-            self.crew.boards,
+            self.children.boards,
             self.orders,
             queues=lambda: self.settings.served,
             tiers=lambda: (self.settings.queue_order == "turns", self.settings.tiers),
@@ -172,7 +174,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until told to leave; return the exit code."""
-        strays.become_subreaper()
+        orphans.become_subreaper()
         self.signals.raises = False  # what has come so far is in the pipe
         with self.signals.heard():
             self.selector.register(self.signals, selectors.EVENT_READ, "signals")
@@ -189,19 +191,19 @@ class Supervisor:
         if self._looked_at:
             self.lateness.note(now - self._looked_at)
         self._others_at = self._others_at or self._wake_at(now)
-        due = min(self._others_at, self.crew.look_for_late_at, self.sampler.at)
+        due = min(self._others_at, self.children.look_for_late_at, self.sampler.at)
         due = max(due, now)
         ready = self.selector.select(due - now)
         now = self._looked_at = time.monotonic()
         if not ready:
             self.lateness.note(max(now - due, 0.0))
         if not ready and now < self._others_at:
-            self.notice.loop_at = now
-            self.crew.look_for_late(now)
+            self.control.loop_at = now
+            self.children.look_for_late(now)
             if not self.sampler.step(now) and not any(slot.late or slot.owing for slot in self.fleet.alive()):
                 return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
         self._others_at = 0.0
-        self.notice.loop_at = now
+        self.control.loop_at = now
         if self._wake_for_work(now) and now < due and all(key.data == "courier" for key, _ in ready):
             return  # that was all; on a small machine the rest of the turn would take a processor from the job that was woken for
         self._converse(now)
@@ -209,26 +211,26 @@ class Supervisor:
         for key, _ in ready:
             if key.data == "signals":
                 told = self.signals.read()
-            elif isinstance(key.data, int) and self.crew.listen(key.data, now):
+            elif isinstance(key.data, int) and self.children.listen(key.data, now):
                 self.bulletin.hurry()
             elif key.data == "watcher":
                 self._take_changes(now)
         for signum in sorted(told - {signal.SIGCHLD}):
             self._obey(signum, now)
         if signal.SIGCHLD in told:
-            self.crew.reap(now)
+            self.children.reap(now)
             # Before the plan and everything else of this turn: until the letter is gone, somebody's job waits.
-            self.undertaker.step(now)
-            self.courier.step(now)
+            self.recovery.step(now)
+            self.db.step(now)
             self._rewire()  # should the session be lost in that step: a child that is forked in this turn may get its number
             self.bulletin.hurry()
         if now >= self._plan_at:
-            self.crew.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
+            self.children.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
         self._poll(now)  # before the look: who is idle is looked at for the sake of a call
-        self.crew.look(now)
-        self.crew.look_for_late(now)
+        self.children.look(now)
+        self.children.look_for_late(now)
         self.sampler.step(now)
-        self.undertaker.step(now)
+        self.recovery.step(now)
         self.until_empty.step(now)
         self.orders.step(now)  # before the plan: what is ordered is to be done in this turn
         self.facts.step(now)
@@ -239,7 +241,7 @@ class Supervisor:
                 self._finished = action.code or self._code_of_failures()
             elif isinstance(action, Fork):
                 self.bulletin.hurry()  # should we die, the keeper ends the process groups that were published, and no others
-            self.crew.do(action, now)
+            self.children.do(action, now)
         if self._reloads:
             self._answer_reloads()
         if self.fleet.ever_ready and not self._greeted:
@@ -254,16 +256,16 @@ class Supervisor:
     """When the next full turn is due; 0: not reckoned since the last one."""
 
     def _wake_at(self, now: float) -> float:
-        if self.fleet.calls or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
+        if self.fleet.pending_wakeups or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
             return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
         # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
         return min(
             self._plan_at,
-            self.courier.wake_at(),
+            self.db.wake_at(),
             self.registration.wake_at(),
             self.hearing.wake_at(now),
-            self.undertaker.wake_at(),
-            self.crew.look_at(),
+            self.recovery.wake_at(),
+            self.children.look_at(),
             self.bulletin.wake_at(),
             self.until_empty.wake_at(),
             self.orders.wake_at(),
@@ -277,23 +279,23 @@ class Supervisor:
     def _converse(self, now: float) -> None:
         """Let the session with the database go on, and wait for the right thing next time."""
         self._resolve(now)
-        self.courier.step(now)
+        self.db.step(now)
         self.registration.step(now)
         self.hearing.step(now)
-        self.courier.step(now)
-        up = self.courier.link is Link.UP and not self.courier.barred
-        trouble = self.courier.barred or self.courier.trouble
+        self.db.step(now)
+        up = self.db.link is Link.UP and not self.db.barred
+        trouble = self.db.barred or self.db.trouble
         if up and not self._was_up:
             log.info("the database is there")
             self.fleet.database_up(now)
-            self.undertaker.hurry()
-            self.notice.bump()
+            self.recovery.hurry()
+            self.control.bump()
         elif self._was_up and not up:
             log.warning("the database is away: %s", trouble)
             self.fleet.database_down()
         elif not up and trouble and trouble != self._trouble:
             log.warning("no database: %s", trouble)
-        if not up and 0 < self.settings.db_retry_max_attempts < self.courier.failures:
+        if not up and 0 < self.settings.db_retry_max_attempts < self.db.failures:
             self.fleet.database_given_up(now)
         self._trouble = trouble
         if up is not self._was_up:
@@ -318,24 +320,24 @@ class Supervisor:
 
         Return whether nothing else has come from the database.
         """
-        alone = self.courier.is_quiet
-        self.courier.step(now)
+        alone = self.db.is_quiet
+        self.db.step(now)
         alone = self._take_notifications() and alone
-        if self.fleet.calls:
-            self.crew.look_who_is_idle()
+        if self.fleet.pending_wakeups:
+            self.children.look_who_is_idle()
             for action in nudges(self.fleet):
-                self.crew.do(action, now)
+                self.children.do(action, now)
             os.sched_yield()  # whoever writes to a pipe is taken to sleep next: the reader would wait on our processor for our turn's end
             return alone
         return False
 
     def _resolve(self, now: float) -> None:
-        hosts = self.courier.wants_addresses
+        hosts = self.db.wants_addresses
         if hosts and self.lookup is None:
             try:
                 self.lookup = spawn.Lookup(hosts)
             except OSError as problem:
-                self.courier.lose(f"the system refuses a process to look up a host name: {problem.strerror}", now)
+                self.db.lose(f"the system refuses a process to look up a host name: {problem.strerror}", now)
                 return
             self.selector.register(self.lookup.fd, selectors.EVENT_READ, "lookup")
         if self.lookup is not None:
@@ -345,11 +347,11 @@ class Supervisor:
                 self.lookup.close()
                 self.lookup = None
                 if found is not None:
-                    self.courier.addressed(found, now)
+                    self.db.addressed(found, now)
 
     def _rewire(self) -> None:
-        fd, events = self.courier.fileno(), self.courier.events() if self.courier.fileno() >= 0 else 0
-        if (fd, self.courier.epoch, events) == (self._courier_fd, self._courier_epoch, self._courier_events):
+        fd, events = self.db.fileno(), self.db.events() if self.db.fileno() >= 0 else 0
+        if (fd, self.db.epoch, events) == (self._courier_fd, self._courier_epoch, self._courier_events):
             return
         if self._courier_fd >= 0:
             # The old socket may be closed already; a stale entry would make the selector spin, so it is dropped by its number.
@@ -357,16 +359,16 @@ class Supervisor:
                 self.selector.unregister(self._courier_fd)
         if fd >= 0:
             self.selector.register(fd, events, "courier")
-        self._courier_fd, self._courier_epoch, self._courier_events = fd, self.courier.epoch, events
+        self._courier_fd, self._courier_epoch, self._courier_events = fd, self.db.epoch, events
 
     def _take_notifications(self) -> bool:
         """Note what was notified; return whether it was about work and nothing else."""
         only_work = self._was_up
-        events, self.courier.happened = self.courier.happened, []
+        events, self.db.happened = self.db.happened, []
         for event in events:
             only_work = False
             self._hear_event(event)
-        payloads, self.courier.notifications = self.courier.notifications, []
+        payloads, self.db.notifications = self.db.notifications, []
         self.bulletin.counts["notifications"] += len(payloads)
         calls = 0
         for payload in payloads:
@@ -375,8 +377,8 @@ class Supervisor:
                     calls += queue == "*" or self.settings.serves(queue)
                     continue
                 case TableWork():
-                    self.fleet.called()  # which table it is, the worker that is woken finds out
-                    self.notice.bump()
+                    self.fleet.request_wakeups()  # which table it is, the worker that is woken finds out
+                    self.control.bump()
                     continue
                 case Beat(supervisor):
                     if self.registration.echoed(supervisor):
@@ -386,8 +388,8 @@ class Supervisor:
                 case Gates():
                     now = time.monotonic()
                     self.fleet.gates_changed(now)
-                    self.crew.take_back(now)
-                    self.notice.bump()
+                    self.children.take_back(now)
+                    self.control.bump()
                 case Cancel():
                     self.registration.look_for_cancels()
                     self.fleet.keeper_called = True  # the job may be back in the queue by now
@@ -397,8 +399,8 @@ class Supervisor:
         if calls:
             calls = -(-calls // self.settings.coalesce_notifies)
             self.bulletin.counts["wakes"] += calls
-            self.fleet.called(calls)
-            self.notice.bump()
+            self.fleet.request_wakeups(calls)
+            self.control.bump()
         return only_work
 
     def _hear_event(self, event: Event) -> None:
@@ -407,7 +409,7 @@ class Supervisor:
                 self._say_refused(statement, why, time.monotonic())
             case Pooler() if not self._told_of_pooler:
                 self._told_of_pooler = True
-                if self.courier.deaf:
+                if self.db.deaf:
                     log.warning(
                         "a pooler stands between this supervisor and the server: nothing is listened to through it, and jobs wait for the "
                         "poll; give the server's own address in listen_dsn, or this one if it is in session mode"
@@ -425,22 +427,24 @@ class Supervisor:
 
     def _told(self, signum: int, now: float) -> str:
         """Note what somebody wants, by a signal or an order; return what went wrong with it, or nothing."""
-        before, problem = self.fleet.course, ""
+        before, problem = self.fleet.run_state, ""
         if signum == signal.SIGHUP:
             self.bulletin.reload_begins()
             problem = self._read_settings()
-        self.fleet.told(signum, now)
-        if self.fleet.course is not before:
+        self.fleet.on_signal(signum, now)
+        if self.fleet.run_state is not before:
             self._begin_course()
         return problem
 
-    def _carry_out(self, order: Asked, now: float) -> dict[str, object] | None:
+    def _carry_out(self, order: FleetCommand, now: float) -> dict[str, object] | None:
         """Do what an order says as a signal would. A reload is answered once it is known whether the new code loads."""
         fleet = self.fleet
         if why := objection(order.name, fleet):
             raise Refused(why)
         problem = ""
-        if order.name != "drain" or fleet.course is Course.SERVING:  # a second TERM hands back what runs; a second order to drain does not
+        if (
+            order.name != "drain" or fleet.run_state is RunState.SERVING
+        ):  # a second TERM hands back what runs; a second order to drain does not
             problem = self._told(MEANT[order.name], now)
         if order.name == "reload":
             self._reloads.append((order.id, problem))
@@ -448,14 +452,14 @@ class Supervisor:
         return self._count_workers()
 
     def _count_workers(self) -> dict[str, object]:
-        self.crew.look_now()
-        self.crew.look(time.monotonic())
+        self.children.look_now()
+        self.children.look(time.monotonic())
         return {"workers": self.fleet.wanted, "running": sum(1 for slot in self.fleet.alive() if slot.now.job)}
 
     def _answer_reloads(self) -> None:
         """Answer the reloads that were ordered, if it is known whether the new code loads."""
         answer = self.fleet.reload_answer
-        if answer is None and (self.fleet.course is not Course.SERVING or self.fleet.exit_code is not None):
+        if answer is None and (self.fleet.run_state is not RunState.SERVING or self.fleet.exit_code is not None):
             answer = "it is leaving already: nothing is reloaded any more"
         if answer is None:
             return
@@ -473,20 +477,20 @@ class Supervisor:
         self.facts.beaten(time.monotonic())
 
     def _begin_course(self) -> None:
-        self.notice.draining = True
+        self.control.draining = True
         reach("parent:draining")
         self.bulletin.hurry()
         self.manager.tell("STOPPING=1")
-        self.crew.look_now()
-        self.crew.look(time.monotonic())
+        self.children.look_now()
+        self.children.look(time.monotonic())
         running = sum(1 for slot in self.fleet.alive() if slot.now.job)
         wait = f"; waits up to {show_span(self.settings.drain_timeout)} for them, a second Ctrl-C or SIGTERM returns them to their queues"
         words = {
-            Course.DRAINING: "draining: nothing more is claimed, %d running" + (wait if running else ""),
-            Course.HURRYING: "leaving fast: %d running are handed back",
-            Course.QUITTING: "quitting at once: %d running are killed",
+            RunState.DRAINING: "draining: nothing more is claimed, %d running" + (wait if running else ""),
+            RunState.FAST_SHUTDOWN: "leaving fast: %d running are handed back",
+            RunState.IMMEDIATE_SHUTDOWN: "quitting at once: %d running are killed",
         }
-        log.info(words[self.fleet.course], running)
+        log.info(words[self.fleet.run_state], running)
 
     def _begin_watching(self) -> None:
         try:
@@ -508,7 +512,7 @@ class Supervisor:
         if changed is None:
             log.warning("the process that watches files has ended: --reload no longer works, SIGHUP does")
             self._end_watching()
-        elif changed and self.fleet.course is Course.SERVING:
+        elif changed and self.fleet.run_state is RunState.SERVING:
             log.info("reloading, since files changed: %s", ", ".join(changed))
             self._told(signal.SIGHUP, now)
 
@@ -522,15 +526,15 @@ class Supervisor:
             return f"the settings do not load, the old ones stay: {problem}"
         for name in self.settings.given.waiting:
             log.warning("%s was changed: that takes a restart", name)
-        self.crew.settings = child_settings(self.settings, dsn=self.crew.settings.dsn)
+        self.children.settings = child_settings(self.settings, dsn=self.children.settings.dsn)
         self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers
         self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
         return ""
 
-    def _buried(self, case: Case, verdict: Verdict | None, released: list[int]) -> None:
+    def _recovered(self, case: DeadChild, verdict: CrashOutcome | None, released: list[int]) -> None:
         """The jobs of a dead child are where they belong."""
-        self.fleet.buried(time.monotonic())
+        self.fleet.on_recovered(time.monotonic())
         self.bulletin.count_buried(case, verdict, len(released))
         for record, became in case.verdicts:
             if record.job in case.settled:
@@ -541,10 +545,10 @@ class Supervisor:
             self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
-            self.fleet.called(len(released))
-            self.notice.bump()
+            self.fleet.request_wakeups(len(released))
+            self.control.bump()
 
-    def _log_job(self, case: Case, record: Now, verdict: Verdict) -> None:
+    def _log_job(self, case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> None:
         """Log what became of a job that ended with its process. The line about the process has the reason."""
         ids: dict[str, object] = {"record" if case.policy.table else "job": record.job, "kind": case.policy.name}
         ids |= {"attempt": record.attempts, "max_attempts": record.max_attempts, "pid": case.death.pid}
@@ -558,7 +562,7 @@ class Supervisor:
         """Call one child every so often: a notification may be lost, and the backstop must cost the same for one child and for 64."""
         if now >= self._poll_at:
             self._poll_at = now + self.settings.poll * random.uniform(0.9, 1.1)
-            self.fleet.called()
+            self.fleet.request_wakeups()
 
     def _code_of_failures(self) -> int:
         """Return the exit code of a run that ended because nothing was left to do: 1 if jobs failed and that counts."""
@@ -570,7 +574,7 @@ class Supervisor:
     def _nothing_left(self, now: float) -> None:
         log.info("nothing is left to do")
         self._emptied = True
-        self.fleet.steer(Course.DRAINING, now)
+        self.fleet.enter_state(RunState.DRAINING, now)
         self._begin_course()
 
     # -- tell -------------------------------------------------------------------------------------------------------
@@ -578,7 +582,7 @@ class Supervisor:
     def _greet(self) -> None:
         """Log what a new user wants to know, once the first worker is ready."""
         self._greeted = True
-        for line in greeting(self.settings, self.crew.boards, page=self._has_page):
+        for line in greeting(self.settings, self.children.boards, page=self._has_page):
             log.info("%s", line)
 
     def _say_notes(self) -> None:
@@ -601,10 +605,10 @@ class Supervisor:
         until = time.monotonic() + 2.0
         # Told to leave while it registers: the server does that all the same, and a registration that nobody knows of would stand for a lease.
         self._hear(lambda: not self.registration.underway, until)
-        if self.fleet.supervisor and self.courier.link is Link.UP:
-            self.courier.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
+        if self.fleet.supervisor and self.db.link is Link.UP:
+            self.db.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
             self._hear(lambda: bool(gone), until)
-        self.courier.close()
+        self.db.close()
         self.deaths.close()
         self.selector.close()
         log.info("supervisor leaves", extra={"exit_code": code})
@@ -612,8 +616,8 @@ class Supervisor:
 
     def _hear(self, heard: Callable[[], bool], until: float) -> None:
         """Listen to the database until that was heard, but no longer."""
-        while not heard() and time.monotonic() < until and self.courier.link is Link.UP:
-            self.courier.step(time.monotonic())
+        while not heard() and time.monotonic() < until and self.db.link is Link.UP:
+            self.db.step(time.monotonic())
             self._rewire()
             self.selector.select(0.05)
 
@@ -628,7 +632,7 @@ def run(
     *,
     reload: Callable[[], Settings] | None = None,
     signals: SignalPipe | None = None,
-    voice: Voice | None = None,
+    voice: LogStream | None = None,
 ) -> int:
     """Run a supervisor in this process until it is told to leave, and return its exit code.
 

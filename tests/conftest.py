@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.support.gate import VARIABLE, Gate
 from tests.support.lending import Lending
 from tests.support.postgres import Cluster, quick_place

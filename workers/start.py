@@ -7,23 +7,23 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from handlers._client import Client
-from handlers._default import configure
-from handlers._hooks import Child, before_claim, on_death
-from handlers._sanitize import describe_exception
-from workers.claimer import Claimer
-from workers.connection import Left
-from workers.exits import forget_inherited, run_exits
-from workers.hooks import Caller
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
-from workers.loading import load_handlers, say_problem
-from workers.settle import UnsettledError
-from workers.tracing import spans
-from workers.worker import Worker
+from jobherd.handlers._define.hooks import Child, before_claim, on_death
+from jobherd.handlers._enqueue.client import Client
+from jobherd.handlers._enqueue.default import configure
+from jobherd.handlers._values.sanitize import describe_exception
+from jobherd.workers.claim.claimer import Claimer
+from jobherd.workers.database.connection import Left
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, Mourns, send
+from jobherd.workers.process.exits import forget_inherited, run_exits
+from jobherd.workers.run.hooks import Caller
+from jobherd.workers.run.loading import load_handlers, say_problem
+from jobherd.workers.run.tracing import spans
+from jobherd.workers.settle.settler import UnsettledError
+from jobherd.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from workers.alarm import Alarm
-    from workers.main import Body
+    from jobherd.workers.process.context import ChildContext
+    from jobherd.workers.process.interrupt import Interrupts
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -31,25 +31,25 @@ _EXIT_UNSETTLED: Final = 70
 _EXIT_HOOKS: Final = 71
 
 
-def run(body: Body) -> int:
+def run(context: ChildContext) -> int:
     """Live as a worker and return the exit code. Signals are unblocked, nothing of the parent's is left."""
-    settings = body.seat.settings
+    settings = context.spec.settings
     forget_inherited()
     # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
-    loaded = load_handlers(body)
+    loaded = load_handlers(context)
     if loaded is None:
         return EXIT_HANDLERS
     handlers, hooks = loaded
-    caller = Caller(hooks, Child(body.seat.slot, settings.host), body.alarm, body.seat.board)
-    if not begin(body, caller):
+    caller = Caller(hooks, Child(context.spec.slot, settings.host), context.interrupts, context.spec.board)
+    if not begin(context, caller):
         return _EXIT_HOOKS
     if hooks.at(on_death):
-        send(body.seat.report, Mourns())
+        send(context.spec.report, Mourns())
     caller.spans = spans()  # asked once: whoever wants spans has set up the SDK by now
     worker = None
     try:
-        worker = Worker(body, handlers, caller, claimer_of(body, caller))
+        worker = Worker(context, handlers, caller, claimer_of(context, caller))
         return worker.live()
     except Left as reason:
         _log.info("leaving: %s", reason)
@@ -65,43 +65,43 @@ def run(body: Body) -> int:
             worker.close()
 
 
-def begin(body: Body, caller: Caller) -> bool:
+def begin(context: ChildContext, caller: Caller) -> bool:
     """Run `on_child_start`, for as long as a child may take until it is ready. False if a hook raised: then the parent has been told."""
     try:
         caller.hooks.start(caller.child)
     except BaseException as problem:  # what a hook needs may be away for a while: the child ends and is tried again
         message, trace = describe_exception(problem)
-        say_problem(body, f"on_child_start raised {message}\n{trace}")
+        say_problem(context, f"on_child_start raised {message}\n{trace}")
         caller.leave()
         caller.call("an atexit callback", run_exits)
         return False
-    if body.alarm.forked:
+    if context.interrupts.forked:
         os._exit(EXIT_LEFT)  # a copy that the hook has forked and that came back: the seat is not its own
-    if changed := _put_back(body.alarm, body.blocked):
+    if changed := _put_back(context.interrupts, context.blocked):
         _log.warning("a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted", ", ".join(changed))
     return True
 
 
-def _put_back(alarm: Alarm, blocked: frozenset[int]) -> list[str]:
+def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
     """Put back what keeps a job from being interrupted; return what somebody had changed of it.
 
     Left to the look that follows a claim, it would be taken for a job's doing: each new worker would leave at once, before its first.
     """
     changed = []
-    if not alarm.is_intact():
-        alarm.restore()
+    if not interrupts.is_intact():
+        interrupts.restore()
         changed.append("signal handlers")
     if signal.pthread_sigmask(signal.SIG_SETMASK, blocked) != blocked:
         changed.append("which signals are blocked")
-    if not alarm.rearm_if_touched():
+    if not interrupts.rearm_if_touched():
         changed.append("the interval timer")
     return changed
 
 
-def claimer_of(body: Body, hooks: Caller) -> type[Claimer]:
+def claimer_of(context: ChildContext, hooks: Caller) -> type[Claimer]:
     """Return how this child claims: it asks before it does only if a hook wants to be asked or there is a budget."""
-    if hooks.hooks.at(before_claim) or body.seat.settings.budget:
-        from workers.selective import SelectiveClaimer  # noqa: PLC0415  # only in such a child
+    if hooks.hooks.at(before_claim) or context.spec.settings.budget:
+        from jobherd.workers.claim.filtered import FilteredClaimer  # noqa: PLC0415  # only in such a child
 
-        return SelectiveClaimer
+        return FilteredClaimer
     return Claimer

@@ -11,32 +11,32 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from handlers._hooks import before_claim
-from handlers._origin import Origin, ask
-from handlers._tracing import ids_of
-from workers.board import Phase, Reason
-from workers.claimed import Claimed
-from workers.claimer import Claimer
-from workers.connection import Session
-from workers.declaration import kinds_of, policy_of
-from workers.hand import Hand
-from workers.heap import give_back
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, More, Ready, Stores, send
-from workers.logs import set_up
-from workers.output import Output
-from workers.settle import Clerk
-from workers.tables import Tables, tables_of
-from workers.tidiness import Tidiness
-from workers.together import TogetherExecutor
-from workers.transactions import Transactions
+from jobherd.handlers._define.hooks import before_claim
+from jobherd.handlers._enqueue.origin import Origin, ask
+from jobherd.handlers._enqueue.tracing import ids_of
+from jobherd.workers.claim.claimer import Claimer
+from jobherd.workers.database.connection import Session
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, HasStores, MoreWork, Ready, send
+from jobherd.workers.ipc.status_board import Phase, Reason
+from jobherd.workers.job.row import JobRow
+from jobherd.workers.process.logs import set_up
+from jobherd.workers.process.state_guard import StateGuard
+from jobherd.workers.run.batch import BatchExecutor
+from jobherd.workers.run.declaration import kinds_of, policy_of
+from jobherd.workers.run.output import Output
+from jobherd.workers.run.transaction import Transactions
+from jobherd.workers.settle.in_flight import InFlightClaim
+from jobherd.workers.settle.settler import Settler
+from jobherd.workers.stores.runner import Tables, tables_of
+from jobherd.workers.system.malloc import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from handlers._handler import AnyHandler
-    from workers.hooks import Caller
-    from workers.main import Body
-    from workers.settle import Finished
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.workers.job.finished import Finished
+    from jobherd.workers.process.context import ChildContext
+    from jobherd.workers.run.hooks import Caller
 
 WORTH_A_WARNING: Final = frozenset({3, 10, 100, 1000, 10_000, 100_000})
 """Replacements of a slot's worker that one kind caused: these counts are warnings, so that a kind that always does it is seen without a flood."""
@@ -50,50 +50,54 @@ HELD: Final = 0.05
 class Worker:
     """What a worker is made of, and the running of its claims. `claims`: how they are made."""
 
-    def __init__(self, body: Body, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer) -> None:
-        settings = body.seat.settings
-        self._body = body
-        self._seat = body.seat
-        self._board = body.seat.board
-        self._notice = body.seat.notice
-        self._wake = body.wake
-        self._alarm = body.alarm
+    def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer) -> None:
+        settings = context.spec.settings
+        self._context = context
+        self._spec = context.spec
+        self._board = context.spec.board
+        self._control = context.spec.control
+        self._wake = context.wake
+        self._interrupts = context.interrupts
         self._hooks = hooks
-        self._batch: list[Claimed] = []
+        self._batch: list[JobRow] = []
         self._told: Origin | None = None
-        self._session = Session(self._seat, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
+        self._session = Session(self._spec, self._wake, self._holding, pinned=not hooks.hooks.at(before_claim))
         ran_on = f"{settings.host}/{os.getpid()}"
-        self._transactions = Transactions(self._session, self._seat, self._alarm, ran_on=ran_on, be_alone=self._be_alone)
+        self._transactions = Transactions(self._session, self._spec, self._interrupts, ran_on=ran_on, be_alone=self._be_alone)
         self._output = None
-        if body.seat.output is not None:
-            reading, writing = body.seat.output
+        if context.spec.output is not None:
+            reading, writing = context.spec.output
             self._output = Output(
                 self._board,
                 reading=reading,
                 writing=writing,
                 size=settings.log_size,
-                who=f"worker {self._seat.slot}",
+                who=f"worker {self._spec.slot}",
                 log_format=settings.log_format,
             )
             hooks.pass_on = self._output.take
-        self._executor = TogetherExecutor(
+        self._executor = BatchExecutor(
             handlers=handlers,
             numbers=self._board.tally.declare([policy_of(handler) for handler in handlers.values()]),
             board=self._board,
-            notice=self._notice,
-            alarm=self._alarm,
+            control=self._control,
+            interrupts=self._interrupts,
             transactions=self._transactions,
             settings=settings,
-            title=body.title,
+            title=context.title,
             hooks=hooks,
             output=self._output,
         )
         self._together = self._executor.sizes
-        self._hand = Hand(
-            self._session, Clerk(self._session, ran_on=ran_on, on_lost=self._look_whether_known), self._board, self._alarm, self._executor
+        self._in_flight = InFlightClaim(
+            self._session,
+            Settler(self._session, ran_on=ran_on, on_lost=self._look_whether_known),
+            self._board,
+            self._interrupts,
+            self._executor,
         )
         set_up(
-            who=f"worker {self._seat.slot}",
+            who=f"worker {self._spec.slot}",
             log_format=settings.log_format,
             level=settings.log_level,
             stream=None if self._output is None else self._output.stream,
@@ -101,17 +105,17 @@ class Worker:
             ids=self._ids,
         )
         if self._output is not None:
-            logging.getLogger().addHandler(self._output.handler(f"worker {self._seat.slot}", self._ids))
+            logging.getLogger().addHandler(self._output.handler(f"worker {self._spec.slot}", self._ids))
         output = () if self._output is None else self._output.files
-        self._tidy = Tidiness(body, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
+        self._tidy = StateGuard(context, whole=self._session.is_whole, files=output, shared=output[1:] or (1, 2))
         stores = tables_of(handlers)
         self._tables = (
             Tables(
                 stores,
-                seat=self._seat,
+                spec=self._spec,
                 session=self._session,
                 executor=self._executor,
-                alarm=self._alarm,
+                interrupts=self._interrupts,
                 taken=self._tell_of_more,
                 hooks=hooks,
             )
@@ -119,13 +123,13 @@ class Worker:
             else None
         )
         self._claimer = claims(
-            body,
+            context,
             handlers,
             hooks,
             session=self._session,
-            hand=self._hand,
+            in_flight=self._in_flight,
             executor=self._executor,
-            tidiness=self._tidy,
+            state_guard=self._tidy,
             tables=self._tables,
         )
 
@@ -144,22 +148,22 @@ class Worker:
             return EXIT_HANDLERS
         self._executor.seat_child(self._session.child)
         ask(self._origin)
-        self._hand.say(Phase.IDLE)
+        self._in_flight.say(Phase.IDLE)
         give_back()
         if self._tables is not None:
             # First: who is READY and idle must not be taken for all there is.
-            send(self._seat.report, Stores(alone=not self._claimer.handlers))
-        send(self._seat.report, Ready(self._session.child, self._session.backend))
+            send(self._spec.report, HasStores(alone=not self._claimer.handlers))
+        send(self._spec.report, Ready(self._session.child, self._session.backend))
         while (batch := self._claimer.next()) is not None:
             self._work(batch)
-        self._hand.say(Phase.SETTLING, keep_job=True)
-        self._hand.settle()
+        self._in_flight.say(Phase.SETTLING, keep_job=True)
+        self._in_flight.settle()
         self._claimer.leave()
         self._executor.job_log.summarize(leaving=True)
         if self._tidy.worn:
             self._report_recycling()
-        self._hand.say(Phase.LEAVING)
-        self._body.title("leaves")
+        self._in_flight.say(Phase.LEAVING)
+        self._context.title("leaves")
         self.close()
         if self._tidy.worn:
             return EXIT_WORN
@@ -185,37 +189,44 @@ class Worker:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def _work(self, batch: list[Claimed]) -> None:
-        alarm, executor, board, hand, claimer, tidy = self._alarm, self._executor, self._board, self._hand, self._claimer, self._tidy
+    def _work(self, batch: list[JobRow]) -> None:
+        interrupts, executor, board, in_flight, claimer, tidy = (
+            self._interrupts,
+            self._executor,
+            self._board,
+            self._in_flight,
+            self._claimer,
+            self._tidy,
+        )
         together, job_log = self._together, executor.job_log
         self._batch = batch
-        hand.take(batch)
-        among, behind = len(batch) > 1, hand.behind is not None
+        in_flight.take(batch)
+        among, behind = len(batch) > 1, in_flight.behind is not None
         now = claimer.claimed_at  # between two jobs it is the end of the first: a job reads the clock twice
         for place, row in enumerate(batch):
             claimer.look(now)
-            if alarm.unheard:
-                alarm.hear()
-            if self._wake.dismissed or self._notice.draining or tidy.worn:
-                hand.hand_back(batch[place:])
+            if interrupts.unheard:
+                interrupts.hear()
+            if self._wake.dismissed or self._control.draining or tidy.worn:
+                in_flight.hand_back(batch[place:])
                 return
-            reason = alarm.told.get(row.id, Reason.NONE) if alarm.told else Reason.NONE
+            reason = interrupts.told.get(row.id, Reason.NONE) if interrupts.told else Reason.NONE
             if reason is Reason.LOST:
-                hand.lose(len(batch) - place)
+                in_flight.lose(len(batch) - place)
                 return
             if reason is not Reason.NONE:
-                hand.note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
+                in_flight.note(executor.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
             if behind and executor.expected(row.kind) > HELD:
-                hand.make_sure()
+                in_flight.make_sure()
                 behind = False
                 if self._tidy.worn:  # by now: that claim was lost, and our row is gone
-                    hand.hand_back(batch[place:])
+                    in_flight.hand_back(batch[place:])
                     return
-            soon = not hand.unsettled or now - hand.first_at + executor.expected(row.kind) <= HELD
-            if not soon and not hand.settle(more=True):
+            soon = not in_flight.unsettled or now - in_flight.first_at + executor.expected(row.kind) <= HELD
+            if not soon and not in_flight.settle(more=True):
                 # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
-                hand.hand_back(batch[place:])
+                in_flight.hand_back(batch[place:])
                 return
             if together and row.kind in together:
                 if not self._work_together(batch, place):
@@ -230,24 +241,24 @@ class Worker:
                 finished = executor.refuse(row, problem)
             tidy.examine()
             if finished is None:
-                hand.lose(len(batch) - place)
+                in_flight.lose(len(batch) - place)
                 return
             now = finished.ended
             if executor.committed:
                 executor.committed = False
-                hand.forget()  # it was the only one
+                in_flight.forget()  # it was the only one
                 if job_log.waiting:
                     job_log.write()
                 tidy.put_back(row.kind, now)
                 break
-            stands = hand.enter(finished, more=place + 1 < len(batch))
+            stands = in_flight.enter(finished, more=place + 1 < len(batch))
             if job_log.waiting:
                 job_log.write()
             if now >= tidy.due or row.kind not in tidy.tidy:
                 tidy.put_back(row.kind, now)  # now that its outcome is on the board: who is killed before that runs it again
-            if not stands or (among and board.revoked == hand.token):
+            if not stands or (among and board.revoked == in_flight.token):
                 # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
-                hand.hand_back(batch[place + 1 :])
+                in_flight.hand_back(batch[place + 1 :])
                 return
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
             self._output.take()  # of a job that was too short to be asked: it is passed on, and not the next one's
@@ -265,18 +276,18 @@ class Worker:
         rest = batch[place + 1 :]
         del batch[place + 1 :]
         self._board.set_held(0)
-        self._hand.hand_back(rest)
-        self._hand.settle(more=True)
-        self._hand.say(Phase.RUNNING, keep_job=True)
+        self._in_flight.hand_back(rest)
+        self._in_flight.settle(more=True)
+        self._in_flight.say(Phase.RUNNING, keep_job=True)
 
-    def _work_together(self, batch: list[Claimed], place: int) -> bool:
+    def _work_together(self, batch: list[JobRow], place: int) -> bool:
         """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
         rows = self._executor.gather(batch, place)
         among = place + 1 < len(batch)
         linger = self._claimer.handlers[rows[0].kind].policy.linger
         lingers = linger and not among and not rows[-1].more and not self._executor.is_called_alone(rows[0])
         if lingers and not self._linger(rows, time.monotonic() + linger):
-            self._hand.hand_back(rows)
+            self._in_flight.hand_back(rows)
             return False
         self._board.set_held(len(batch) - place - 1)
         finished: list[Finished] | None
@@ -293,50 +304,55 @@ class Worker:
             finished = [self._executor.refuse(rows[0], problem)]
         self._tidy.examine()
         if finished is None:
-            self._hand.lose(len(rows) + len(batch) - place - 1)
+            self._in_flight.lose(len(rows) + len(batch) - place - 1)
             return False
         stands = True
         for one in finished:
-            stands = stands and self._hand.enter(one, more=among)
+            stands = stands and self._in_flight.enter(one, more=among)
         self._executor.job_log.write()
         self._tidy.put_back(rows[0].kind, time.monotonic())
-        if not stands or (among and self._board.revoked == self._hand.token):
-            self._hand.hand_back(batch[place + 1 :])
+        if not stands or (among and self._board.revoked == self._in_flight.token):
+            self._in_flight.hand_back(batch[place + 1 :])
             return False
         return True
 
-    def _linger(self, rows: list[Claimed], until: float) -> bool:
+    def _linger(self, rows: list[JobRow], until: float) -> bool:
         """Wait for more jobs to call with these, until then, or until the call is full, somebody else has to be served, or we leave.
 
         Each is claimed when it comes. While it waits this child counts as idle, so it is called for new jobs as its siblings are.
         Return whether the jobs may be run.
         """
-        if not self._hand.settle(more=True):
+        if not self._in_flight.settle(more=True):
             return False
-        if self._board.helped == self._hand.token:
+        if self._board.helped == self._in_flight.token:
             # The parent's letter may still be on its way: it must find none of its jobs in this claim again, for another attempt.
             return True
         session, kind, called = self._session, rows[0].kind, False
-        more: dict[str, object] = {"supervisor": self._seat.supervisor, "child": session.child, "token": self._hand.token, "kind": kind}
+        more: dict[str, object] = {
+            "supervisor": self._spec.supervisor,
+            "child": session.child,
+            "token": self._in_flight.token,
+            "kind": kind,
+        }
         while True:
-            epoch, sessions = self._notice.epoch, session.sessions
+            epoch, sessions = self._control.epoch, session.sessions
             found = session.run(*self._claimer.narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)}))
             now = time.monotonic()
             since = now - self._claimer.claimed_at  # what the database said of them counts from now, and not from our claim
-            for row in map(Claimed._make, found):
+            for row in map(JobRow._make, found):
                 good_for = None if row.good_for is None else row.good_for + since
                 rows.append(row._replace(good_for=good_for, waited=row.waited - since))
-                self._hand.held.add(row.id)
+                self._in_flight.held.add(row.id)
             self._board.count_claim(empty=not found)
-            self._alarm.hear()  # who cancelled one of them before we knew of it was not listened to
+            self._interrupts.hear()  # who cancelled one of them before we knew of it was not listened to
             if session.sessions != sessions:
                 self._tidy.worn = "a claim's answer was lost"  # what it took stands in our claim, and only our end gives it back
             if called and not found:
-                send(self._seat.report, More())  # it was for somebody else: an idle sibling, or us as soon as these are through
+                send(self._spec.report, MoreWork())  # it was for somebody else: an idle sibling, or us as soon as these are through
                 return True
             expires = min((self._claimer.claimed_at + row.good_for for row in rows if row.good_for is not None), default=until)
-            left = min(until, expires, self._notice.lease_deadline - self._seat.settings.lease / 5) - now
-            if self._wake.dismissed or self._notice.draining:
+            left = min(until, expires, self._control.lease_deadline - self._spec.settings.lease / 5) - now
+            if self._wake.dismissed or self._control.draining:
                 return False
             if len(rows) >= self._together[kind] or left <= 0 or self._tidy.worn:
                 return True
@@ -345,8 +361,8 @@ class Worker:
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _holding(self) -> list[int]:
-        behind = self._hand.behind
-        return [token for token in (self._hand.token, 0 if behind is None else behind[0]) if token]
+        behind = self._in_flight.behind
+        return [token for token in (self._in_flight.token, 0 if behind is None else behind[0]) if token]
 
     def _tell_of_more(self) -> None:
         self._claimer.tell_of_more()
@@ -368,5 +384,5 @@ class Worker:
         if running is None or running.kind not in self._claimer.handlers:
             return None
         if self._told is None or self._told.job != running.id:  # read once, however much the job enqueues
-            self._told = Origin(running.id, running.traceparent(), self._session.database, self._seat.settings.schema)
+            self._told = Origin(running.id, running.traceparent(), self._session.database, self._spec.settings.schema)
         return self._told

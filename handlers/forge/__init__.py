@@ -1,6 +1,6 @@
 """The jobs of a git forge: what pushes set off, what is trending, and imports from GitHub. Real work, and an example of it.
 
-They are loaded by `--handlers handlers.forge` (and by `make run`), never by default. `docs/forge.md` is the guide. The kinds:
+They are loaded by `--handlers jobherd.handlers.forge` (and by `make run`), never by default. `docs/forge.md` is the guide. The kinds:
 
     push:process               one per pushed ref, set off by the post-receive hook (`_hook`); guarded by processed_at
     repo:size_recalc           after each push; overwrites, the last one wins

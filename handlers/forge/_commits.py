@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from handlers.forge._git import reading, revisions
-from handlers.forge._languages import language_of
+from jobherd.handlers.forge._git import reading, revisions
+from jobherd.handlers.forge._languages import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence

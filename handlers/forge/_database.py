@@ -17,14 +17,14 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-import sql
-from handlers._default import default_client
-from handlers._dsn import find_dsn
+from jobherd import sql
+from jobherd.handlers._enqueue.default import default_client
+from jobherd.handlers._enqueue.dsn import find_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from handlers import Client
+    from jobherd import Client
 
 Row = dict[str, Any]
 

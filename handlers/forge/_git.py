@@ -15,7 +15,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
-from handlers import Poison
+from jobherd import Poison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The post-receive hook: `python -m handlers.forge._hook` in a bare repository, with git's lines on standard input.
+"""The post-receive hook: `python -m jobherd.handlers.forge._hook` in a bare repository, with git's lines on standard input.
 
 The push is stored when this runs. It records a push event per ref and enqueues push:process for each, in one transaction whose commit
 wakes a worker. When the database is away it says so to whoever pushes, and keeps the push in the repository: it is recorded with the
@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 
-from handlers import configure
-from handlers.forge import _git
-from handlers.forge._pushes import Push, keep, read_push, tell
-from handlers.forge._repository import read_place
+from jobherd import configure
+from jobherd.handlers.forge import _git
+from jobherd.handlers.forge._pushes import Push, keep, read_push, tell
+from jobherd.handlers.forge._repository import read_place
 
 
 def main() -> int:

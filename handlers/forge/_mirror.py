@@ -15,7 +15,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from handlers.forge import _git
+from jobherd.handlers.forge import _git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

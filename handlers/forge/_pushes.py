@@ -14,14 +14,14 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from handlers.forge import _git
-from handlers.forge._database import transaction
-from handlers.forge.push import push_process
+from jobherd.handlers.forge import _git
+from jobherd.handlers.forge._database import transaction
+from jobherd.handlers.forge.push import push_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from handlers.forge._database import Database
+    from jobherd.handlers.forge._database import Database
 
 MISSED: Final = "jobherd-missed"
 """The folder in a repository for pushes that could not be recorded."""

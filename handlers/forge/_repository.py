@@ -11,9 +11,10 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from handlers.forge import _git
+from jobherd.handlers.forge import _git
 
 CONFIG: Final = "jobherd.json"
 MARK: Final = "# Written by: jobherd forge init-repo. Told again, it writes this file again."
@@ -26,7 +27,7 @@ if [ ! -x "$python" ]; then
     echo "jobherd: $python is gone, so this push is stored but nobody was told. Run: jobherd forge init-repo $PWD" >&2
     exit 1
 fi
-{path}exec "$python" -P -m handlers.forge._hook
+{path}exec "$python" -P -m jobherd.handlers.forge._hook
 """
 
 
@@ -100,7 +101,7 @@ def _write_hook(path: str) -> None:
                 )
     if _is_elsewhere(path):  # the machine or the user has named another folder for all hooks; ours is in the repository
         _git.run("config", "core.hooksPath", folder, repository=path)
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    home = str(Path(__file__).absolute().parents[3])
     inside = any(os.path.realpath(home).startswith(os.path.realpath(part) + os.sep) for part in (sys.prefix, sys.base_prefix))
     # Run from a checkout, the packages are not where that Python looks by itself.
     lines = "" if inside else f"PYTHONPATH={shlex.quote(home)}\nexport PYTHONPATH\n"

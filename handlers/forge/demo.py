@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from handlers import Backoff, Job, handler
+from jobherd import Backoff, Job, handler
 
 STEPS: Final = 10
 SOON: Final = Backoff(base="4s", factor=2, cap="20s")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from handlers import Failed, Job, Nack, Poison, Snooze, handler
-from handlers.forge import _git, _github, _mirror
-from handlers.forge._database import transaction
-from handlers.forge._pushes import repository_id
-from handlers.forge.size import size_recalc
+from jobherd import Failed, Job, Nack, Poison, Snooze, handler
+from jobherd.handlers.forge import _git, _github, _mirror
+from jobherd.handlers.forge._database import transaction
+from jobherd.handlers.forge._pushes import repository_id
+from jobherd.handlers.forge.size import size_recalc
 
 if TYPE_CHECKING:
-    from handlers.forge._database import Database, Row
-    from handlers.forge._github import GitHub
+    from jobherd.handlers.forge._database import Database, Row
+    from jobherd.handlers.forge._github import GitHub
 
 
 def request_import(org: str) -> tuple[int, int]:

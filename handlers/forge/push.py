@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from handlers import Job, Poison, handler
-from handlers.forge import _git
-from handlers.forge._commits import Commit, commits
-from handlers.forge._database import Row, transaction
-from handlers.forge.size import size_recalc
+from jobherd import Job, Poison, handler
+from jobherd.handlers.forge import _git
+from jobherd.handlers.forge._commits import Commit, commits
+from jobherd.handlers.forge._database import Row, transaction
+from jobherd.handlers.forge.size import size_recalc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ import contextlib
 import os
 from typing import Any
 
-from handlers import Job, Poison, handler
-from handlers.forge import _git
-from handlers.forge._database import transaction
+from jobherd import Job, Poison, handler
+from jobherd.handlers.forge import _git
+from jobherd.handlers.forge._database import transaction
 
 
 @handler("repo:size_recalc", timeout="10m")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from handlers import Duration, Job, Poison, handler
-from handlers._durations import positive
-from handlers.forge._database import transaction
+from jobherd import Duration, Job, Poison, handler
+from jobherd.handlers._policy.durations import positive
+from jobherd.handlers.forge._database import transaction
 
 if TYPE_CHECKING:
-    from handlers.forge._database import Database
+    from jobherd.handlers.forge._database import Database
 
 EVERY: Final = 600
 """Seconds from one run to the next. Runs lie on whole multiples of it, so the times of snapshots do not drift."""

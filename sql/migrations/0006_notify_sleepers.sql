@@ -6,7 +6,7 @@
 --   sleep, keys 1 to 16: a supervisor whose children may be idle holds them all, shared, for its session.
 --   gate, key 0: whoever commits new jobs holds it, shared, from before its look at a sleep key until its jobs are visible.
 -- A supervisor takes the sleep keys, then looks who is in the gate and waits until these have left, then lets its children claim once
--- (supervisor/hearing.py). Whoever entered the gate after that look finds the sleep keys taken and notifies; what the others have
+-- (supervisor/database/notify_mode.py). Whoever entered the gate after that look finds the sleep keys taken and notifies; what the others have
 -- committed, the claim sees. tests/models/wake.pml proves it, and that each of these steps is needed.
 DROP TRIGGER wake ON jobherd.ready;
 DROP FUNCTION jobherd.wake_ready();

@@ -18,7 +18,7 @@ CREATE TABLE jobherd.orders (
 );
 CREATE INDEX orders_of_supervisor ON jobherd.orders (supervisor, id);
 
--- What a supervisor has last said of itself and its children, and when: supervisor/facts.py. Times in it are spans up to facts_at, so that
+-- What a supervisor has last said of itself and its children, and when: supervisor/observe/fleet_report.py. Times in it are spans up to facts_at, so that
 -- no host's clock matters.
 ALTER TABLE jobherd.supervisors ADD COLUMN facts jsonb, ADD COLUMN facts_at timestamptz;
 
@@ -61,7 +61,7 @@ BEGIN
     END IF;
 END $$;
 
--- Ask a supervisor for something; returns the order's id. What it knows: supervisor/orders.py. A report that was asked for within the last
+-- Ask a supervisor for something; returns the order's id. What it knows: supervisor/database/fleet_commands.py. A report that was asked for within the last
 -- second is not asked for again: however many look on, it is made once.
 CREATE FUNCTION jobherd.order(supervisor bigint, name text, arguments jsonb DEFAULT '{}', asked_by text DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql AS $$

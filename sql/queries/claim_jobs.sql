@@ -14,7 +14,7 @@
 -- everything waits. A settlement must stand in a transaction of its own: it waits always. A lost token may be given anew, to another child.
 -- A queue with a cap, or the gate of a kind or of everything, is none of this statement's business: one row without an id and a queue says
 -- that claim_gated.sql is to be asked. ONLY: parked jobs are found in `ready` too, and a place is a place in one table.
--- %(turns)s is the order of the queues when they take turns (workers/turns.py). A queue that is not in it comes first, at random among its like.
+-- %(turns)s is the order of the queues when they take turns (workers/claim/turns.py). A queue that is not in it comes first, at random among its like.
 -- If %(turns)s is null, the order of %(served)s decides, and without that the priority and id of the first job of each queue.
 -- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (

@@ -16,14 +16,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import HelpFormatter, add_common
-from supervisor.version import VERSION
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import HelpFormatter, add_common
+from jobherd.supervisor.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervisor.cli.command import Command
+    from jobherd.supervisor.cli.command import Command
 
 FAMILIES = {
     "run": ("run",),
@@ -38,7 +38,7 @@ FAMILIES = {
     "migrate": ("migrate",),
     "dsn": ("dsn", "psql"),
     "why": ("why",),
-    "inside": ("stack", "profile"),
+    "profile": ("stack", "profile"),
     "check": ("check",),
     "doctor": ("doctor",),
     "bench": ("bench",),
@@ -139,7 +139,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:
         sys.stdout.flush()
-        from supervisor.cli.console import complain  # noqa: PLC0415 - `--version` and `--help` start faster without
+        from jobherd.supervisor.cli.console import complain  # noqa: PLC0415 - `--version` and `--help` start faster without
 
         complain(str(problem))
         return problem.code

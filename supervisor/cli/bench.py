@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import psycopg
 from psycopg import errors
 
-import sql
-from sql.migrate import migrate
-from supervisor.cli import console
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, given_flags
-from supervisor.cli.console import Column
-from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+from jobherd import sql
+from jobherd.sql.migrate import migrate
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, given_flags
+from jobherd.supervisor.cli.console import Column
+from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from supervisor.settings import Settings
+    from jobherd.supervisor.settings.definitions import Settings
 
 SETTINGS: Final = ("dsn", "listen_dsn", "embedded_dir", "workers")
 PREFIX: Final = "jobherd_bench_"
@@ -315,7 +315,18 @@ def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Ite
         environment |= {"JOBHERD_DSN": dsn, "JOBHERD_SCHEMA": at.schema}  # not as flags: a password would be seen in the list of processes
         if settings.listen_dsn is not None:
             environment["JOBHERD_LISTEN_DSN"] = settings.listen_dsn
-        words = [sys.executable, "-m", "supervisor", "run", "--handlers", "handlers.jobs_bench", "--queues", QUEUE, "--http", "off"]
+        words = [
+            sys.executable,
+            "-m",
+            "jobherd.supervisor",
+            "run",
+            "--handlers",
+            "jobherd.handlers.jobs_bench",
+            "--queues",
+            QUEUE,
+            "--http",
+            "off",
+        ]
         words += ["--workers", str(settings.workers), "--batch", str(batch), "--poll", "5m", "--log-format", "text"]
         with said.open("wb") as log:
             process = subprocess.Popen(

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from supervisor.cli import console
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import Command, given_flags, span
-from supervisor.cli.console import Column, plain
-from supervisor.settings import Settings, specifications
-from supervisor.settings_sources import SettingsError
-from supervisor.strays import Strays, become_subreaper
-from workers.seat import SECRETS
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import Command, given_flags, span
+from jobherd.supervisor.cli.console import Column, plain
+from jobherd.supervisor.crash.orphans import Orphans, become_subreaper
+from jobherd.supervisor.settings.definitions import Settings, specifications
+from jobherd.supervisor.settings.sources import SettingsError
+from jobherd.workers.process.spec import SECRETS
 
 if TYPE_CHECKING:
     import argparse
@@ -82,9 +82,9 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
         answer = Path(folder) / "answer"
         sources = json.dumps([settings.handlers, settings.hooks])  # in ASCII: a path may be in another encoding
-        words = [sys.executable, "-P", "-m", "supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
+        words = [sys.executable, "-P", "-m", "jobherd.supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
         become_subreaper()
-        strays = Strays()
+        strays = Orphans()
         kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment = kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, env=environment, start_new_session=True) as process:

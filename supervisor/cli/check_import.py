@@ -1,6 +1,6 @@
 """The throw-away process of `check`: imports handlers and hooks and writes down what it found. Never imported by anything.
 
-python -m supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCES, those of handlers and those of hooks: two lists, as JSON
+python -m jobherd.supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCES, those of handlers and those of hooks: two lists, as JSON
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from handlers._registry import HOOKS, LoadProblem, all_hooks, load, notes_of
-from handlers._sanitize import sanitize
-from handlers._tables import TableHandler
-from handlers._unchecked import unchecked
-from sql.composed import definition
-from workers.loading import put_on_path, say_none_found
+from jobherd.handlers._define.registry import HOOKS, LoadProblem, all_hooks, load, notes_of
+from jobherd.handlers._define.table_store import TableHandler
+from jobherd.handlers._define.unchecked import unchecked
+from jobherd.handlers._values.sanitize import sanitize
+from jobherd.sql.composed import definition
+from jobherd.workers.run.loading import put_on_path, say_none_found
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from handlers import _durations
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.settings import specifications
-from supervisor.settings_sources import flag_of
+from jobherd.handlers._policy import durations
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.settings.definitions import specifications
+from jobherd.supervisor.settings.sources import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ def add_job_ids(parser: argparse.ArgumentParser) -> None:
 def span(text: str) -> float:
     """Read a span of time, for argparse."""
     try:
-        return _durations.at_least_zero(text, field="it")
+        return durations.at_least_zero(text, field="it")
     except (ValueError, TypeError):
         message = f'{text[:40]!r} is not a span of time: write "30s", "10m", "1h30m", "7d" or a number of seconds'
         raise argparse.ArgumentTypeError(message) from None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 
-from handlers._sealing import cover
+from jobherd.handlers._values.encryption import cover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.cli import console
-from supervisor.cli.actor import actor
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import Command, add_job_ids, job_ids, moment, span, whole
-from supervisor.cli.database import session
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import Command, add_job_ids, job_ids, moment, span, whole
+from jobherd.supervisor.cli.database import session
 
 if TYPE_CHECKING:
     import argparse

@@ -17,16 +17,16 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
-import sql
-from handlers._adapters import OURS
-from handlers._dsn import redact_dsn
-from sql.migrate import SchemaError, migrate, pending
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import CONNECTION, given_flags
-from supervisor.cli.console import JsonText, complain
-from supervisor.settings import Settings
-from supervisor.settings_sources import SettingsError
-from workers.refusals import takes_no_writes
+from jobherd import sql
+from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.sql.migrate import SchemaError, migrate, pending
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, given_flags
+from jobherd.supervisor.cli.console import JsonText, complain
+from jobherd.supervisor.settings.definitions import Settings
+from jobherd.supervisor.settings.sources import SettingsError
+from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -84,11 +84,11 @@ def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None, gua
     if settings.dsn is not None:
         yield settings.dsn
         return
-    from supervisor import embedded  # noqa: PLC0415  # it is not needed by those who have a database
+    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415  # it is not needed by those who have a database
 
     try:
-        server = embedded.start(settings.embedded_dir)
-    except embedded.EmbeddedUnavailable as problem:
+        server = lifecycle.start(settings.embedded_dir)
+    except lifecycle.EmbeddedUnavailable as problem:
         raise CommandError(f"{problem}", ExitCode.NO_DATABASE) from None
     if tell is None and server.started:
         tell = complain
@@ -103,12 +103,12 @@ def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None, gua
     finally:
         try:
             server.leave()
-        except embedded.EmbeddedUnavailable as problem:
+        except lifecycle.EmbeddedUnavailable as problem:
             complain(str(problem))  # what was asked for is done
 
 
 def _guarded(settings: Settings) -> AbstractContextManager[None]:
-    from supervisor.embedded_guard import guarded  # noqa: PLC0415
+    from jobherd.supervisor.embedded.guard import guarded  # noqa: PLC0415
 
     return guarded(settings.embedded_dir, log_format=settings.log_format, log_level=settings.log_level)
 

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-import handlers
-from handlers import default_client
-from handlers.forge import _git, _sample
-from handlers.forge import demo as made_up
-from handlers.forge._database import transaction
-from handlers.forge._pushes import catch_up, repository_id
-from handlers.forge._repository import init_repository
-from handlers.forge.trending import trending_compute
-from supervisor.cli import console
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.console import STATE_COLOURS, paint, show_span
+from jobherd import handlers
+from jobherd.handlers import default_client
+from jobherd.handlers.forge import _git, _sample
+from jobherd.handlers.forge import demo as made_up
+from jobherd.handlers.forge._database import transaction
+from jobherd.handlers.forge._pushes import catch_up, repository_id
+from jobherd.handlers.forge._repository import init_repository
+from jobherd.handlers.forge.trending import trending_compute
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.console import STATE_COLOURS, paint, show_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from handlers.forge._database import Row
-    from supervisor.cli.database import Session
+    from jobherd.handlers.forge._database import Row
+    from jobherd.supervisor.cli.database import Session
 
 PUSHES: Final = 4
 """The history goes in so many pushes."""
@@ -45,7 +45,7 @@ STEADY: Final = 3
 """Looks that find the same workers before we believe that all have come."""
 PATIENCE: Final = 10.0
 """Seconds without any change before we say that nobody seems to be at work."""
-NOBODY: Final = "nobody seems to be at work: is `jobherd run --handlers handlers.forge` running?"
+NOBODY: Final = "nobody seems to be at work: is `jobherd run --handlers jobherd.handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 

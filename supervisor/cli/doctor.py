@@ -1,6 +1,6 @@
 """`doctor`: ask the database all that can keep jobs waiting, and say for each finding what to do.
 
-This module asks and prints; what the answers mean is judged in `supervisor.checkup`. Nothing is changed: the schema that drift is
+This module asks and prints; what the answers mean is judged in `jobherd.supervisor.cli.doctor_findings`. Nothing is changed: the schema that drift is
 measured against is drawn in a transaction that is rolled back.
 """
 
@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-import sql
-from sql.drift import MigratingError, drift
-from sql.migrate import RenamedError, SchemaError, check_server, pending
-from supervisor import backlog, checkup
-from supervisor.checkup import Finding
-from supervisor.cli import console
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import CONNECTION, Command, given_flags
-from supervisor.cli.console import paint, plain, plain_lines
-from supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
-from workers.refusals import takes_no_writes
+from jobherd import sql
+from jobherd.sql.drift import MigratingError, drift
+from jobherd.sql.migrate import RenamedError, SchemaError, check_server, pending
+from jobherd.supervisor.cli import backlog, console, doctor_findings
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
+from jobherd.supervisor.cli.console import paint, plain, plain_lines
+from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, migrating, why_away
+from jobherd.supervisor.cli.doctor_findings import Finding
+from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
     import argparse
@@ -63,16 +62,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     settings = at.rows("doctor/list_settings")
     told = {row["name"]: row["setting"] for row in settings}
-    yield from checkup.settings(settings)
+    yield from doctor_findings.settings(settings)
     before = time.time()
     state = at.row("doctor/show_server")
     seen = state["now"].timestamp() - (before + time.time()) / 2
     limit = int(told["max_connections"]) - int(told["superuser_reserved_connections"])
-    yield from checkup.server(state, seen=seen, limit=limit)
-    yield from checkup.holders(at.rows("doctor/list_holders"))
+    yield from doctor_findings.server(state, seen=seen, limit=limit)
+    yield from doctor_findings.holders(at.rows("doctor/list_holders"))
     if listen_dsn is None:
         promised = at.connection.info.backend_pid
-        yield from checkup.pooler(told=promised, real=state["backend"])
+        yield from doctor_findings.pooler(told=promised, real=state["backend"])
         if promised == state["backend"]:  # else a shared backend would go on listening
             yield from _listen(at)
     else:
@@ -82,8 +81,8 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     except SchemaError as problem:
         yield Finding("wrong", "server", str(problem), "name another database, with --dsn or JOBHERD_DSN")
         return
-    yield from checkup.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
-    yield from checkup.advisory_locks(at.rows("doctor/list_wake_locks"))
+    yield from doctor_findings.locks(at.rows("doctor/list_locks", {"schema": at.schema}))
+    yield from doctor_findings.advisory_locks(at.rows("doctor/list_wake_locks"))
     try:
         with at.connection.transaction():
             at.rows("wait_briefly", {"milliseconds": round(_BRIEFLY * 1000)})
@@ -102,7 +101,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
 def _look_inside(at: Session) -> Iterator[Finding]:
     """Look at the schema and what is in it."""
     unseen = at.rows("doctor/list_hidden_tables", {"schema": at.schema})
-    yield from checkup.hidden(unseen)
+    yield from doctor_findings.hidden(unseen)
     if any(row["hidden"] for row in unseen):
         return
     try:
@@ -117,13 +116,13 @@ def _look_inside(at: Session) -> Iterator[Finding]:
         yield Finding("wrong", "schema", f"{missing} migrations are missing in the schema {at.schema}", migrating(at.schema))
         return
     yield from _compare(at)
-    yield from checkup.sessions(at.rows("doctor/list_session_roles"))
+    yield from doctor_findings.sessions(at.rows("doctor/list_session_roles"))
     named = {"schema": at.schema}
-    yield from checkup.indexes(at.rows("doctor/list_broken_indexes", named))
-    yield from checkup.tables(at.rows("doctor/list_tables", named))
+    yield from doctor_findings.indexes(at.rows("doctor/list_broken_indexes", named))
+    yield from doctor_findings.tables(at.rows("doctor/list_tables", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})
-    yield from checkup.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
-    yield from checkup.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
+    yield from doctor_findings.fleet(at.row("doctor/show_fleet"), unserved, at.rows("doctor/list_unhandled", {"most": _MOST}))
+    yield from doctor_findings.keys(at.rows("count_lacking", {"served": None, "most": _MOST}))
     try:
         with at.connection.transaction():
             paused, gates = at.rows("doctor/list_paused", {"most": _MOST}), at.rows("list_gates", {"most": 1000})
@@ -151,7 +150,7 @@ def _compare(at: Session) -> Iterator[Finding]:
     except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ReadOnlySqlTransaction) as problem:
         yield _untried("schema", problem)
     else:
-        yield from checkup.schema(found)
+        yield from doctor_findings.schema(found)
 
 
 def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
@@ -160,7 +159,7 @@ def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, schema)
             promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
-            yield from checkup.pooler(told=promised, real=real, listens=True)
+            yield from doctor_findings.pooler(told=promised, real=real, listens=True)
             if promised == real:
                 yield from _listen(there)
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:

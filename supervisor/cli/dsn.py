@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from handlers import _embedded
-from handlers._dsn import redact_dsn
-from supervisor.cli import console
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import CONNECTION, Command, given_flags
-from supervisor.cli.database import chosen, load_settings
+from jobherd.handlers._enqueue import embedded
+from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
+from jobherd.supervisor.cli.database import chosen, load_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -28,9 +28,9 @@ def _dsn_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _dsn(arguments: argparse.Namespace) -> int:
     settings = load_settings(given_flags(arguments), only=CONNECTION)
-    dsn = settings.dsn or _embedded.find_running(settings.embedded_dir)
+    dsn = settings.dsn or embedded.find_running(settings.embedded_dir)
     if dsn is None:
-        folder = settings.embedded_dir.absolute() / _embedded.FOLDER
+        folder = settings.embedded_dir.absolute() / embedded.FOLDER
         raise CommandError(
             f"no database is named, and no embedded PostgreSQL runs in {folder}: start `jobherd run`, or set JOBHERD_DSN",
             ExitCode.NO_DATABASE,
@@ -75,11 +75,11 @@ def _call(program: str, dsn: str, words: list[str]) -> tuple[list[str], dict[str
 
 def _carried_psql() -> str | None:
     """Return the psql of the extra `embedded`, if it is installed."""
-    from supervisor import embedded_binaries  # noqa: PLC0415  # most machines have a psql
+    from jobherd.supervisor.embedded import binaries  # noqa: PLC0415  # most machines have a psql
 
     try:
-        program = embedded_binaries.carried().bin / "psql"
-    except embedded_binaries.EmbeddedUnavailable:
+        program = binaries.carried().bin / "psql"
+    except binaries.EmbeddedUnavailable:
         return None
     return str(program) if Path(program).is_file() else None
 

@@ -17,16 +17,16 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from handlers import Client, PayloadError
-from handlers._bulk import chunks as chunks_of
-from handlers._enqueue import check_options
-from handlers._payload import decode_payload, max_payload
-from handlers._policy import check_kind
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, job_id, moment, standard_input, whole
-from supervisor.cli.console import complain
-from supervisor.cli.database import session
-from supervisor.cli.progress import Progress
+from jobherd.handlers import Client, PayloadError
+from jobherd.handlers._enqueue.bulk import chunks as chunks_of
+from jobherd.handlers._enqueue.options import check_options
+from jobherd.handlers._policy.policy import check_kind
+from jobherd.handlers._values.payload import decode_payload, max_payload
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, job_id, moment, standard_input, whole
+from jobherd.supervisor.cli.console import complain
+from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

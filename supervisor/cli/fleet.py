@@ -1,6 +1,6 @@
 """`fleet`: every supervisor of the cluster with its children, as they say it themselves, and orders to them, on whatever host.
 
-The database stands between: an order is a row that the supervisor takes and answers (`supervisor/orders.py`). What nobody takes while
+The database stands between: an order is a row that the supervisor takes and answers (`supervisor/database/fleet_commands.py`). What nobody takes while
 this command waits is withdrawn before it gives up, so that "nobody answered" means that nothing will happen.
 """
 
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
 
-from supervisor.cli import console
-from supervisor.cli.actor import actor
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, is_id
-from supervisor.cli.console import Column, paint, plain, show_span
-from supervisor.cli.database import session
-from workers.refusals import takes_no_writes
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, is_id
+from jobherd.supervisor.cli.console import Column, paint, plain, show_span
+from jobherd.supervisor.cli.database import session
+from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisor.cli.database import Session
+    from jobherd.supervisor.cli.database import Session
 
 ACTIONS: Final = ("drain", "add", "remove", "reload")
 PATIENCE: Final = 10.0
@@ -162,8 +162,8 @@ def _print(supervisor: dict[str, Any]) -> None:
     if not facts:
         print(f"  {lease}; it has not said anything of its children yet\n")
         return
-    course = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
-    print(f"  {lease}; {plain(course)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago")
+    run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
+    print(f"  {lease}; {plain(run_state)}, {facts.get('wanted', '?')} workers wanted; as of {show_span(supervisor['facts_age'])} ago")
     children = facts.get("children", [])
     if children:
         colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]

@@ -1,6 +1,6 @@
 """`forge`: repositories whose pushes set off jobs, imports from GitHub, and a demonstration.
 
-What it does is in `handlers.forge`; here is how it is asked. These commands bring the forge's own tables to this version, which a
+What it does is in `jobherd.handlers.forge`; here is how it is asked. These commands bring the forge's own tables to this version, which a
 supervisor never does: nobody who runs no forge has them.
 """
 
@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli import console
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import CONNECTION, Command, HelpFormatter, add_common, given_flags, span
-from supervisor.cli.database import Session, chosen, connect, explained, load_settings
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, Command, HelpFormatter, add_common, given_flags, span
+from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from supervisor.settings import Settings
+    from jobherd.supervisor.settings.definitions import Settings
 
 DEMO: Final = Path(".jobherd", "demo")
 PACE: Final = 2.0
@@ -34,9 +34,9 @@ PACE: Final = 2.0
 @contextmanager
 def forge(arguments: argparse.Namespace) -> Iterator[tuple[Settings, str]]:
     """Give the settings and the DSN of a database that has the forge's tables; handlers of this process enqueue there."""
-    from handlers import configure  # noqa: PLC0415  # the other commands need no client
-    from handlers.forge import _database  # noqa: PLC0415
-    from sql.migrate import migrate  # noqa: PLC0415
+    from jobherd.handlers import configure  # noqa: PLC0415  # the other commands need no client
+    from jobherd.handlers.forge import _database  # noqa: PLC0415
+    from jobherd.sql.migrate import migrate  # noqa: PLC0415
 
     settings = load_settings(given_flags(arguments), only=CONNECTION)
     with chosen(settings) as dsn, explained():
@@ -55,10 +55,10 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from handlers.forge._database import transaction  # noqa: PLC0415
-    from handlers.forge._pushes import catch_up  # noqa: PLC0415
-    from handlers.forge._repository import RepositoryError, init_repository  # noqa: PLC0415
-    from handlers.forge.trending import plan_next  # noqa: PLC0415
+    from jobherd.handlers.forge._database import transaction  # noqa: PLC0415
+    from jobherd.handlers.forge._pushes import catch_up  # noqa: PLC0415
+    from jobherd.handlers.forge._repository import RepositoryError, init_repository  # noqa: PLC0415
+    from jobherd.handlers.forge.trending import plan_next  # noqa: PLC0415
 
     _need_git()
     with forge(arguments) as (settings, dsn):
@@ -80,8 +80,8 @@ def _catch_up_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _catch_up(arguments: argparse.Namespace) -> int:
-    from handlers.forge._git import is_repository  # noqa: PLC0415
-    from handlers.forge._pushes import catch_up  # noqa: PLC0415
+    from jobherd.handlers.forge._git import is_repository  # noqa: PLC0415
+    from jobherd.handlers.forge._pushes import catch_up  # noqa: PLC0415
 
     _need_git()
     path = Path(arguments.path).resolve()
@@ -102,7 +102,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from handlers.forge.github import request_import  # noqa: PLC0415
+    from jobherd.handlers.forge.github import request_import  # noqa: PLC0415
 
     with forge(arguments):
         try:
@@ -120,9 +120,9 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from handlers.forge._git import GitError  # noqa: PLC0415
-    from handlers.forge._repository import RepositoryError  # noqa: PLC0415
-    from supervisor.cli import demo  # noqa: PLC0415
+    from jobherd.handlers.forge._git import GitError  # noqa: PLC0415
+    from jobherd.handlers.forge._repository import RepositoryError  # noqa: PLC0415
+    from jobherd.supervisor.cli import demo  # noqa: PLC0415
 
     _need_git()
     parent = os.getppid()
@@ -156,13 +156,13 @@ def _await_server(settings: Settings, patience: float) -> None:
     """Let a supervisor that is just starting here start the embedded PostgreSQL, as its own; do it ourselves when none does."""
     if settings.dsn is not None:
         return
-    from supervisor import embedded  # noqa: PLC0415  # it is not needed by those who have a database
+    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415  # it is not needed by those who have a database
 
     until = time.monotonic() + patience
     while time.monotonic() < until:
         try:
-            server = embedded.find(settings.embedded_dir)
-        except embedded.EmbeddedUnavailable:
+            server = lifecycle.find(settings.embedded_dir)
+        except lifecycle.EmbeddedUnavailable:
             return  # whoever starts it says why it cannot
         if server is not None:
             server.leave()
@@ -199,7 +199,7 @@ PARTS: Final = (
         _init,
         about="Make a bare repository with a post-receive hook that records each push and enqueues push:process, or give the\n"
         "hook to a repository that is there. The DSN is kept in PATH/jobherd.json, which only its owner may read.\n"
-        "Prints the repository's path. Run workers with --handlers handlers.forge.",
+        "Prints the repository's path. Run workers with --handlers jobherd.handlers.forge.",
     ),
     Command(
         "catch-up",
@@ -225,7 +225,7 @@ PARTS: Final = (
         _demo_arguments,
         _demo,
         about="Push this checkout's history into a bare repository and show the jobs as they run, until all are done. It waits for\n"
-        "workers first: start it beside `jobherd run --handlers handlers.forge`; `make run` does both. With --keep, a made-up job\n"
+        "workers first: start it beside `jobherd run --handlers jobherd.handlers.forge`; `make run` does both. With --keep, a made-up job\n"
         "follows every 2 s.",
     ),
 )

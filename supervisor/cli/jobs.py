@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from handlers._payload import PayloadError
-from handlers._sealing import KeyMissingError, decrypt, open_text
-from supervisor.cli import console
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import LARGEST_ID, Command, add_job_ids, job_id, job_ids, span
-from supervisor.cli.console import Column, paint, plain, plain_lines, show_moment, show_span
-from supervisor.cli.database import session
+from jobherd.handlers._values.encryption import KeyMissingError, decrypt, open_text
+from jobherd.handlers._values.payload import PayloadError
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import LARGEST_ID, Command, add_job_ids, job_id, job_ids, span
+from jobherd.supervisor.cli.console import Column, paint, plain, plain_lines, show_moment, show_span
+from jobherd.supervisor.cli.database import session
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from supervisor.cli.database import Session
+    from jobherd.supervisor.cli.database import Session
 
 STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
 OVER: Final = ("completed", "failed", "cancelled", "expired")
@@ -278,7 +278,7 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
-    from handlers._silence import answered  # noqa: PLC0415  # nobody else here waits
+    from jobherd.handlers._enqueue.answer_deadline import answered  # noqa: PLC0415  # nobody else here waits
 
     ids = job_ids(arguments.ids)
     until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
@@ -320,7 +320,7 @@ def _within(until: float | None) -> float:
 
 def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
     """Wait until the database says that one of these jobs is over, or so long; return the states that it told."""
-    from handlers._waiting import ends  # noqa: PLC0415  # nobody else here waits
+    from jobherd.handlers._enqueue.waiting import ends  # noqa: PLC0415  # nobody else here waits
 
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sql.migrate import migrate, pending
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import CONNECTION, Command, given_flags
-from supervisor.cli.database import chosen, connect, explained, load_settings
+from jobherd.sql.migrate import migrate, pending
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
+from jobherd.supervisor.cli.database import chosen, connect, explained, load_settings
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Final
 
-from supervisor.cli.console import NARROWEST, show_span
+from jobherd.supervisor.cli.console import NARROWEST, show_span
 
 PAUSE: Final = 0.1
 """Seconds between two looks of the line."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from supervisor.cli import console
-from supervisor.cli.actor import actor
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, span
-from supervisor.cli.database import session
-from supervisor.cli.jobs import OVER
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, span
+from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.jobs import OVER
 
 if TYPE_CHECKING:
-    from supervisor.cli.database import Session
+    from jobherd.supervisor.cli.database import Session
 
 BATCH: Final = 1000
 """Jobs looked at by one statement: more would hold locks and bloat the log for longer than others like to wait."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from handlers._durations import seconds
-from supervisor.cli import console
-from supervisor.cli.actor import actor
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command
-from supervisor.cli.console import Column, show_span
-from supervisor.cli.database import session
+from jobherd.handlers._policy.durations import seconds
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command
+from jobherd.supervisor.cli.console import Column, show_span
+from jobherd.supervisor.cli.database import session
 
 if TYPE_CHECKING:
     import argparse

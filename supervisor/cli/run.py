@@ -1,7 +1,7 @@
 """`run`: settings, database, schema, and then the supervisor itself.
 
 Until the schema stands this process waits for the database as long as it takes, in one thread and without a child. Then
-`supervisor.loop` has the floor; nothing here must be open or running that a fork would copy.
+`jobherd.supervisor.loop` has the floor; nothing here must be open or running that a fork would copy.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from sql.migrate import SchemaError, migrate
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, given_flags
-from supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
-from supervisor.settings import Settings, shown, specifications
-from supervisor.signals import SignalPipe, told_to_stop
-from supervisor.voice import Voice
-from workers import logs
-from workers.hosts import is_local
-from workers.refusals import takes_no_writes
+from jobherd.sql.migrate import SchemaError, migrate
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, given_flags
+from jobherd.supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
+from jobherd.supervisor.observe.log_stream import LogStream
+from jobherd.supervisor.process.signals import SignalPipe, told_to_stop
+from jobherd.supervisor.settings.definitions import Settings, shown, specifications
+from jobherd.workers.database.errors import takes_no_writes
+from jobherd.workers.process import logs
+from jobherd.workers.system.local_address import is_local
 
 if TYPE_CHECKING:
     import argparse
@@ -43,14 +43,14 @@ def _run(arguments: argparse.Namespace) -> int:
         _print_settings(settings)
         return ExitCode.DONE
     if settings.workers and not settings.handlers:
-        from workers.loading import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
+        from jobherd.workers.run.loading import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
 
         raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
     _check_sources(settings)
     _check_page(settings)
-    voice = Voice()
+    voice = LogStream()
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
-    from supervisor import loop  # noqa: PLC0415  # the other commands have no use for it; and an import is not to be torn by a signal
+    from jobherd.supervisor import loop  # noqa: PLC0415  # the other commands have no use for it; and an import is not to be torn by a signal
 
     signals = SignalPipe(raises=True)
     try:

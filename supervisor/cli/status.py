@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.cli import console
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import Command
-from supervisor.cli.console import Column, paint, plain, show_span
-from supervisor.cli.database import session
-from supervisor.cli.queues import print_gates, print_queues
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import Command
+from jobherd.supervisor.cli.console import Column, paint, plain, show_span
+from jobherd.supervisor.cli.database import session
+from jobherd.supervisor.cli.queues import print_gates, print_queues
 
 if TYPE_CHECKING:
     import argparse

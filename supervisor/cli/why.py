@@ -1,4 +1,4 @@
-"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `workers.reasons`."""
+"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `jobherd.workers.inspect.explain`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from supervisor.cli import console
-from supervisor.cli.codes import CommandError, ExitCode
-from supervisor.cli.command import Command, job_id
-from supervisor.cli.console import paint, plain, show_moment
-from supervisor.cli.database import session
-from workers import reasons
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, job_id
+from jobherd.supervisor.cli.console import paint, plain, show_moment
+from jobherd.supervisor.cli.database import session
+from jobherd.workers.inspect import explain as reasons
 
 if TYPE_CHECKING:
     import argparse

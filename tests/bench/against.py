@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.checkout import import_path
 from tests.support.figures import FOLDER, Report
 from tests.support.herd import ROOT
 
@@ -41,7 +42,7 @@ def measure(tree: Path, words: list[str]) -> dict[str, tuple[float, str]]:
         done = subprocess.run(
             [sys.executable, "-m", f"tests.bench.{words[0]}", *words[1:]],
             cwd=tree,
-            env=os.environ | {"PYTHONPATH": str(tree), FOLDER: folder},
+            env=os.environ | {"PYTHONPATH": import_path(tree), FOLDER: folder},
             check=False,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,13 +12,13 @@ from typing import Final
 
 import psycopg
 
+from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.row import JobRow
 from tests.bench.hot import used
 from tests.bench.jobs import load
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 from tests.support.queue import Child, Queue
-from workers.claimed import Claimed
-from workers.wire import Wire
 
 CAPS: Final = {"a queue's cap": {"queue": "default", "kind": None}, "a kind's cap": {"queue": None, "kind": "bench:noop"}}
 SET_CAP: Final = "SELECT jobherd.set_cap(%(queue)s, %(cap)s, %(kind)s)"
@@ -37,11 +37,11 @@ class Turn:
         self._asked = {**child.parameters(1), **NOTHING, "kinds": ["bench:noop"], "shares": [1e-6]}
         self._backend = child.connection.info.backend_pid
 
-    def claim(self, statement: str) -> tuple[float, list[Claimed]]:
+    def claim(self, statement: str) -> tuple[float, list[JobRow]]:
         """Microseconds of the server for one claim, and the jobs."""
         start = used(self._backend)
         rows = self._wire.exchange((statement, self._asked))[0]
-        jobs = [Claimed._make(row) for row in rows]
+        jobs = [JobRow._make(row) for row in rows]
         assert len(jobs) == 1, rows
         return used(self._backend) - start, jobs
 

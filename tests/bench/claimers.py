@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import psycopg
 
-from handlers._outcome import OK
+from jobherd.handlers._values.outcome import OK
+from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.finished import Finished, settlement
 from tests.support.figures import at
 from tests.support.queue import Queue
-from workers.settle import Finished, settlement
-from workers.wire import Wire
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from handlers import Client, check_payload, handler
-from handlers._bulk import Chunk, chunks
-from handlers._enqueue import Options
-from handlers._send import put_on
+from jobherd import Client, check_payload, handler
+from jobherd.handlers._enqueue.bulk import Chunk, chunks
+from jobherd.handlers._enqueue.options import Options
+from jobherd.handlers._enqueue.send import put_on
 from tests.support.figures import Report, median_with_interval
 from tests.support.ground import arguments, ground
 

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from handlers._hooks import Child as Process
-from handlers._hooks import Hooks
-from handlers._outcome import OK
-from handlers._registry import load as load_handlers
+from jobherd.handlers._define.hooks import Child as Process
+from jobherd.handlers._define.hooks import Hooks
+from jobherd.handlers._define.registry import load as load_handlers
+from jobherd.handlers._values.outcome import OK
+from jobherd.workers import worker
+from jobherd.workers.database.wire import Wire
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.status_board import StatusBoard
+from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.job.row import JobRow
+from jobherd.workers.process.context import ChildContext
+from jobherd.workers.process.interrupt import Interrupts
+from jobherd.workers.process.spec import ChildSettings, ChildSpec
+from jobherd.workers.process.wakeup import Wake
+from jobherd.workers.run.hooks import Caller
 from tests.bench.jobs import load
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground
 from tests.support.queue import Child, Queue
-from workers import worker
-from workers.alarm import Alarm
-from workers.board import Board
-from workers.claimed import Claimed
-from workers.hooks import Caller
-from workers.main import Body
-from workers.notice import Notice
-from workers.seat import ChildSettings, Seat
-from workers.settle import Finished, settlement
-from workers.wake import Wake
-from workers.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,16 +82,18 @@ class ThinAir:
 def loop(batch: int, rounds: int) -> Iterator[float]:
     """Microseconds a job of the worker's loop, by its batches."""
     hears, calls = os.pipe2(os.O_NONBLOCK)
-    board, notice = Board("bench"), Notice()
-    notice.lease_deadline = float("inf")
+    board, control = StatusBoard("bench"), ControlBlock()
+    control.lease_deadline = float("inf")
     settings = ChildSettings(dsn="", handlers=(WORK,), batch=batch, hold=0.05, log_level="ERROR")
-    seat = Seat("worker", 0, 1, 1, os.getppid(), hears, calls, board, notice, settings)
+    spec = ChildSpec("worker", 0, 1, 1, os.getppid(), hears, calls, board, control, settings)
     wake = Wake(hears, parent=os.getppid())
-    alarm = Alarm(board, wake)
-    alarm.install()
+    interrupts = Interrupts(board, wake)
+    interrupts.install()
     worker.Session = ThinAir  # type: ignore[assignment, misc]
     life = worker.Worker(
-        Body(seat, wake, alarm, lambda _title: None), load_handlers([WORK]).kinds, Caller(Hooks(), Process(), alarm, seat.board)
+        ChildContext(spec, wake, interrupts, lambda _title: None),
+        load_handlers([WORK]).kinds,
+        Caller(Hooks(), Process(), interrupts, spec.board),
     )
     for _ in range(rounds + 20):
         start = time.process_time()
@@ -116,7 +118,7 @@ def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[fl
     claim = {**child.parameters(batch), "kinds": ["bench:noop"], "shares": [1e-6]}
     for _ in range(rounds):
         at, start = time.process_time(), used(pid)
-        jobs = [Claimed._make(row) for row in wire.exchange(("claim_jobs", claim))[0]]
+        jobs = [JobRow._make(row) for row in wire.exchange(("claim_jobs", claim))[0]]
         between, claimed = time.process_time() - at, used(pid)
         assert len(jobs) == batch
         done = [Finished(job.id, OK, 1e-6, time.monotonic(), keep) for job in jobs]

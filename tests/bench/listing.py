@@ -15,13 +15,13 @@ from typing import Final
 
 import psycopg
 
+from jobherd.workers.page.database import Database
+from jobherd.workers.page.filters import Wanted
+from jobherd.workers.page.listing import Found, look
 from tests.bench.jobs import drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
 from tests.support.herd import Herd
-from workers.page.database import Database
-from workers.page.looking import Found, look
-from workers.page.wanted import Wanted
 
 WORK: Final = Path(__file__).with_name("work.py")
 AT_ONCE: Final = 500_000
@@ -102,7 +102,7 @@ def main() -> int:
 
 def show_plan(connection: psycopg.Connection) -> None:
     """Print how a rare kind is found in all of the past."""
-    import sql
+    from jobherd import sql
 
     with connection.transaction():
         connection.execute(sql.load("page/steer_stretch"), {"milliseconds": 60_000})

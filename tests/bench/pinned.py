@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psycopg
 
+from jobherd.workers.claim.scan_start import SOUGHT, ScanStart
+from jobherd.workers.job.row import JobRow
 from tests.bench.jobs import PAYLOAD, is_empty, wait_until
 from tests.support.figures import Report, at
 from tests.support.ground import arguments, ground
 from tests.support.herd import Herd
 from tests.support.queue import Queue
-from workers.claimed import Claimed
-from workers.stride import SOUGHT, Stride
 
 WORK = Path(__file__).with_name("work.py")
 TICK = 0.02
@@ -47,7 +47,7 @@ def main() -> int:
         with psycopg.connect(dsn) as reader, psycopg.connect(dsn, autocommit=True) as probing:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             probing.execute(queue.text("steer_planner"))
-            stride = Stride()
+            stride = ScanStart()
 
             def probe() -> float:
                 """A claim as a worker makes it: walking, and seeking once the walk has become long. `--walk 1`: always walking."""
@@ -62,7 +62,7 @@ def main() -> int:
                         queue.text(SOUGHT if sought else "claim_jobs"), claim | place | {"back": False}, prepare=True
                     ).fetchall()
                     took = time.perf_counter() - begun
-                stride.note_claim([Claimed._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
+                stride.note_claim([JobRow._make(row) for row in rows], sought=sought, took=took, together=False, now=time.monotonic())
                 walks.append(not sought)
                 return took * 1000
 

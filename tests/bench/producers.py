@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-import sql
+from jobherd import sql
 from tests.support.figures import Report, at
 from tests.support.ground import arguments, ground
 from tests.support.herd import Herd

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psycopg
 
-import sql
+from jobherd import sql
+from jobherd.workers.maintenance.rollup import LAG
 from tests.bench.cpu import processor_seconds
 from tests.bench.fleet import processor
 from tests.bench.jobs import drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
 from tests.support.herd import Herd
-from workers.rollup import LAG
 
 WORK = Path(__file__).with_name("work.py")
 COUNTED = "SELECT coalesce(sum(completed), 0)::bigint FROM jobherd.rollup"

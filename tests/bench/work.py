@@ -11,7 +11,7 @@ import textwrap
 import time
 import tokenize
 
-from handlers import handler
+from jobherd import handler
 
 SOURCE = (
     "def total(prices, *, rate=1.19):\n    net = sum(price for price in prices if price > 0)\n    return round(net * rate, 2)  # gross\n"

@@ -13,7 +13,7 @@ from orjson import loads
 from tests.support.patience import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-W", "error", "-m", "supervisor")
+COMMAND = (sys.executable, "-W", "error", "-m", "jobherd.supervisor")
 
 
 def environment(dsn: str | None, **more: str) -> dict[str, str]:

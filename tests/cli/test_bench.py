@@ -10,9 +10,9 @@ import threading
 import psycopg
 import pytest
 
-import sql
-from supervisor.cli import bench
-from supervisor.cli.bench import PREFIX
+from jobherd import sql
+from jobherd.supervisor.cli import bench
+from jobherd.supervisor.cli.bench import PREFIX
 from tests.cli.rows import send
 from tests.cli.shell import LIMIT, jobherd, start
 from tests.support.processes import children_of, wait_for_exit

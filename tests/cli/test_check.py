@@ -15,7 +15,7 @@ from tests.support.processes import wait_for_exit
 
 def module(folder, name: str, text: str) -> str:
     path = folder / f"{name}.py"
-    path.write_text("from handlers import handler\n" + textwrap.dedent(text))
+    path.write_text("from jobherd import handler\n" + textwrap.dedent(text))
     return str(path)
 
 
@@ -119,8 +119,8 @@ def test_what_handlers_print_does_not_spoil_the_json(tmp_path):
 def test_a_folder_whose_name_is_in_another_encoding_is_looked_at(tmp_path):
     folder = tmp_path / os.fsdecode(b"m\xe4il")
     folder.mkdir()
-    (folder / "mail.py").write_text("from handlers import handler\n\n@handler\ndef send() -> None: ...\n\nraise RuntimeError('late')\n")
-    (folder / "sound.py").write_text("from handlers import handler\n\n@handler\ndef hear() -> None: ...\n")
+    (folder / "mail.py").write_text("from jobherd import handler\n\n@handler\ndef send() -> None: ...\n\nraise RuntimeError('late')\n")
+    (folder / "sound.py").write_text("from jobherd import handler\n\n@handler\ndef hear() -> None: ...\n")
     ran = jobherd("check", "--json", "--handlers", folder)
     assert ran.code == 1, ran
     assert [kind["kind"] for kind in ran.json["kinds"]] == ["sound:hear"]
@@ -150,7 +150,7 @@ def test_wrong_settings_are_found_with_the_handlers(tmp_path):
 
 def test_without_a_handler_it_is_wrong_as_it_is_for_run(tmp_path, database):
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "_private.py").write_text("from handlers import handler\n@handler('a:b')\ndef b() -> None: ...\n")
+    (tmp_path / "jobs" / "_private.py").write_text("from jobherd import handler\n@handler('a:b')\ndef b() -> None: ...\n")
     for words, said in (
         ((), "none is named: say where they are with --handlers PATH"),
         (("--handlers", "jobs"), "no handler was found in jobs"),
@@ -169,7 +169,7 @@ def test_check_lists_the_kinds_that_a_worker_of_run_loads(tmp_path, database):
     module(tmp_path / "jobs", "mail", '@handler("mail:receipt")\ndef receipt() -> None: ...\n')
     module(tmp_path / "jobs" / "deep", "__init__", "")
     module(tmp_path / "jobs" / "deep", "news", '@handler("news:letter")\ndef letter() -> None: ...\n')
-    words = ("--handlers", "jobs", "--handlers", "handlers.jobs_purge")
+    words = ("--handlers", "jobs", "--handlers", "jobherd.handlers.jobs_purge")
     listed = [kind["kind"] for kind in jobherd("check", *words, "--json", cwd=tmp_path).json["kinds"]]
     ran = jobherd("run", *words, "--until-empty", "--workers", 1, cwd=tmp_path, dsn=database, JOBHERD_HTTP="off")
     assert ran.code == 0, ran
@@ -208,7 +208,7 @@ def test_run_prints_its_settings_and_their_sources(tmp_path):
 
 def away(number: int) -> tuple[int, bytes]:
     """Start a supervisor whose database is away, send it a signal once it has said so."""
-    process = start("run", "--handlers", "handlers.jobs_purge", "--log-format", "text", dsn="host=/nonexistent")
+    process = start("run", "--handlers", "jobherd.handlers.jobs_purge", "--log-format", "text", dsn="host=/nonexistent")
     assert b"the database does not answer" in process.stderr.readline()
     process.send_signal(number)
     _, rest = process.communicate(timeout=LIMIT)
@@ -222,7 +222,7 @@ def test_run_waits_for_its_database_and_leaves_when_told():
 
 @pytest.mark.promise("C31")
 def test_run_tries_its_database_so_often_as_it_may():
-    words = ("run", "--handlers", "handlers.jobs_purge", "--db-retry-initial", "0.1", "--db-retry-max-attempts", "2")
+    words = ("run", "--handlers", "jobherd.handlers.jobs_purge", "--db-retry-initial", "0.1", "--db-retry-max-attempts", "2")
     answer = jobherd(*words, dsn="host=/nonexistent")
     assert answer.code == 69
     assert "tried 2 times" in answer.err

@@ -7,8 +7,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-import sql
-from sql.migrate import migrate
+from jobherd import sql
+from jobherd.sql.migrate import migrate
 from tests.cli.rows import child, claim, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network

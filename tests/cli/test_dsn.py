@@ -9,7 +9,7 @@ import sys
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from supervisor import embedded
+from jobherd.supervisor.embedded import lifecycle
 from tests.cli.shell import environment, jobherd
 from tests.support.patience import LIMIT
 
@@ -36,8 +36,8 @@ def test_dsn_starts_no_server(tmp_path):
 
 def test_a_producer_in_the_folder_of_an_embedded_server_uses_it(tmp_path):
     assert jobherd("migrate", cwd=tmp_path).code == 0
-    producer = "from handlers import Client\nwith Client() as client:\n    print(client.enqueue('a:b'))\n"
-    with embedded.start(tmp_path, timeout=LIMIT) as server:
+    producer = "from jobherd import Client\nwith Client() as client:\n    print(client.enqueue('a:b'))\n"
+    with lifecycle.start(tmp_path, timeout=LIMIT) as server:
         done = subprocess.run(
             [sys.executable, "-c", producer],
             cwd=tmp_path, env=environment(None), capture_output=True, text=True, check=False, timeout=LIMIT,
@@ -76,7 +76,7 @@ def test_psql_starts_an_embedded_server_and_leaves_it(tmp_path):
     (tmp_path / "empty").mkdir()
     answer = jobherd("psql", "--", "-Atc", "SELECT 1", cwd=tmp_path, PATH=str(tmp_path / "empty"))
     assert (answer.code, answer.out) == (0, "1\n"), answer
-    assert embedded.find(tmp_path) is None
+    assert lifecycle.find(tmp_path) is None
 
 
 def test_psql_that_is_not_installed_is_named(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from supervisor.cli import fleet, main
+from jobherd.supervisor.cli import fleet, main
 from tests.cli.rows import past, send, supervisor
 from tests.cli.shell import jobherd
 

@@ -10,7 +10,7 @@ import subprocess
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, start
 from tests.support.network import Network

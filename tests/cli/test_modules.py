@@ -6,11 +6,11 @@ import textwrap
 
 import psycopg
 
-from handlers import Client
+from jobherd import Client
 from tests.cli.shell import jobherd
 
 MAIL = """
-from handlers import handler
+from jobherd import handler
 
 class MailError(Exception): ...
 
@@ -24,7 +24,7 @@ SHOP = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from handlers import handler
+from jobherd import handler
 from my_handlers.mail import MailError, SENT, send
 
 def square(number: int) -> int:
@@ -65,9 +65,9 @@ def test_a_job_finds_each_module_once_and_spawned_processes_find_it_too(tmp_path
 
 
 def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp_path, database):
-    private = "from handlers import handler\n@handler('a:private')\ndef hidden(): ...\n"
+    private = "from jobherd import handler\n@handler('a:private')\ndef hidden(): ...\n"
     typed = (
-        "from typing import TYPE_CHECKING\nfrom handlers import handler\nfrom . import _defs\n"
+        "from typing import TYPE_CHECKING\nfrom jobherd import handler\nfrom . import _defs\n"
         "if TYPE_CHECKING:\n    from decimal import Decimal\n@handler('a:pay')\ndef pay(amount: 'Decimal'): ...\n"
     )
     write(tmp_path, _defs=private, pay=typed)
@@ -84,7 +84,7 @@ def test_run_and_check_name_what_is_not_served_and_check_what_is_not_checked(tmp
 
 
 def test_run_does_not_start_with_a_handler_that_nothing_holds(tmp_path, database):
-    lost = "from handlers import handler\n@(lambda handler: None)\n@handler('a:lost')\ndef lost(): ...\n"
+    lost = "from jobherd import handler\n@(lambda handler: None)\n@handler('a:lost')\ndef lost(): ...\n"
     write(tmp_path, lost=lost)
     words = ("--handlers", "my_handlers")
     for ran in (jobherd("check", *words, cwd=tmp_path), jobherd("run", *words, "--http", "off", cwd=tmp_path, dsn=database)):

@@ -20,7 +20,7 @@ from tests.support.processes import children_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HANDLERS = ("--handlers", "handlers.jobs_purge")
+HANDLERS = ("--handlers", "jobherd.handlers.jobs_purge")
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def test_an_embedded_server_that_dies_is_started_again_and_the_work_goes_on(tmp_
 
 CHATTY = """
 import os, subprocess
-from handlers import handler
+from jobherd import handler
 
 @handler("c:chatty")
 def chatty():

@@ -12,14 +12,14 @@ import psycopg
 import pytest
 from rich.cells import cell_len
 
-import sql
-from sql.migrate import migrate
-from supervisor.cli import main
-from supervisor.top.frame import Status, draw, share
-from supervisor.top.panels import PANELS, RUNNING
-from supervisor.top.screen import keys_of
-from supervisor.top.view import View
-from supervisor.top.watch import Look
+from jobherd import sql
+from jobherd.sql.migrate import migrate
+from jobherd.supervisor.cli import main
+from jobherd.supervisor.cli.top.frame import Status, draw, share
+from jobherd.supervisor.cli.top.panels import PANELS, RUNNING
+from jobherd.supervisor.cli.top.screen import keys_of
+from jobherd.supervisor.cli.top.view import View
+from jobherd.supervisor.cli.top.watch import Look
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.cli.shell import COMMAND, LIMIT, environment, jobherd, on_terminal
 from tests.cli.terminal import Terminal
@@ -61,54 +61,54 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
         # sorted, filtered
         assert seen.text.index("report:build") < seen.text.index("mail:receipt"), "the longest stands first"
-        seen.press("ss")
+        seen.start_stop_sequence("ss")
         seen.wait("running by kind", lambda: seen.text.index("mail:receipt") < seen.text.index("report:build"))
-        seen.press("/report")
+        seen.start_stop_sequence("/report")
         seen.wait("filter: report", lambda: "mail:receipt" not in seen.text)
-        seen.press("\r")
+        seen.start_stop_sequence("\r")
         seen.wait("(escape shows all)")
-        seen.press("\x1b")
+        seen.start_stop_sequence("\x1b")
         seen.wait("mail:receipt")
         # paused with a reason, resumed
-        seen.press("\x1b[Z\x1b[Bjk")
-        seen.press("p")
+        seen.start_stop_sequence("\x1b[Z\x1b[Bjk")
+        seen.start_stop_sequence("p")
         seen.wait("pause the queue")
         queue = "media" if "pause the queue media" in seen.text else "default"
-        seen.press("moving house\r")
+        seen.start_stop_sequence("moving house\r")
         seen.wait(f"the queue {queue} is paused", "moving house")
         assert send(database, "SELECT name, reason FROM jobherd.gates") == [(queue, "moving house")]
-        seen.press("p")
+        seen.start_stop_sequence("p")
         seen.wait(f"resume the queue {queue}?")
-        seen.press("y")
+        seen.start_stop_sequence("y")
         seen.wait("is resumed")
         assert send(database, "SELECT name FROM jobherd.gates") == []
         # cancelled, but only if it was meant
-        seen.press("3gc")
+        seen.start_stop_sequence("3gc")
         seen.wait(f"cancel the job {jobs['mail:receipt']} mail:receipt?")
-        seen.press("n")
+        seen.start_stop_sequence("n")
         seen.wait("nothing was done")
         assert send(database, "SELECT count(*) FROM jobherd.cancels") == [(0,)]
-        seen.press("c")
+        seen.start_stop_sequence("c")
         seen.wait("cancel the job")
-        seen.press("y")
+        seen.start_stop_sequence("y")
         seen.wait("has been told to end", "cancelling")
         assert send(database, "SELECT job FROM jobherd.cancels") == [(jobs["mail:receipt"],)]
         # retried
-        seen.press("4r")
+        seen.start_stop_sequence("4r")
         seen.wait(f"run the job {jobs['failed']} image:resize again?")
-        seen.press("y")
+        seen.start_stop_sequence("y")
         seen.wait(f"the job {jobs['failed']} will run again", "1,205 ready")
-        seen.press("c")
+        seen.start_stop_sequence("c")
         seen.wait("choose a job that runs")
         # help, and out
-        seen.press("?")
+        seen.start_stop_sequence("?")
         seen.wait("this help", "pause the queue of the chosen row")
-        seen.press("x")
+        seen.start_stop_sequence("x")
         seen.wait("FAILURES")
         told = send(database, "SELECT action, actor FROM jobherd.audit ORDER BY id")
         assert [action for action, _ in told] == ["pause", "resume", "cancel", "retry"]
         assert all("@" in actor for _, actor in told)
-        seen.press("q")
+        seen.start_stop_sequence("q")
         assert seen.wait_exit() == 0
         assert b"\x1b[?1049l" in seen.raw
         assert b"\x1b[?25h" in seen.raw
@@ -131,21 +131,21 @@ def test_it_survives_another_size_and_an_outage():
             seen.wait("month 3", lambda: "q leave" in seen.lines[23])
             own.stop()
             seen.wait("the database is away since", "trying again", "month 3")
-            seen.press("3c")
+            seen.start_stop_sequence("3c")
             seen.wait("cancel the job")
-            seen.press("y")
+            seen.start_stop_sequence("y")
             seen.wait("not done:")
-            seen.press("?")
+            seen.start_stop_sequence("?")
             seen.wait("this help")
-            seen.press("x")
+            seen.start_stop_sequence("x")
             own.start()
             seen.wait(lambda: "is away" not in seen.text, "month 3")
-            seen.press("c")
+            seen.start_stop_sequence("c")
             seen.wait("cancel the job")
-            seen.press("y")
+            seen.start_stop_sequence("y")
             seen.wait("has been told to end")
             assert send(dsn, "SELECT job FROM jobherd.cancels") == [(jobs["report:build"],)]
-            seen.press("\x03")  # Ctrl-C
+            seen.start_stop_sequence("\x03")  # Ctrl-C
             assert seen.wait_exit() == 0
             assert b"\x1b[?1049l" in seen.raw
 
@@ -229,12 +229,12 @@ def test_the_rows_are_shared_fairly():
 def test_the_chosen_row_is_followed_and_stays_in_sight():
     view, found = View(), look()
     for _ in range(25):
-        view.press("j", found)
+        view.start_stop_sequence("j", found)
     rows = view.rows(RUNNING, found)
     chosen = rows[view.place(RUNNING, rows)]["id"]
     shown = "\n".join(line.plain for line in draw(found, view, Status("", ""), width=80, height=24))
     assert f"\n{chosen}" in shown
-    view.press("S", found)
+    view.start_stop_sequence("S", found)
     rows = view.rows(RUNNING, found)
     assert rows[view.place(RUNNING, rows)]["id"] == chosen
     gone = Look(running=[row for row in found.running if row["id"] != chosen][:5])

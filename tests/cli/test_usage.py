@@ -11,7 +11,7 @@ import orjson
 import psycopg
 import pytest
 
-from supervisor.cli import FAMILIES, commands
+from jobherd.supervisor.cli import FAMILIES, commands
 from tests.cli.rows import past, send
 from tests.cli.shell import COMMAND, LIMIT, ROOT, environment, jobherd, on_terminal, start
 
@@ -44,7 +44,7 @@ def test_only_the_family_that_is_asked_for_is_loaded():
     for family, words in FAMILIES.items():
         assert tuple(commands(words[0])) == words, family
     assert list(commands()) == [word for words in FAMILIES.values() for word in words]
-    loaded = "import sys; from supervisor import cli; cli.commands({!r}); print(*(name for name in cli.FAMILIES if 'supervisor.cli.' + name in sys.modules))"
+    loaded = "import sys; from jobherd.supervisor import cli; cli.commands({!r}); print(*(name for name in cli.FAMILIES if 'jobherd.supervisor.cli.' + name in sys.modules))"
     for word, families in (("enqueue", "enqueue"), ("job", "jobs"), ("--version", ""), ("dance", " ".join(FAMILIES))):
         done = subprocess.run(
             [sys.executable, "-c", loaded.format(word)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT
@@ -91,7 +91,7 @@ def test_a_database_without_the_schema_is_78_and_names_the_remedy(empty_database
 
 def test_a_schema_newer_than_this_version_is_78(database):
     send(database, "INSERT INTO jobherd.migrations (area, version, name) VALUES ('jobherd', 9000, 'future')")
-    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run", "--handlers", "handlers.jobs_purge")):
+    for words in (("jobs",), ("enqueue", "a:b", "{}"), ("migrate",), ("run", "--handlers", "jobherd.handlers.jobs_purge")):
         answer = jobherd(*words, dsn=database)
         assert answer.code == 78, answer
         assert "newer version" in answer.err
@@ -313,7 +313,7 @@ def test_without_a_database_the_embedded_one_is_used_and_named(tmp_path):
 
 
 def test_whoever_finds_the_embedded_database_running_says_nothing_of_it(tmp_path):
-    (tmp_path / "mail.py").write_text("from handlers import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n")
+    (tmp_path / "mail.py").write_text("from jobherd import handler\n@handler('mail:receipt')\ndef receipt() -> None: ...\n")
     process = start("run", "--handlers", "mail.py", "--workers", 1, "--log-format", "json", cwd=tmp_path, JOBHERD_HTTP="off")
     try:
         said = [orjson.loads(process.stderr.readline())]  # a log line like all others, for whoever reads them by program

@@ -16,12 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from jobherd.workers.ipc.counters import Policy
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
 from tests.docs.pages import ROOT, anchors, prose
 from tests.support.patience import LIMIT
 from tests.support.promql import RULES, labels_of, panels, rules, selectors, unanswered
-from tests.workers.web_support import Scrape, Web
-from workers.board import Now, Phase
-from workers.tally import Policy
+from tests.workers.web.support import Scrape, Web
 
 TESTS = ROOT / "deploy" / "prometheus" / "jobherd.test.yml"
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".bench" / "prometheus" / "usr" / "bin")
@@ -30,7 +30,7 @@ PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".be
 @pytest.fixture
 def scrape(database, monkeypatch) -> Scrape:
     """A scrape in which every metric has a series, of a fleet that is well."""
-    monkeypatch.setattr("workers.web.exposition.PATIENCE", 20.0)
+    monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
         connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
@@ -39,13 +39,13 @@ def scrape(database, monkeypatch) -> Scrape:
         board = child.boards[0]
         board.tally.count(board.tally.declare([Policy("k")])["k"], 0, 0.1)
         board.tally.count_error(1, "NO_PAPER")
-        board.say(Now(Phase.IDLE))
+        board.say(CurrentWork(Phase.IDLE))
         board.set_database(connected=True)
         now = time.monotonic()
-        child.notice.loop_at = now
-        child.notice.lease_deadline = now + 12
+        child.control.loop_at = now
+        child.control.lease_deadline = now + 12
         children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
-        child.notice.publish(
+        child.control.publish(
             {"started": now, "deaths": {"left": 1}, "children": children, "version": "1", "listening": True, "database": True}
         )
         return child.scrape()

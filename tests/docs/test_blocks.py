@@ -45,7 +45,7 @@ class Reader:
         self._standing: list[subprocess.Popen[bytes]] = []
         tools = folder / ".bin"
         tools.mkdir()
-        (tools / "jobherd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m supervisor "$@"\n')
+        (tools / "jobherd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m jobherd.supervisor "$@"\n')
         (tools / "jobherd").chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBHERD_", "DATABASE_URL", "COLUMNS"))}
         self._environment = kept | {

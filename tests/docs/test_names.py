@@ -8,14 +8,13 @@ import re
 
 import pytest
 
-import handlers
-from handlers import Backoff, handler
-from supervisor.cli import commands
-from supervisor.cli.codes import ExitCode
-from supervisor.cli.command import add_common
-from supervisor.settings import Settings, specifications
-from supervisor.settings_sources import variable_of
-from supervisor.signals import HEARD
+from jobherd import Backoff, handler, handlers
+from jobherd.supervisor.cli import commands
+from jobherd.supervisor.cli.codes import ExitCode
+from jobherd.supervisor.cli.command import add_common
+from jobherd.supervisor.process.signals import HEARD
+from jobherd.supervisor.settings.definitions import Settings, specifications
+from jobherd.supervisor.settings.sources import variable_of
 from tests.docs.pages import PAGES, ROOT, anchors, code_words, links, prose, table
 
 DOCS = ROOT / "docs"

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-import sql
-from sql.migrate import migrate
+from jobherd import sql
+from jobherd.sql.migrate import migrate
 from tests.faults.campaign import Campaign
 from tests.support.figures import Report
 from tests.support.ground import AHEAD, arguments

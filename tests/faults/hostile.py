@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from handlers import AsyncClient, Client, PayloadError
+from jobherd import AsyncClient, Client, PayloadError
 from tests.faults.hostile_work import WAYS
 from tests.support.figures import Report
 from tests.support.fleet import ROOT, Stage, is_ready
@@ -210,7 +210,7 @@ class Doors:
     def _command(self, words: list[str], given: bytes) -> list[int]:
         encoded = [word.encode(errors="surrogateescape" if word.isascii() else "replace")[:100_000] for word in words]
         done = subprocess.run(
-            [sys.executable, "-m", "supervisor", "enqueue", "--dsn", self.dsn, "--", *encoded], input=given, capture_output=True, cwd=ROOT, check=False, timeout=120
+            [sys.executable, "-m", "jobherd.supervisor", "enqueue", "--dsn", self.dsn, "--", *encoded], input=given, capture_output=True, cwd=ROOT, check=False, timeout=120
         )  # fmt: skip
         assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")[-3000:]
         return [int(line) for line in done.stdout.split()]

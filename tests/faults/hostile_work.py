@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from handlers import Completed, Failed, Job, Nack, Poison, Snooze, handler
+from jobherd import Completed, Failed, Job, Nack, Poison, Snooze, handler
 
 WAYS = ("result", "completed", "error", "code", "poison", "nack", "snooze", "print", "log", "entry", "progress", "note")
 

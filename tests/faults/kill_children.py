@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import psycopg
 
-import sql
+from jobherd import sql
 from tests.support.audit import Audit
 from tests.support.figures import Report
 from tests.support.ground import arguments, ground

@@ -1,4 +1,4 @@
-"""A SIGKILL at every named point, in the children and in the parent (`workers/points.py`): nothing is lost, nothing ends twice, everything goes on.
+"""A SIGKILL at every named point, in the children and in the parent (`workers/system/failpoints.py`): nothing is lost, nothing ends twice, everything goes on.
 
 First the fleet works for a while under a mix of jobs and orders, and notes which points it reaches (`--tour 0`: the core alone is gone through); then each of them kills whoever reaches it next, again and
 again, while producers go on. A dead child is replaced by its parent, a dead parent by a new supervisor. A point that is not reached by itself is

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HANDLERS = """
 import os
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("size:counts", max_attempts=2, timeout="300s")
 def counts(job: Job, value: object = "") -> int:

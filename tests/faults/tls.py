@@ -22,7 +22,7 @@ from tests.support.secure import secured
 
 HANDLERS = """
 import os
-from handlers import handler
+from jobherd import handler
 
 @handler("tls:who")
 def who() -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tests.faults.campaign import QUICK, WORK, Campaign
+from tests.support.checkout import import_path
 from tests.support.figures import Report
 from tests.support.ground import SETTINGS, arguments
 from tests.support.herd import ROOT, Herd
@@ -25,7 +26,9 @@ from tests.support.postgres import Cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MIGRATE = "import sys, psycopg, sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
+MIGRATE = (
+    "import sys, psycopg, jobherd.sql.migrate as m; c = psycopg.connect(sys.argv[1], autocommit=True); print(m.migrate(c), m.__file__)"
+)
 
 
 def main() -> int:
@@ -68,7 +71,7 @@ def run(root: Path, program: str, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
             cwd=elsewhere,
-            env={"PYTHONPATH": str(root)},
+            env={"PYTHONPATH": import_path(root)},
             capture_output=True,
             text=True,
             check=True,

@@ -11,7 +11,7 @@ import signal
 import time
 import uuid
 
-from handlers import Job, handler
+from jobherd import Job, handler
 
 if "FAULT_CLOCK" in os.environ:  # only workers come by here: their clock goes wrong by itself
     os.environ["FAKETIME_TIMESTAMP_FILE"] = os.environ["FAULT_CLOCK"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handlers import JobTimeout
-from handlers._call import interrupt
+from jobherd import JobTimeout
+from jobherd.handlers._run.call import interrupt
 
 
 def ring(number, frame):

@@ -6,17 +6,21 @@ import pkgutil
 
 import pytest
 
-import handlers
+from jobherd import handlers
+from jobherd.handlers._enqueue import default
 
-MODULES = [found.name for found in pkgutil.iter_modules(handlers.__path__) if found.name.startswith("_")] + ["testing"]
+MODULES = [
+    *(found.name for found in pkgutil.walk_packages(handlers.__path__, "jobherd.handlers.") if found.name.split(".")[2].startswith("_")),
+    "jobherd.handlers.testing",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_docstrings_are_true(name):
-    module = importlib.import_module(f"handlers.{name}")
-    before = handlers._default._chosen
+    module = importlib.import_module(name)
+    before = default._chosen
     try:
         ran = doctest.testmod(module)
     finally:
-        handlers._default._chosen = before
+        default._chosen = before
     assert ran.failed == 0

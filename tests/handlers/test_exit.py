@@ -15,7 +15,7 @@ from tests.support.patience import LIMIT
 BEFORE = """
 import atexit, threading
 atexit.register(lambda: print([each.name for each in threading.enumerate() if each.name.startswith("jobherd")]))  # runs last
-from handlers import Client, handler
+from jobherd import Client, handler
 
 client = Client()
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from handlers import _default, configure
-from handlers.jobs_purge import purge_completed
-from handlers.testing import run
+from jobherd import configure
+from jobherd.handlers._enqueue import default
+from jobherd.handlers.jobs_purge import purge_completed
+from jobherd.testing import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +26,11 @@ LEFT = "SELECT state, kind, count(*) FROM jobherd.history GROUP BY 1, 2 ORDER BY
 
 @pytest.fixture
 def connection(database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    before = _default._chosen
+    before = default._chosen
     client = configure(database)
     with psycopg.connect(database, autocommit=True) as one:
         yield one
-    _default._chosen = before
+    default._chosen = before
     client.close()
 
 

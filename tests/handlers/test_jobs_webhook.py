@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import orjson
 import pytest
 
-from handlers import jobs_webhook
-from handlers.jobs_webhook import Rules, deliver, sign
-from handlers.testing import run_payload
+from jobherd.handlers import jobs_webhook
+from jobherd.handlers.jobs_webhook import Rules, deliver, sign
+from jobherd.testing import run_payload
 
 SECRET = "a secret of some length"
 EVENT = {"id": 7, "state": "completed", "result": {"pages": 3}}

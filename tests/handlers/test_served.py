@@ -6,13 +6,13 @@ import textwrap
 
 import pytest
 
-from handlers import handler
-from handlers._registry import HOOKS, Loaded, load, notes_of
-from handlers._unchecked import unchecked
+from jobherd import handler
+from jobherd.handlers._define.registry import HOOKS, Loaded, load, notes_of
+from jobherd.handlers._define.unchecked import unchecked
 
 TOOLS = """
 import functools
-from handlers import handler
+from jobherd import handler
 
 def bare(function):
     def inner(**given): return function(**given)
@@ -39,7 +39,7 @@ def loads(tmp_path):
         for each, content in {name: text, **more}.items():
             path = tmp_path / (each.replace("__in__", "/") + ".py")
             path.parent.mkdir(exist_ok=True)
-            path.write_text("import functools\nfrom handlers import handler\n" + textwrap.dedent(content))
+            path.write_text("import functools\nfrom jobherd import handler\n" + textwrap.dedent(content))
         return load([tmp_path])
 
     return loads
@@ -117,7 +117,7 @@ def test_methods_are_refused_with_the_true_reason(loads, text, says):
 def test_hooks_that_would_not_be_called_are_refused_too(loads):
     loaded = loads(
         """
-        from handlers import before_job
+        from jobherd import before_job
         from ._tools import wrapping
         part = before_job(functools.partial(lambda said, job: None, 5)) if False else before_job(lambda job: None)
         @wrapping
@@ -136,7 +136,7 @@ def test_hooks_that_would_not_be_called_are_refused_too(loads):
 
 
 def test_a_hook_of_a_private_module_is_named_unless_it_is_loaded_for_its_hooks(loads, tmp_path):
-    text = "from handlers import before_job\n@before_job\ndef noted(job): ...\n@handler('b:lost')\ndef lost(): ...\ndel lost"
+    text = "from jobherd import before_job\n@before_job\ndef noted(job): ...\n@handler('b:lost')\ndef lost(): ...\ndel lost"
     loaded = loads("from . import _hooks", _hooks=text)
     assert ["the hook before_job" in str(note) for note in loaded.notes] == [True, False]
     hooks = load([tmp_path / "_hooks.py"], named=HOOKS)
@@ -155,7 +155,7 @@ def test_what_a_private_module_makes_is_named(loads):
 
 def test_what_is_imported_from_elsewhere_is_named_apart(loads, tmp_path_factory, monkeypatch):
     place = tmp_path_factory.mktemp("elsewhere")
-    (place / "served_elsewhere.py").write_text("from handlers import handler\n@handler('else:where')\ndef work(): ...\n")
+    (place / "served_elsewhere.py").write_text("from jobherd import handler\n@handler('else:where')\ndef work(): ...\n")
     monkeypatch.syspath_prepend(place)
     loaded = loads("from served_elsewhere import work")
     assert loaded.notes == ()

@@ -8,10 +8,10 @@ from decimal import Decimal
 import psycopg
 import pytest
 
-from handlers import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
-from handlers import _default as module
-from handlers._pytest import jobherd_inline, jobherd_recorder  # noqa: F401  # the fixtures under test
-from handlers.testing import arun, inline, recorder, run, run_payload
+from jobherd import Client, Failed, Job, JobTimeout, Json, Nack, PayloadError, Poison, Snooze, enqueue_on, handler
+from jobherd.handlers._enqueue import default as module
+from jobherd.handlers._pytest import jobherd_inline, jobherd_recorder  # noqa: F401  # the fixtures under test
+from jobherd.testing import arun, inline, recorder, run, run_payload
 
 
 @handler("demo:double")
@@ -225,7 +225,7 @@ def test_without_a_database_a_transaction_says_what_it_needs():
         with job.transaction():
             pass
 
-    assert "handlers.testing.inline" in (run(pay).outcome.error or "")
+    assert "jobherd.testing.inline" in (run(pay).outcome.error or "")
 
 
 @handler("demo:typed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_type
 
-from handlers import Handler, Job, Json, handler
-from handlers.testing import Ran, run
+from jobherd import Handler, Job, Json, handler
+from jobherd.testing import Ran, run
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,28 +11,28 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
-from supervisor.crew import LOOK, LOOK_IDLE
-from supervisor.fleet import Course, Fleet
-from supervisor.kinds import RESETTER, WORKER
-from supervisor.limits import Limits
-from supervisor.plan import (
+from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.kinds import RESETTER, WORKER
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.plan import (
     NEVER,
     PATIENCE_WITHOUT_DATABASE,
     Dismiss,
     Finish,
+    FlushOutcomes,
     Fork,
-    Help,
     Interrupt,
     Kill,
-    Nudge,
-    Relieve,
+    ReleaseRest,
+    WakeChild,
     hears,
     plan,
 )
-from supervisor.slot import Exit, Slot, State
-from workers.board import Now, Phase
-from workers.hooks import LIMIT as HOOK
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Mourns, Problem, Ready, Stop, Stores
+from jobherd.supervisor.policy.slot import Exit, Slot, State
+from jobherd.supervisor.process.children import LOOK, LOOK_IDLE
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, CancelJob, HasStores, MoreWork, Mourns, Problem, Ready, WentIdle
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.run.hooks import LIMIT as HOOK
 
 LIMITS = {
     "workers": 3, "max_workers": 5, "web": False, "lease": 15.0, "grace": 2.0, "hurry": 0.5, "drain_timeout": 20.0, "spawn_timeout": 4.0,
@@ -56,7 +56,7 @@ class Child:
     incarnation: int
     born: float
     ready: bool = False
-    record: Now = field(default_factory=lambda: Now(Phase.BOOTING))
+    record: CurrentWork = field(default_factory=lambda: CurrentWork(Phase.BOOTING))
     idle: bool = False
     nudged: bool = False
     """A nudge is in its pipe."""
@@ -115,18 +115,18 @@ class World:
         if self.now >= self.plan_at:
             self.look_at = 0.0
         self.look()
-        before = self.fleet.course
+        before = self.fleet.run_state
         for _ in range(len(self.fleet.slots) + 3):
             resting = self.plan()
             if resting or self.finished is not None:
                 break
         else:
             raise AssertionError("a plan follows from a plan without end, and no time passes: a busy loop")
-        assert self.fleet.course.value >= before.value, "the course never goes back"
+        assert self.fleet.run_state.value >= before.value, "the course never goes back"
         self.check()
 
     def look(self) -> None:
-        if self.fleet.calls:
+        if self.fleet.pending_wakeups:
             self.look_who_is_idle()
         self.fleet.lease_deadline = self.lease_deadline if self.fleet.supervisor else NEVER
         if self.now < self.look_at:
@@ -137,7 +137,7 @@ class World:
         assert hears(self.fleet, self.now) or not any(child.idle for child in ready), "somebody sleeps whom no producer would wake"
         for child in self.children.values():
             slot = child.slot
-            self.fleet.saw(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook)
+            self.fleet.on_status(slot, now_record=child.record, started=self.started[slot.number], rss=0, now=self.now, hook=child.hook)
             slot.exclusive = bool(slot.now.job) and child.exclusive
 
     def look_who_is_idle(self) -> None:
@@ -146,14 +146,14 @@ class World:
                 self.fleet.saw_idle(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
 
     def next_look(self) -> float:
-        if any(slot.now.job or slot.ladder for slot in self.fleet.alive()):
+        if any(slot.now.job or slot.stop_sequence for slot in self.fleet.alive()):
             return self.look_at
         return self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
 
     def plan(self) -> bool:
         """Plan once and do it; return whether there is nothing more to do at this time."""
         fleet = self.fleet
-        calls, everybody = fleet.calls, fleet.all_called
+        calls, everybody = fleet.pending_wakeups, fleet.all_called
         sleeping = [
             child
             for child in self.children.values()
@@ -166,10 +166,10 @@ class World:
         ]
         todo = plan(fleet, self.now)
         self.plan_at = todo.wake_at
-        woken = sum(isinstance(action, Nudge) and action.slot.kind.works for action in todo.actions)
+        woken = sum(isinstance(action, WakeChild) and action.slot.kind.works for action in todo.actions)
         for action in todo.actions:
             self.do(action)
-        starved = [child for child in sleeping if not child.nudged and child.slot.state is State.READY and child.slot.ladder is None]
+        starved = [child for child in sleeping if not child.nudged and child.slot.state is State.READY and child.slot.stop_sequence is None]
         assert not starved or (calls <= woken and not everybody), f"{calls} calls, {woken} nudges, and {starved[0].slot.name} sleeps on"
         if todo.actions:
             return False
@@ -179,7 +179,7 @@ class World:
     def do(self, action: object) -> None:
         """Carry out one action, if it may be."""
         slot = getattr(action, "slot", None)
-        why = f" {slot.ladder.why.value}" if isinstance(action, Kill) and slot.ladder else ""
+        why = f" {slot.stop_sequence.why.value}" if isinstance(action, Kill) and slot.stop_sequence else ""
         self.seen[type(action).__name__ + why] += 1
         if isinstance(action, Finish):
             assert not self.children, "it leaves, and leaves somebody behind"
@@ -192,7 +192,7 @@ class World:
         assert slot.number in self.children, f"{action} is for nobody"
         child = self.children[slot.number]
         match action:
-            case Nudge():
+            case WakeChild():
                 assert slot.state in (State.READY, State.BOOTING), "one on its way out is nudged"
                 child.nudged = True
             case Dismiss():
@@ -203,16 +203,16 @@ class World:
                 assert not child.killed, "a dead child is told"
             case Kill(_, signum):
                 assert not child.killed, "killed twice"
-                assert slot.ladder is not None, "killed without a reason"
+                assert slot.stop_sequence is not None, "killed without a reason"
                 if signum is signal.SIGKILL:
                     child.killed, child.end = True, Exit(None, signum)
-            case Relieve(_, token) | Help(_, token):
+            case ReleaseRest(_, token) | FlushOutcomes(_, token):
                 assert token, "nobody's claim is taken in hand"
 
     def fork(self, slot: Slot) -> None:
         fleet = self.fleet
         assert slot.number not in self.children, "two children in one slot"
-        assert fleet.course is Course.SERVING, "nobody is forked on the way out"
+        assert fleet.run_state is RunState.SERVING, "nobody is forked on the way out"
         assert fleet.supervisor, "nobody is forked without a registration"
         assert self.now >= self.rest_until[slot.number], "it was to rest"
         here = [other for other in fleet.slots if other.kind is slot.kind and other.counts]
@@ -233,8 +233,8 @@ class World:
         slot, limits = child.slot, self.fleet.limits
         del self.children[slot.number]
         slot.now = child.record
-        death = self.fleet.exited(slot, end, now=self.now, started=self.started[slot.number], jitter=0.0)
-        slot.now = Now(Phase.BOOTING)
+        death = self.fleet.on_exit(slot, end, now=self.now, started=self.started[slot.number], jitter=0.0)
+        slot.now = CurrentWork(Phase.BOOTING)
         self.rest_until[slot.number] = slot.rest_until
         rest = slot.rest_until - self.now
         self.seen[f"death: {death.cause}"] += 1
@@ -279,7 +279,7 @@ class World:
                 # Its deadline, or a cancel, may come just then, and be over again.
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
-            if fleet.course is Course.DRAINING and slot.kind.works:
+            if fleet.run_state is RunState.DRAINING and slot.kind.works:
                 late = self.now - fleet.course_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} is there {late:g} s after the drain's end"
             if record.runs and child.exclusive and fleet.supervisor:
@@ -294,12 +294,12 @@ class World:
                 since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
                 assert waited < limits.spawn_timeout + LOOK_IDLE + EPS, f"{slot.name} was dismissed and stays"
-            assert fleet.course is not Course.QUITTING, f"{slot.name} outlives a QUIT"
+            assert fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN, f"{slot.name} outlives a QUIT"
 
     def check_dismissal(self, slot: Slot) -> None:
         """The replacement of old children never leaves fewer at work than are wanted."""
         fleet = self.fleet
-        if fleet.course is not Course.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
+        if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
             return
         if slot.worn or slot.generation < fleet.generation:
             ready = sum(other.kind is WORKER and other.state is State.READY for other in fleet.slots)
@@ -325,13 +325,13 @@ class World:
         found = [child for child in self.children.values() if child.end is None and not child.ready and not child.stopped]
         if found:
             child = found[n % len(found)]
-            child.ready, child.record, child.since = True, Now(Phase.IDLE, child.incarnation), self.now
-            self.fleet.heard(child.slot, Ready(child.incarnation, child.pid), self.now)
+            child.ready, child.record, child.since = True, CurrentWork(Phase.IDLE, child.incarnation), self.now
+            self.fleet.on_message(child.slot, Ready(child.incarnation, child.pid), self.now)
 
     def move_start(self, n: int) -> None:
         """It claims, and begins a job."""
         child = self.one(n, working=True)
-        if child is None or child.record.job or child.dismissed is not None or self.fleet.course is not Course.SERVING:
+        if child is None or child.record.job or child.dismissed is not None or self.fleet.run_state is not RunState.SERVING:
             return
         number = child.slot.number
         self.claims[number] += 1
@@ -341,12 +341,12 @@ class World:
         child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
         phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
         deadline = self.now + DEADLINES[n % len(DEADLINES)]
-        child.record = Now(phase, child.incarnation, next(self.tokens), n % 9 + 1, 1, 1, 5, 0, self.now, deadline)
+        child.record = CurrentWork(phase, child.incarnation, next(self.tokens), n % 9 + 1, 1, 1, 5, 0, self.now, deadline)
 
     def move_next(self, n: int) -> None:
         """It is through with a job and begins the next one of its claim."""
         child = self.one(n, working=True)
-        if child is not None and child.record.runs and self.fleet.course is Course.SERVING:
+        if child is not None and child.record.runs and self.fleet.run_state is RunState.SERVING:
             self.started[child.slot.number] += 1
             child.since, child.cancelled, child.hook = self.now, None, 0.0
             deadline = self.now + DEADLINES[n // 3 % len(DEADLINES)]
@@ -373,9 +373,9 @@ class World:
         self.claims[number] += 1
         self.times_idle[number] += 1
         child.idle, child.nudged, child.since, child.cancelled, child.hook = True, False, self.now, None, 0.0
-        child.record = Now(Phase.IDLE, child.incarnation)
+        child.record = CurrentWork(Phase.IDLE, child.incarnation)
         if n % 2:
-            self.fleet.heard(child.slot, Idle(), self.now)
+            self.fleet.on_message(child.slot, WentIdle(), self.now)
 
     def move_die(self, n: int) -> None:
         """It ends by itself, in order or not."""
@@ -423,7 +423,7 @@ class World:
             case 2:
                 self.fleet.keeper_called = self.fleet.resetter_called = True
             case _:
-                self.fleet.called(n % 4)
+                self.fleet.request_wakeups(n % 4)
         self.turn()
 
     def move_cancel(self, n: int) -> None:
@@ -443,18 +443,24 @@ class World:
         child = self.one(n)
         if child is None:
             return
-        said = (More(), Problem(f"line {n % 3}"), Stores(alone=n % 2 == 0), Stop(n % len(self.fleet.slots), 1, n % 9), Mourns())[n % 5]
-        if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, Stores):
-            self.fleet.heard(child.slot, said, self.now)
+        said = (
+            MoreWork(),
+            Problem(f"line {n % 3}"),
+            HasStores(alone=n % 2 == 0),
+            CancelJob(n % len(self.fleet.slots), 1, n % 9),
+            Mourns(),
+        )[n % 5]
+        if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, HasStores):
+            self.fleet.on_message(child.slot, said, self.now)
 
     def move_signal(self, n: int) -> None:
-        self.fleet.told(SIGNALS[n % len(SIGNALS)], self.now)
+        self.fleet.on_signal(SIGNALS[n % len(SIGNALS)], self.now)
 
     def move_leave(self, n: int) -> None:
         """Somebody tells the supervisor to leave: seldom, or nothing else would ever happen."""
         if n % 10:
             return
-        self.fleet.told((signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now)
+        self.fleet.on_signal((signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now)
         self.told_at = self.told_at or self.now
         self.turn()
 
@@ -483,14 +489,16 @@ class World:
         child = self.one(n, working=True)
         if child is not None:
             rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
-            self.fleet.saw(child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now, hook=child.hook)
+            self.fleet.on_status(
+                child.slot, now_record=None, started=self.started[child.slot.number], rss=rss, now=self.now, hook=child.hook
+            )
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Told to leave, it does within a bound: though nobody obeys, and nobody is ever through with anything."""
         limits = self.fleet.limits
-        self.fleet.told(signal.SIGTERM, self.now)
+        self.fleet.on_signal(signal.SIGTERM, self.now)
         bound = self.now + limits.drain_timeout + 2 * limits.grace + limits.spawn_timeout + PATIENCE_WITHOUT_DATABASE + 4 * TURN
         while self.finished is None:
             assert self.now <= bound, f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"

@@ -1,5 +1,5 @@
 /* Who must be notified: producers that look at their commit whether somebody sleeps, and supervisors that fall asleep.
- * sql/migrations/0006_notify_sleepers.sql and supervisor/hearing.py say the same in code.
+ * sql/migrations/0006_notify_sleepers.sql and supervisor/database/notify_mode.py say the same in code.
  *
  * A job is lost when it is visible, unclaimed, and everybody sleeps with nothing on its way: the check in Monitor, which
  * runs when nothing else can. The poll backstop is left out on purpose.
@@ -18,7 +18,7 @@
  *
  * QUEUE: the gate is waited for as long as anybody is in it; safe too, but newcomers can keep it shut.
  * One supervisor with one child; further ones add notifications and take none away. Stores are seen at once: fence() in
- * workers/board.py is what makes that so.
+ * workers/ipc/status_board.py is what makes that so.
  */
 #ifndef NP
 #define NP 2              /* producers */

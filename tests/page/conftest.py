@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobherd.workers.page import application
 from tests.page.patient import be_patient
 from tests.page.support import CHROMIUM, FLAGS, Page, Shown
 from tests.support.patience import LIMIT
-from workers.page import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

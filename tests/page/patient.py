@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from supervisor.__main__ import main
-from supervisor.signals import hold
+from jobherd.supervisor.__main__ import main
+from jobherd.supervisor.process.signals import hold
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 def be_patient(set_attribute: Callable[[Any, str, Any], object], set_item: Callable[[Any, str, Any], object]) -> None:
     """Raise the limits, by these two."""
-    from workers.page import database, fleet, looking
+    from jobherd.workers.page import database, fleet, listing
 
     set_attribute(database, "STATEMENT", LIMIT)
     set_attribute(database, "PATIENCE", LIMIT)
     set_item(database._SESSION, "connect_timeout", str(int(LIMIT)))
     set_attribute(fleet, "PATIENCE", LIMIT)
-    set_item(looking.look.__kwdefaults__, "budget", LIMIT)
+    set_item(listing.look.__kwdefaults__, "budget", LIMIT)
 
 
 if __name__ == "__main__":
-    hold()  # as `python -m supervisor` does before it loads the rest
+    hold()  # as `python -m jobherd.supervisor` does before it loads the rest
     be_patient(setattr, operator.setitem)
     raise SystemExit(main())

@@ -9,12 +9,12 @@ import time
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
+from jobherd.workers.page import application, bulk
+from jobherd.workers.page.bulk import Runner
+from jobherd.workers.page.database import Database
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.page.support import LIMIT, Page, finish
-from workers.page import application, bulk
-from workers.page.bulk import Runner
-from workers.page.database import Database
 
 
 def ended(dsn, number):

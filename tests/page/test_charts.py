@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workers.page.charts import HIGH, WIDE, WINDOWS, Series, bars, lines, nice, nice_seconds
+from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, Series, bars, lines, nice, nice_seconds
 
 HOUR = WINDOWS["hour"]
 TWO = (Series("failed", "failed", "bad"), Series("expired", "expired", "warn"))

@@ -12,13 +12,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.routing import Route
 
+from jobherd.workers.page import application
+from jobherd.workers.page.database import SESSIONS, Database, is_away
+from jobherd.workers.page.database import database as database_of
+from jobherd.workers.page.render import page as page_of
 from tests.page.support import Page, finish
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
-from workers.page import application
-from workers.page.database import SESSIONS, Database, is_away
-from workers.page.database import database as database_of
-from workers.page.render import page as page_of
 
 SESSIONS_OF_THE_PAGE = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobherd page' AND datname = current_database()"
 
@@ -26,13 +26,13 @@ SESSIONS_OF_THE_PAGE = "SELECT count(*) FROM pg_stat_activity WHERE application_
 @pytest.fixture
 def statement(monkeypatch):
     """Let a test send SQL of its own: its text stands for the name."""
-    monkeypatch.setattr("workers.page.database.sql.load", lambda name, *_: name if " " in name else _loaded(name))
+    monkeypatch.setattr("jobherd.workers.page.database.sql.load", lambda name, *_: name if " " in name else _loaded(name))
 
 
 def _loaded(name):
     from importlib.resources import files
 
-    return (files("sql") / "queries" / f"{name}.sql").read_text()
+    return (files("jobherd.sql") / "queries" / f"{name}.sql").read_text()
 
 
 def run(dsn, work):
@@ -79,7 +79,7 @@ def test_what_reads_cannot_write_and_what_acts_can(database, statement):
 
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(database, statement, monkeypatch):
-    monkeypatch.setattr("workers.page.database.STATEMENT", 1.0)  # the second statement's too
+    monkeypatch.setattr("jobherd.workers.page.database.STATEMENT", 1.0)  # the second statement's too
 
     async def work(at):
         with pytest.raises(psycopg.errors.QueryCanceled):

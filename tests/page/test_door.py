@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from jobherd.workers.page import application
+from jobherd.workers.page.access_log import ADDRESSES, Door
 from tests.cli.rows import send
 from tests.page.support import Page, finish
-from workers.page import application
-from workers.page.door import ADDRESSES, Door
 
 OPERATE = "operate-0123456789abcdef"
 NOTES = "SELECT actor, action, target FROM jobherd.audit ORDER BY id"

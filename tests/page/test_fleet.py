@@ -9,11 +9,11 @@ import time
 import psycopg
 import pytest
 
+from jobherd.workers.page import application, fleet
+from jobherd.workers.page.database import Database
 from tests.cli.rows import send, supervisor
 from tests.page.support import W01, finish
 from tests.support.patience import LIMIT
-from workers.page import application, fleet
-from workers.page.database import Database
 
 FACTS = {
     "course": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,

@@ -10,11 +10,11 @@ import re
 import pytest
 from starlette.routing import Route
 
+from jobherd.workers.page import Role, application
+from jobherd.workers.page.access import SESSION, Keys, Signer
+from jobherd.workers.page.application import PAGES
+from jobherd.workers.page.guard import HEADERS, VISIT, Done, action, local, viewer_of
 from tests.page.support import W01, Page
-from workers.page import Role, application
-from workers.page.access import SESSION, Keys, Signer
-from workers.page.application import PAGES
-from workers.page.guard import HEADERS, VISIT, Done, action, local, viewer_of
 
 OPERATE, VIEW = "operate-0123456789abcdef", "view-0123456789abcdef"
 DSN = "host=/nowhere/at/all port=1 user=jobherd dbname=jobs"
@@ -32,7 +32,7 @@ async def break_down(_):
 
 
 async def look(request):
-    from workers.page.render import page
+    from jobherd.workers.page.render import page
 
     return page(request, "error.html", title="Look", reason="here", since=None)
 

@@ -17,9 +17,9 @@ import pytest
 import uvicorn
 from psycopg import sql as names
 
+from jobherd.workers.page import application
 from tests.page.support import LIMIT, W01
 from tests.support.queue import Queue
-from workers.page import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

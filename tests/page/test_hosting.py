@@ -11,13 +11,13 @@ import threading
 
 import pytest
 
-import workers.page
+import jobherd.workers.page
+from jobherd.workers.page import live_updates
+from jobherd.workers.web import page_handoff
+from jobherd.workers.web.page_handoff import why_off
 from tests.cli.shell import jobherd
 from tests.support.herd import ROOT
-from tests.workers.web_support import LIMIT, NO_DATABASE, Web
-from workers.page import live
-from workers.web import hosting
-from workers.web.hosting import why_off
+from tests.workers.web.support import LIMIT, NO_DATABASE, Web
 
 TOKEN = "operate-0123456789abcdef"
 
@@ -80,7 +80,7 @@ def test_nobody_is_believed_to_come_from_elsewhere(web):
 
 def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeypatch):
     """The loop was closed over them: a session was left to the collector, with a complaint in the log."""
-    begun, ended, original = threading.Event(), threading.Event(), workers.page.application
+    begun, ended, original = threading.Event(), threading.Event(), jobherd.workers.page.application
 
     async def ask(_database, _argument):
         begun.set()
@@ -93,10 +93,10 @@ def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeyp
 
     def application(*args, **options):
         app = original(*args, **options)
-        app.state.hub._topics["test"] = live.Topic("test", "none.html", ask)
+        app.state.hub._topics["test"] = live_updates.Topic("test", "none.html", ask)
         return app
 
-    monkeypatch.setattr(workers.page, "application", application)
+    monkeypatch.setattr(jobherd.workers.page, "application", application)
     with Web(page=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
         viewer.sendall(b"GET /live?topic=test HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert begun.wait(LIMIT)
@@ -135,7 +135,7 @@ def test_off_this_machine_there_is_no_page_without_a_token():
 
 
 def test_without_the_extra_the_root_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("workers.web.hosting.find_spec", lambda name: None)
+    monkeypatch.setattr("jobherd.workers.web.page_handoff.find_spec", lambda name: None)
     with Web(page=True) as child:
         assert "pip install 'jobherd[web]'" in child.ask("/")[2]
         assert child.ask("/login")[0] == 404
@@ -143,8 +143,8 @@ def test_without_the_extra_the_root_says_how_to_get_it(monkeypatch):
 
 def test_nothing_of_the_page_is_loaded_before_somebody_opens_it():
     code = (
-        "import sys; from workers.web import run; from workers.web.hosting import why_off\n"
-        "sys.exit(', '.join(sorted({'starlette', 'uvicorn', 'jinja2', 'workers.page'} & set(sys.modules))) or None)"
+        "import sys; from jobherd.workers.web import run; from jobherd.workers.web.page_handoff import why_off\n"
+        "sys.exit(', '.join(sorted({'starlette', 'uvicorn', 'jinja2', 'jobherd.workers.page'} & set(sys.modules))) or None)"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -162,7 +162,7 @@ def test_the_supervisor_refuses_to_show_the_page_to_a_network_without_a_token(tm
 
 
 def test_the_reason_for_no_page_is_a_sentence():
-    from workers.seat import ChildSettings
+    from jobherd.workers.process.spec import ChildSettings
 
     def reason(**options):
         return why_off(ChildSettings(dsn=NO_DATABASE, **options))
@@ -191,7 +191,7 @@ HALF_A_FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 @pytest.mark.parametrize("request_", [b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n", HALF_A_FORM])
 def test_people_without_a_token_cannot_shut_the_page(request_, monkeypatch):
     """300 connections, each with one request and kept open, had everybody else told 503 for as long as they liked."""
-    monkeypatch.setattr(hosting, "CONNECTIONS", 30)
+    monkeypatch.setattr(page_handoff, "CONNECTIONS", 30)
     with Web(page=True, page_operate_token=(TOKEN,)) as web:
         opened = held(web.port, request_, 60)
         for _ in range(3):
@@ -220,8 +220,8 @@ def test_a_connection_without_a_token_ends_with_its_answer_and_one_with_a_token_
 
 
 def test_who_has_shown_a_token_keeps_a_place_before_those_who_have_not(monkeypatch):
-    monkeypatch.setattr(hosting, "CONNECTIONS", 10)
-    monkeypatch.setattr(hosting, "STRANGERS", 1000)
+    monkeypatch.setattr(page_handoff, "CONNECTIONS", 10)
+    monkeypatch.setattr(page_handoff, "STRANGERS", 1000)
     with Web(page=True, page_operate_token=(TOKEN,)) as web:
         sent = f"GET /static/page.css HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
         known = held(web.port, sent, 5)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from jobherd.workers.inspect import flamegraph
+from jobherd.workers.inspect.stacks import MAIN, Frame
+from jobherd.workers.page import application
 from tests.page.support import W01, Page
-from workers import flame
-from workers.page import application
-from workers.stacks import MAIN, Frame
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page as Tab
@@ -84,7 +84,7 @@ def test_a_profile_is_drawn_and_can_be_saved(page: Page, running):
     place = ask(page, job, "profile")
     counts = {(MAIN, (Frame("send", "/srv/mail.py", 7), Frame("<b>", "/srv/a.py", 3))): 30, (MAIN, (Frame("send", "/srv/mail.py", 7),)): 10}
     profile = {"rate": 50, "seconds": 0.8, "samples": 40, "missed": 2, "processor": 0.5, "ended": f"job {job} ended"}
-    reply(conn, {**ABOUT, "job": job, **profile, **flame.document(counts, 10_000)})
+    reply(conn, {**ABOUT, "job": job, **profile, **flamegraph.document(counts, 10_000)})
     shown = page.get(place).text
     svg = re.search(r"<svg class=\"flame\".*?</svg>", shown, re.DOTALL)[0]
     assert len(ET.fromstring(svg).findall("g")) == 4

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
+from jobherd.workers.page import application
 from tests.page.support import Page
 from tests.support.queue import Queue
-from workers.page import application
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -7,10 +7,10 @@ import time
 
 from playwright.sync_api import expect
 
-from handlers import Client
+from jobherd import Client
+from jobherd.workers.page import application
 from tests.page.support import Page
 from tests.support.patience import LIMIT
-from workers.page import application
 
 
 def test_a_job_is_followed_from_its_start_to_its_end(tab, herd):

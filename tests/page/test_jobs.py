@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl
 import pytest
 from starlette.datastructures import QueryParams
 
+from jobherd.workers.page import application
+from jobherd.workers.page.filters import STATES, Wanted
 from tests.cli.rows import past, send
 from tests.page.support import W01, Page
 from tests.page.test_looking import fill
-from workers.page import application
-from workers.page.wanted import STATES, Wanted
 
 
 def listed(answer):
@@ -125,7 +125,7 @@ def test_a_page_says_what_will_happen_and_to_how_many(page, database):
 
 
 def test_counting_stops_and_says_so(page, database, monkeypatch):
-    monkeypatch.setattr("workers.page.jobs.COUNTED", 10)
+    monkeypatch.setattr("jobherd.workers.page.jobs.COUNTED", 10)
     past(database, "failed", many=30)
     answer = page.act("/jobs/confirm", action="retry", all="1", state="failed")
     assert "<strong>At least 10 jobs</strong>" in answer.text

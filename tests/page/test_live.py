@@ -11,12 +11,12 @@ from itertools import pairwise
 import psycopg
 import pytest
 
+from jobherd.workers.page import application
+from jobherd.workers.page.database import Away
+from jobherd.workers.page.guard import Refused
+from jobherd.workers.page.live_updates import TOPICS, VIEWERS, Hub, Stream, Topic, _Way
 from tests.page.support import finish
 from tests.support.patience import LIMIT
-from workers.page import application
-from workers.page.database import Away
-from workers.page.guard import Refused
-from workers.page.live import TOPICS, VIEWERS, Hub, Stream, Topic, _Way
 
 HERE, LOOKING = _Way("", acting=True), _Way("", acting=False)
 
@@ -86,7 +86,9 @@ async def hub_of(asked, every=0.05, name="state"):
 @pytest.fixture(autouse=True)
 def _template(monkeypatch):
     """A fragment that says what was answered, and to whom."""
-    monkeypatch.setattr("workers.page.live.fragment", lambda app, root, template, context, acting: f"{root}|{acting}|{context['title']}")
+    monkeypatch.setattr(
+        "jobherd.workers.page.live_updates.fragment", lambda app, root, template, context, acting: f"{root}|{acting}|{context['title']}"
+    )
 
 
 def shown(event):
@@ -216,7 +218,7 @@ def test_who_is_slow_gets_the_latest_and_holds_up_nobody():
 
 
 def test_who_takes_nothing_is_left(monkeypatch):
-    monkeypatch.setattr("workers.page.live.SLOW", 0.05)
+    monkeypatch.setattr("jobherd.workers.page.live_updates.SLOW", 0.05)
 
     async def watch():
         asked = Asked()
@@ -233,7 +235,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
 
 
 def test_a_silent_stream_says_that_it_lives(monkeypatch):
-    monkeypatch.setattr("workers.page.live.ALIVE", 0.01)
+    monkeypatch.setattr("jobherd.workers.page.live_updates.ALIVE", 0.01)
 
     async def watch():
         asked = Asked()

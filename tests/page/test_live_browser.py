@@ -11,14 +11,14 @@ from jinja2 import ChoiceLoader, DictLoader
 from playwright.sync_api import expect
 from starlette.routing import Route
 
-import workers.page
-from handlers import Client
+import jobherd.workers.page
+from jobherd import Client
+from jobherd.workers.page import live_updates
+from jobherd.workers.page.guard import Done, action
+from jobherd.workers.page.render import environment, page
 from tests.page.support import W01
 from tests.support.postgres import Cluster
-from tests.workers.web_support import Web
-from workers.page import live
-from workers.page.guard import Done, action
-from workers.page.render import environment, page
+from tests.workers.web.support import Web
 
 TEMPLATES = {
     "live_test.html": """{% extends "base.html" %}{% block title %}Live{% endblock %}{% block main %}<h1>Live</h1>
@@ -52,7 +52,7 @@ def site(monkeypatch):
         done.append(dict(form))
         return Done("It is done.")
 
-    original = workers.page.application
+    original = jobherd.workers.page.application
 
     def application(*args, **options):
         app = original(*args, **options)
@@ -60,10 +60,10 @@ def site(monkeypatch):
             Route("/live-test", show),
             Route("/live-test/action", act, methods=["POST"], name="live-test-action"),
         ]
-        app.state.hub._topics["test"] = live.Topic("test", "live_test_part.html", ask, 0.1)
+        app.state.hub._topics["test"] = live_updates.Topic("test", "live_test_part.html", ask, 0.1)
         return app
 
-    monkeypatch.setattr(workers.page, "application", application)
+    monkeypatch.setattr(jobherd.workers.page, "application", application)
     made = environment()
     monkeypatch.setattr(made, "loader", ChoiceLoader([DictLoader(TEMPLATES), made.loader]))
     yield done

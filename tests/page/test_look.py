@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import TimeoutError as TooLong
 
-from handlers import Client
+from jobherd import Client
 from tests.support.patience import LIMIT
 
 PAGES = ("/", "/jobs", "/fleet", "/queues", "/kinds", "/audit")
@@ -85,27 +85,27 @@ def test_without_scripts_every_page_says_the_same(browser, herd, job, places):
             assert tab.locator("main").inner_text().strip()
         tab.goto("/")
         tab.fill("#search", str(job))
-        tab.press("#search", "Enter")
+        tab.start_stop_sequence("#search", "Enter")
         assert tab.url.endswith(f"/jobs/{job}")
 
 
 def test_it_can_be_used_with_the_keys(tab, job):
     tab.goto("/")
-    tab.keyboard.press("/")
+    tab.keyboard.start_stop_sequence("/")
     assert tab.evaluate("document.activeElement.id") == "search"
     tab.keyboard.type(f"#{job}")
-    tab.keyboard.press("Enter")
+    tab.keyboard.start_stop_sequence("Enter")
     tab.wait_for_url(f"**/jobs/{job}")
     until = time.monotonic() + LIMIT
     while not tab.url.endswith("/queues"):  # the page forgets the first key after 1.5 s
         assert time.monotonic() < until
-        tab.keyboard.press("g")
-        tab.keyboard.press("q")
+        tab.keyboard.start_stop_sequence("g")
+        tab.keyboard.start_stop_sequence("q")
         with suppress(TooLong):
             tab.wait_for_url("**/queues", timeout=5000)
-    tab.keyboard.press("?")
+    tab.keyboard.start_stop_sequence("?")
     assert tab.locator("#help").is_visible()
-    tab.keyboard.press("Escape")
+    tab.keyboard.start_stop_sequence("Escape")
     assert not tab.locator("#help").is_visible()
     tab.goto("/jobs")
     rows = tab.locator("main tbody tr").filter(has=tab.locator("a[href]"))
@@ -113,19 +113,19 @@ def test_it_can_be_used_with_the_keys(tab, job):
     second = rows.nth(1).locator("a[href]").first.get_attribute("href")
     at = "document.activeElement.querySelector('a[href]').getAttribute('href')"
     for key, there in (("j", first), ("j", second), ("k", first), ("k", first), ("j", second)):
-        tab.keyboard.press(key)
+        tab.keyboard.start_stop_sequence(key)
         assert tab.evaluate(at) == there, key
-    tab.keyboard.press("Enter")
+    tab.keyboard.start_stop_sequence("Enter")
     tab.wait_for_url(f"**{second}")
     tab.goto("/queues")
-    tab.keyboard.press("Tab")
+    tab.keyboard.start_stop_sequence("Tab")
     assert tab.evaluate("document.activeElement.className") == "skip"
-    tab.keyboard.press("Enter")
+    tab.keyboard.start_stop_sequence("Enter")
     assert tab.evaluate("document.activeElement.id") == "main"
 
 
 def test_times_are_in_the_viewers_zone(browser, herd):
-    from workers.page.render import environment
+    from jobherd.workers.page.render import environment
 
     page = environment().from_string("{{ at|when('exact') }}")
     from datetime import UTC, datetime

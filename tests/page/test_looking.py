@@ -8,11 +8,11 @@ from itertools import count
 import psycopg
 import pytest
 
+from jobherd.workers.page import listing
+from jobherd.workers.page.database import Database
+from jobherd.workers.page.filters import STATES, Wanted
 from tests.cli.rows import child, claim, past, send, supervisor
 from tests.page.support import finish
-from workers.page import looking
-from workers.page.database import Database
-from workers.page.wanted import STATES, Wanted
 
 
 def fill(dsn):
@@ -41,7 +41,7 @@ def looks(dsn):
 async def _look(dsn, wanted, **more):
     database = Database(dsn)
     try:
-        return await looking.look(database, wanted, **more)
+        return await listing.look(database, wanted, **more)
     finally:
         await database.close()
 
@@ -109,7 +109,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
     send(database, "SELECT jobherd.enqueue('rare:one', '{}') FROM generate_series(1, 25)")
     past(database, "completed", many=300, kind="rare:one")
     for wanted, many in ((Wanted(), 665), (Wanted(kind="rare:one"), 365), (Wanted(states=("failed", "ready")), 65)):
-        seen, before = [], looking.LARGEST
+        seen, before = [], listing.LARGEST
         with looks(database) as look:
             while before is not None:
                 found = look(wanted, before=before, limit=17)
@@ -121,8 +121,8 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
 
 def test_the_rare_is_found_far_back_in_stretches_and_the_dense_in_order(database, monkeypatch):
     """Beyond the first walk it goes by stretches; where one holds too much, what is given must still be the newest."""
-    monkeypatch.setattr(looking, "FIRST", 100)
-    monkeypatch.setattr(looking, "MOST", 4_500)
+    monkeypatch.setattr(listing, "FIRST", 100)
+    monkeypatch.setattr(listing, "MOST", 4_500)
     rare = past(database, "failed", kind="rare:one")
     dense = past(database, "completed", kind="dense:one", many=9_000)
     past(database, "completed", many=12_000)
@@ -165,7 +165,7 @@ def test_the_server_ends_a_look_that_takes_too_long(database):
     with psycopg.connect(database) as other, looks(database) as look:
         other.execute("LOCK TABLE jobherd.history")
         found = look(Wanted(states=("completed",)), budget=0.2)
-        assert (found.rows, found.is_late, found.onward) == ([], True, looking.LARGEST)
+        assert (found.rows, found.is_late, found.onward) == ([], True, listing.LARGEST)
 
 
 def test_kinds_with_something_redacted_are_not_searched_and_their_errors_are_cleaned(database):

@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 import pytest
 
-import sql
+from jobherd import sql
+from jobherd.workers.page.kinds import weighed
+from jobherd.workers.page.overview import queues_of
 from tests.page.support import W01
 from tests.support.queue import Queue
-from workers.page.kinds import weighed
-from workers.page.overview import queues_of
 
 
 @pytest.fixture

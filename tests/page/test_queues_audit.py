@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jobherd.workers.page import application, audit, queues
 from tests.cli.rows import child, claim, send, supervisor
 from tests.page.support import W01, Page
-from workers.page import application, audit, queues
 
 
 def row_of(text, name):

@@ -7,12 +7,12 @@ import json
 import psycopg
 import pytest
 
-from handlers import handler
-from handlers._redact import check_redact
+from jobherd import handler
+from jobherd.handlers._policy.redact import check_redact
+from jobherd.workers.page.database import Database
+from jobherd.workers.page.redaction import HIDDEN, Redactions, redact, redact_text
+from jobherd.workers.run.declaration import kinds_of
 from tests.page.support import finish
-from workers.declaration import kinds_of
-from workers.page.database import Database
-from workers.page.redaction import HIDDEN, Redactions, redact, redact_text
 
 CARD = {"card": "4111222233334444", "amount": 5}
 
@@ -87,7 +87,7 @@ def test_what_a_handler_declares_the_database_knows_and_the_page_reads(database)
     @handler("mail:receipt")
     def receipt() -> None: ...
 
-    import sql
+    from jobherd import sql
 
     with psycopg.connect(database, autocommit=True) as conn:
         declared = kinds_of({one.kind: one for one in (charge, receipt)})

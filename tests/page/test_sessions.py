@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from jobherd.workers.page import Role, application, attempts, live_updates, sessions
+from jobherd.workers.page.attempts import ADDRESS, ALL, Attempts
+from jobherd.workers.page.guard import VISIT
+from jobherd.workers.page.sessions import ROTATE
 from tests.cli.rows import send
 from tests.page.support import Page
 from tests.support.patience import LIMIT
-from tests.workers.web_support import Web
-from workers.page import Role, application, attempts, live, sessions
-from workers.page.attempts import ADDRESS, ALL, Attempts
-from workers.page.guard import VISIT
-from workers.page.sessions import ROTATE
+from tests.workers.web.support import Web
 
 OPERATE, VIEW, WRONG = "operate-0123456789abcdef", "view-0123456789abcdef", "wrong-0123456789abcdef"
 NOTES = "SELECT actor, action, target FROM jobherd.audit ORDER BY id"
@@ -105,7 +105,7 @@ def test_a_rotation_ends_no_session(supervisors, database):
 
 
 def test_a_stream_ends_with_its_session(database, monkeypatch):
-    monkeypatch.setattr(live, "ALIVE", 0.1)
+    monkeypatch.setattr(live_updates, "ALIVE", 0.1)
     headers = {"Origin": "http://127.0.0.1"}
     with (
         Web(database, page=True, page_operate_token=(OPERATE,)) as web,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workers.page.timeline import APART, MOST, span, timeline
+from jobherd.workers.page.timeline import APART, MOST, span, timeline
 
 BORN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 JOB = {"created_at": BORN, "run_at": BORN, "started_at": None, "finished_at": None, "state": "ready", "attempts": 0}

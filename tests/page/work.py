@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from handlers import Job, Poison, handler
+from jobherd import Job, Poison, handler
 from tests.support.gate import at_gate
 
 

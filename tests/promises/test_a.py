@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sql import CHANNEL
+from jobherd.sql import CHANNEL
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage

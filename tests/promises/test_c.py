@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from handlers import Client, _waiting
+from jobherd import Client
+from jobherd.handlers._enqueue import waiting as _waiting
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import time
 import psycopg
 import pytest
 
-from handlers._outcome import OK
+from jobherd.handlers._values.outcome import OK
+from jobherd.workers.job.finished import Finished
+from jobherd.workers.settle.settler import ParentWrites, Settler
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
-from workers.settle import Clerk, Finished, Touch
 
 WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
 
@@ -114,13 +115,15 @@ def test_what_the_parent_wrote_while_the_child_asked_is_not_taken_for_lost(queue
             child.settle(token, ids[:1], "ok")  # as the parent does, by the child's number and token
             return super().run(statement, parameters, patient=patient)
 
-    clerk = Clerk(Slow(child.connection, child.id), ran_on="host/1")
-    assert clerk.settle(
-        token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)], touched=lambda: Touch.ANY if revoked.is_set() else Touch.NONE
+    settler = Settler(Slow(child.connection, child.id), ran_on="host/1")
+    assert settler.settle(
+        token,
+        [Finished(ids[0], OK, 0.001, time.monotonic(), 7)],
+        touched=lambda: ParentWrites.ANY if revoked.is_set() else ParentWrites.NONE,
     )
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert queue.states(ids) == ["completed", "running", "running"]
-    assert not clerk.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), "a claim nobody has revoked is lost"
+    assert not settler.settle(token, [Finished(ids[0], OK, 0.001, time.monotonic(), 7)]), "a claim nobody has revoked is lost"
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
 
 
@@ -129,11 +132,11 @@ def test_who_was_helped_knows_by_its_last_job_whether_its_claim_stands(queue, ca
     child = queue.child()
     token = child.claim(10)[0].token
     done = [Finished(job, OK, 0.001, time.monotonic(), 7) for job in ids]
-    clerk = Clerk(Line(child.connection, child.id), ran_on="host/1")
+    settler = Settler(Line(child.connection, child.id), ran_on="host/1")
     child.settle(token, ids[:1], "ok")  # as the parent does
-    assert clerk.settle(token, done[:2], touched=lambda: Touch.EARLIER)
+    assert settler.settle(token, done[:2], touched=lambda: ParentWrites.EARLIER)
     assert not caplog.records
     assert queue.states(ids) == ["completed", "completed", "running"]
     queue.run("DELETE FROM jobherd.running")
-    assert not clerk.settle(token, done, touched=lambda: Touch.EARLIER), "nobody but we writes the last one"
+    assert not settler.settle(token, done, touched=lambda: ParentWrites.EARLIER), "nobody but we writes the last one"
     assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]

@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-import sql
-from handlers import Child, handler
-from handlers._hooks import Hooks
-from sql.migrate import migrate
+from jobherd import Child, handler, sql
+from jobherd.handlers._define.hooks import Hooks
+from jobherd.sql.migrate import migrate
+from jobherd.workers.claim.admission import Admission
+from jobherd.workers.database.wire import Wire
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
-from workers.admission import Admission
-from workers.wire import Wire
 
 COSTS = {"k:large": {"memory_mb": 900}, "k:middle": {"memory_mb": 600}, "k:small": {"memory_mb": 200}, "k:gpu": {"gpus": 1}}
 BUDGET = {"memory_mb": 1000.0}

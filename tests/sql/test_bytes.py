@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-import sql
+from jobherd import sql
 from tests.support.queue import Queue
 
 ONE = 1_000_000

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from jobherd.workers.claim.scan_start import SOUGHT
 from tests.support.queue import Queue
-from workers.stride import SOUGHT
 
 PLACE = ("past_queue", "past_priority", "past_id")
 NOWHERE = dict.fromkeys(PLACE) | {"back": False}

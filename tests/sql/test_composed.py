@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from sql.composed import COLUMNS, compose, definition, find_columns, misfits, names_of
+from jobherd.sql.composed import COLUMNS, compose, definition, find_columns, misfits, names_of
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 
@@ -157,6 +157,6 @@ def test_what_a_store_reads_and_writes_is_what_it_asks_for():
     """Every column that the statements name is one that a table is looked at for, and the other way round."""
     from importlib.resources import files
 
-    text = "\n".join(file.read_text() for file in (files("sql") / "tables").iterdir())
+    text = "\n".join(file.read_text() for file in (files("jobherd.sql") / "tables").iterdir())
     ours = {"table", "quoted_table", "me", "seen", "view", "columns", "order_by", "condition", "gates"}
     assert {word.split("}")[0] for word in text.split("{")[1:]} - ours == set(COLUMNS)

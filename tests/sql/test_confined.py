@@ -8,8 +8,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from jobherd.workers.claim.scan_start import SOUGHT
 from tests.support.queue import Queue
-from workers.stride import SOUGHT
 
 NOWHERE = {"past_queue": None, "past_priority": None, "past_id": None, "back": True}
 

@@ -13,15 +13,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from handlers._outcome import Outcome
-from sql.migrate import migrate
+from jobherd.handlers._values.outcome import Outcome
+from jobherd.sql.migrate import migrate
+from jobherd.workers.job.finished import Finished
+from jobherd.workers.job.row import JobRow
+from jobherd.workers.settle.settler import Settler
 from tests.cli.shell import environment
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster
 from tests.support.proxy import Proxy
 from tests.support.queue import Line, Queue
-from workers.claimed import Claimed
-from workers.settle import Clerk, Finished
 
 OK = Outcome("ok", "completed")
 WORK = Path(__file__).parents[1] / "bench" / "work.py"
@@ -78,15 +79,15 @@ def test_what_a_job_costs_the_database(still, batch):
         queue.enqueue_many("a:b", batch * (ROUNDS + 12))
         queue.run("VACUUM ANALYZE")
         line = Line(child.connection, child.id)
-        clerk = Clerk(line, ran_on="host/1")
+        settler = Settler(line, ran_on="host/1")
         claim = child.parameters(batch) | {"durable": True}
         rows = line.run("claim_jobs", claim)
 
         def turn(rows):
-            jobs = [Claimed._make(row) for row in rows]
+            jobs = [JobRow._make(row) for row in rows]
             assert len(jobs) == batch
             done = [Finished(job.id, OK, ran=0.001, ended=0.0) for job in jobs]
-            return clerk.settle_and_claim(jobs[0].token, done, claim)
+            return settler.settle_and_claim(jobs[0].token, done, claim)
 
         for _ in range(10):  # until the plans are made for good and every page is in memory
             rows = turn(rows)
@@ -139,7 +140,7 @@ def drained(dsn, jobs, batch):
             "5m",
         ]
         subprocess.run(
-            [sys.executable, "-m", "supervisor", *map(str, words)],
+            [sys.executable, "-m", "jobherd.supervisor", *map(str, words)],
             env=environment(proxy.dsn),
             capture_output=True,
             check=True,

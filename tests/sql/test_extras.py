@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from psycopg import sql as names
 
-from handlers import Client, jobs_webhook
-from sql.migrate import CORE, migrate, migrations
+from jobherd import Client
+from jobherd.handlers import jobs_webhook
+from jobherd.sql.migrate import CORE, migrate, migrations
 from tests.support.queue import NOTHING, Queue
 
 OPTIONS = '{"tenant": "acme", "webhook": "https://example.com/done"}'
@@ -190,7 +191,7 @@ def test_who_was_a_tenant_before_gives_no_ids_either(empty_database, monkeypatch
     may = "SELECT has_column_privilege('jobherd_test_acme', 'jobherd.ready', name, 'INSERT') FROM unnest('{id,kind}'::text[]) AS name"
     with psycopg.connect(empty_database, autocommit=True) as connection:
         with monkeypatch.context() as older:
-            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
             migrate(connection)
         connection.execute("CREATE ROLE jobherd_test_acme")
         try:

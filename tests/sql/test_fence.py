@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import sql
+from jobherd import sql
 
 FOLDER = Path(sql.__file__).parent
 WRITE = re.compile(

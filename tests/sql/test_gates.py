@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-import sql
-from sql.migrate import migrate
+from jobherd import sql
+from jobherd.sql.migrate import migrate
+from jobherd.workers.database.wire import Wire
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
-from workers.wire import Wire
 
 
 @pytest.fixture
@@ -490,7 +490,7 @@ def test_a_claim_costs_the_same_however_many_are_parked(queue):
 
 def test_whoever_finds_a_ready_row_by_its_place_looks_into_one_table_alone():
     """A place is a place in one table: another table of the same family has a row there too."""
-    for file in (files("sql") / "queries").iterdir():
+    for file in (files("jobherd.sql") / "queries").iterdir():
         text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("--")) if file.is_file() else ""
         if "ctid" in text:
             assert not re.search(r"(FROM|USING|UPDATE) jobherd\.(ready)\b", text), f"{file.name}: say ONLY"

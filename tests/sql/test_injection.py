@@ -7,10 +7,9 @@ import json
 import psycopg
 import pytest
 
-import sql
-from handlers import Client
+from jobherd import Client, sql
+from jobherd.workers.page import application
 from tests.page.support import Page
-from workers.page import application
 
 HOSTILE = (
     "a'; DROP TABLE jobherd.ready; --",

@@ -7,8 +7,8 @@ import re
 import psycopg
 import pytest
 
-import sql
-from sql.migrate import CORE, migrate, migrations
+from jobherd import sql
+from jobherd.sql.migrate import CORE, migrate, migrations
 from tests.support.queue import Queue
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -95,7 +95,7 @@ def test_what_a_job_set_off_is_found_by_index(queue, table):
 
 def test_a_database_that_is_full_already_gets_it(empty_database, monkeypatch):
     before = tuple(step for step in migrations() if step.version < 19)
-    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: before)
+    monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
     with psycopg.connect(empty_database, autocommit=True) as connection:
         migrate(connection)
         monkeypatch.undo()

@@ -7,7 +7,7 @@ import threading
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
 from tests.sql.test_past import DAYS, FILL, nodes
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import sql
-from sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
+from jobherd import sql
+from jobherd.sql.migrate import CORE, Migration, RenamedError, SchemaError, migrate, migrations, pending
 from tests.support.schema import dump
 
 
@@ -33,7 +33,7 @@ def test_an_empty_database_gets_everything_once(empty_database):
 
 @pytest.mark.promise("C40", "C42", "C43")
 def test_five_that_start_at_the_same_moment_all_come_up(empty_database):
-    script = "import psycopg, sys; from sql.migrate import migrate; print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
+    script = "import psycopg, sys; from jobherd.sql.migrate import migrate; print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
     with ThreadPoolExecutor(5) as pool:
         runs = list(
             pool.map(
@@ -57,7 +57,7 @@ def test_a_schema_that_is_newer_is_refused_with_the_remedy(database):
 def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
     steps = migrations()
     broken = (*steps[:-1], type(steps[-1])(99, "broken", "CREATE TABLE jobherd.half (id int); SELECT 1/0"))
-    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: broken)
+    monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: broken)
     with connect(empty_database) as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
             migrate(connection)
@@ -67,7 +67,7 @@ def test_a_step_that_fails_leaves_nothing(empty_database, monkeypatch):
 @pytest.mark.timeout(60)
 def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monkeypatch, caplog):
     steps = (*migrations(), Migration(9998, "changes", "ALTER TABLE jobherd.ready ALTER priority SET DEFAULT 1"))
-    monkeypatch.setattr("sql.migrate.migrations", lambda area=CORE: steps)
+    monkeypatch.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: steps)
     paused = []
     with connect(database) as using, connect(database) as producing, connect(database) as migrating:
         using.execute("BEGIN")
@@ -79,7 +79,7 @@ def test_nobody_waits_behind_a_step_that_waits_for_a_table_in_use(database, monk
             producing.execute("INSERT INTO jobherd.ready (kind) VALUES ('a:b')")
             using.execute("COMMIT")
 
-        monkeypatch.setattr("sql.migrate.time", SimpleNamespace(sleep=pause))
+        monkeypatch.setattr("jobherd.sql.migrate.time", SimpleNamespace(sleep=pause))
         assert migrate(migrating) == 1
     assert len(paused) == 1
     assert "in use" in caplog.text
@@ -205,7 +205,7 @@ def test_rows_of_before_do_not_hold_up_what_forbids_them(empty_database, monkeyp
     before = tuple(step for step in migrations() if step.version < 47)
     with connect(empty_database) as connection:
         with monkeypatch.context() as older:
-            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
             migrate(connection)
         for cost in ('{"gpu": "two"}', '{"gpu": -1}', '{"gpu": 1.5, "licences": 0}'):
             connection.execute("INSERT INTO jobherd.demands VALUES (nextval('jobherd.job_ids'), %s)", (cost,))
@@ -237,7 +237,7 @@ def test_jobs_with_an_id_below_one_get_an_id_of_the_sequence(empty_database, mon
     tables = ("ONLY jobherd.ready", "jobherd.parked", "jobherd.scheduled")
     with connect(empty_database) as connection:
         with monkeypatch.context() as older:
-            older.setattr("sql.migrate.migrations", lambda area=CORE: before)
+            older.setattr("jobherd.sql.migrate.migrations", lambda area=CORE: before)
             migrate(connection)
         for table in ("ready", "parked", "scheduled"):
             connection.execute(

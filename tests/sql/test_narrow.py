@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import sql
+from jobherd import sql
+from jobherd.workers.database.wire import Wire
 from tests.support.queue import Queue
-from workers.wire import Wire
 
 CLAIMS = ("claim_jobs", "claim_job")
 

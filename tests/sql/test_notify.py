@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import sql
+from jobherd import sql
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 

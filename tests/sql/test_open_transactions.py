@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from handlers._outcome import OK
+from jobherd.handlers._values.outcome import OK
+from jobherd.workers.job.finished import Finished, settlement
 from tests.sql.test_gates import gated
 from tests.support.queue import Line, Queue
-from workers.settle import Finished, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

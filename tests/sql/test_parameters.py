@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sql.parameters import as_text
+from jobherd.sql.parameters import as_text
 from tests.support.postgres import Cluster
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

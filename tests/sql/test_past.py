@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-import sql
-from supervisor.cli.database import connect
+from jobherd import sql
+from jobherd.supervisor.cli.database import connect
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 

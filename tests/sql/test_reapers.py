@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 

@@ -13,10 +13,9 @@ import pytest
 from psycopg import errors
 from psycopg import sql as names
 
-import sql
-from handlers import Client
-from sql.drift import drift
-from sql.migrate import migrate, pending
+from jobherd import Client, sql
+from jobherd.sql.drift import drift
+from jobherd.sql.migrate import migrate, pending
 from tests.support.postgres import Cluster
 from tests.support.queue import Queue
 

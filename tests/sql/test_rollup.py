@@ -8,7 +8,7 @@ import threading
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
 

@@ -7,9 +7,10 @@ import logging
 import psycopg
 import pytest
 
-from handlers._outcome import OK, Outcome
+from jobherd.handlers._values.outcome import OK, Outcome
+from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.settle.settler import Settler
 from tests.support.queue import Line, Queue
-from workers.settle import Clerk, Finished, settlement
 
 SHOWN = "state, queue, kind, payload::text, result::text, error_code, error, attempts, crashes, priority, ran_on, usage, progress, drop_on - current_date, finished_at - started_at"
 
@@ -106,9 +107,9 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
     queue.enqueue_many("a:b", 4)
     jobs = child.claim(3)
     child.settle(jobs[0].token, [jobs[2].id], "abandoned", ran=None)  # as when the parent gives it back
-    clerk = Clerk(line, ran_on="host/1")
+    settler = Settler(line, ran_on="host/1")
     with caplog.at_level(logging.WARNING):
-        claimed = clerk.settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(1))
+        claimed = settler.settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(1))
     assert queue.states([job.id for job in jobs[:2]]) == ["completed"] * 2
     assert [row[1] for row in claimed] == [jobs[2].id]
     assert [record.jobs for record in caplog.records] == [str(jobs[2].id)]
@@ -118,14 +119,14 @@ def test_a_claim_that_lost_a_job_is_settled_for_the_others_and_the_next_one_is_k
 def test_the_next_claim_is_made_by_the_statement_that_is_named(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(1)
-    claimed = Clerk(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job")
+    claimed = Settler(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(jobs[0])], child.parameters(3), by="claim_job")
     assert (len(claimed), line.exchanges) == (1, 1), "claim_job.sql takes one, whatever is wanted"
 
 
 def test_one_exchange_is_enough_when_nothing_is_amiss(queue, child, line):
     queue.enqueue_many("a:b", 5)
     jobs = child.claim(3)
-    claimed = Clerk(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(2))
+    claimed = Settler(line, ran_on="host/1").settle_and_claim(jobs[0].token, [spoken(job) for job in jobs], child.parameters(2))
     assert (len(claimed), line.exchanges) == (2, 1)
 
 

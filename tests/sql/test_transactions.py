@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-import sql
+from jobherd import sql
+from jobherd.workers.stores.session import session_name
 from tests.support.queue import Queue
-from workers.table_session import session_name
 
 
 @pytest.fixture

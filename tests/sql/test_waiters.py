@@ -11,14 +11,15 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from handlers import AsyncClient, Client, _waiting
-from handlers._outcome import OK
-from handlers._silence import aanswered
-from sql.migrate import migrate
+from jobherd import AsyncClient, Client
+from jobherd.handlers._enqueue import waiting as _waiting
+from jobherd.handlers._enqueue.answer_deadline import aanswered
+from jobherd.handlers._values.outcome import OK
+from jobherd.sql.migrate import migrate
+from jobherd.workers.job.finished import Finished, settlement
 from tests.support.network import Network
 from tests.support.patience import LIMIT
 from tests.support.queue import Line, Queue
-from workers.settle import Finished, settlement
 
 CLASS = 1785684585
 NEVER = (300.0, 300.0)
@@ -86,7 +87,7 @@ def announce(connection, *ids):
 
 
 def _text(name):
-    import sql
+    from jobherd import sql
 
     return sql.load(name)
 
@@ -277,7 +278,7 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
     number = queue.enqueue("a:b")
     child = queue.child()
     held, looked = [], []
-    heard, found = _waiting.Vigil.heard, _waiting.Vigil.found
+    heard, found = _waiting.CompletionWait.heard, _waiting.CompletionWait.found
 
     def hold_back(vigil, message):
         held.append(message)
@@ -291,8 +292,8 @@ def test_a_word_that_comes_after_the_look_that_misses_the_job_still_counts(queue
 
     monkeypatch.setattr(_waiting, "BACKSTOP", (0.01, 0.01))
     monkeypatch.setattr(_waiting, "LATE", 600.0)
-    monkeypatch.setattr(_waiting.Vigil, "heard", hold_back)
-    monkeypatch.setattr(_waiting.Vigil, "found", let_go_once_missed)
+    monkeypatch.setattr(_waiting.CompletionWait, "heard", hold_back)
+    monkeypatch.setattr(_waiting.CompletionWait, "found", let_go_once_missed)
     with Client(queue.dsn) as client:
         thread, answers = in_a_thread(lambda: client.wait(number, timeout=60))
         until(lambda: waiters(queue) == 1)
@@ -323,7 +324,7 @@ def test_the_end_of_a_job_of_that_number_in_another_schema_is_none_of_ours(queue
 @pytest.mark.parametrize("deaf", [True, False])
 def test_a_job_of_which_no_word_comes_is_said_not_to_exist(monkeypatch, deaf):
     monkeypatch.setattr(_waiting, "LATE", 600.0)
-    vigil = _waiting.Vigil([7], None, schema="jobherd", deaf=deaf)
+    vigil = _waiting.CompletionWait([7], None, schema="jobherd", deaf=deaf)
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
         with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):  # whoever hears nothing need not wait for a word

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-import sql
-from supervisor.fleet import Course
-from supervisor.loop import Supervisor
-from supervisor.notifications import Pooler, Rejected
-from supervisor.orders import Asked, Refused
-from supervisor.plan import Plan
-from supervisor.settings import Settings
+from jobherd import sql
+from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.notifications import Pooler, Rejected
+from jobherd.supervisor.loop import Supervisor
+from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.plan import Plan
+from jobherd.supervisor.settings.definitions import Settings
 from tests.support.patience import LIMIT
 
 
@@ -28,30 +28,30 @@ def supervisor(request):
     yield supervisor
     supervisor.selector.close()
     supervisor.signals.close()
-    for board in supervisor.crew.boards:
+    for board in supervisor.children.boards:
         board.close()
-    os.close(supervisor.notice.fd)
+    os.close(supervisor.control.fd)
 
 
 @pytest.mark.promise("C23")
 @pytest.mark.parametrize(("coalesce", "calls"), [(1, 7), (3, 3), (1000, 1)])
 def test_notifications_that_are_heard_together_wake_as_few_as_is_asked_for(supervisor, coalesce, calls):
     supervisor.settings = replace(supervisor.settings, coalesce_notifies=coalesce, queues=("a", "b*"))
-    supervisor.courier.notifications = [*"aaaa", "bb", "bc", "b", "c"]
+    supervisor.db.notifications = [*"aaaa", "bb", "bc", "b", "c"]
     supervisor._take_notifications()
-    assert supervisor.fleet.calls == calls
+    assert supervisor.fleet.pending_wakeups == calls
 
 
 @pytest.mark.parametrize(
     "payload", ["@refused:claim_jobs: ERROR: anything", "@pooler", "@unknown", "@", "@beat:", "@order:", "@due:now", "@cancel:\n", "@table"]
 )
 def test_no_notification_puts_words_into_the_log(supervisor, caplog, payload):
-    supervisor.courier.notifications = [payload]
+    supervisor.db.notifications = [payload]
     supervisor._take_notifications()
     assert caplog.records == []
     assert not supervisor._told_of_pooler
-    supervisor.courier.deaf = True
-    supervisor.courier.happened = [Pooler(), Rejected("claim_jobs", "ERROR: it is so")]
+    supervisor.db.deaf = True
+    supervisor.db.happened = [Pooler(), Rejected("claim_jobs", "ERROR: it is so")]
     supervisor._take_notifications()
     assert ["a pooler stands" in caplog.text, "claim_jobs: ERROR: it is so" in caplog.text] == [True, True]
 
@@ -61,12 +61,12 @@ def test_a_call_that_came_after_the_plan_of_a_turn_is_not_waited_with(supervisor
     """It comes with the last answers of a turn; the next one would begin with a wait for something else to happen, up to a second."""
     now = time.monotonic()
     supervisor._plan_at = supervisor._poll_at = float("inf")
-    supervisor.courier._at = now + 10
+    supervisor.db._at = now + 10
     assert supervisor._wake_at(now) > now
     fleet = supervisor.fleet
     match call:
         case "called":
-            fleet.called()
+            fleet.request_wakeups()
         case "all_idle_called":
             fleet.forked(next(fleet.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
             fleet.all_idle_called()
@@ -83,8 +83,8 @@ def test_a_look_that_finds_what_must_be_written_is_followed_by_a_whole_turn(supe
     slot = next(supervisor.fleet.workers())
     supervisor.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     supervisor._others_at = float("inf")
-    supervisor.crew.look_for_late_at = now
-    monkeypatch.setattr(supervisor.crew, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None)
+    supervisor.children.look_for_late_at = now
+    monkeypatch.setattr(supervisor.children, "look_for_late", lambda _now: setattr(slot, what, (9, 5)) if what != "nothing" else None)
     turns = []
     monkeypatch.setattr(supervisor, "_wake_for_work", lambda _now: turns.append(_now) or True)
     monkeypatch.setattr(supervisor, "_converse", lambda _now: None)
@@ -96,27 +96,29 @@ def test_who_is_drained_does_not_ask_whether_anything_is_left(supervisor):
     """It would turn, and ask, for as long as the last job runs: at once, again and again."""
     supervisor.fleet.limits.until_empty = True
     assert supervisor.until_empty.wake_at() == 0.0
-    supervisor.fleet.steer(Course.DRAINING, time.monotonic())
+    supervisor.fleet.enter_state(RunState.DRAINING, time.monotonic())
     assert supervisor.until_empty.wake_at() == float("inf")
 
 
 def test_to_drain_twice_is_to_drain(supervisor):
     """A second TERM hands back what runs; somebody on another page who presses the button too does not mean that."""
     now = time.monotonic()
-    order = Asked(1, "drain", {}, "anna")
+    order = FleetCommand(1, "drain", {}, "anna")
     assert supervisor._carry_out(order, now) == {"workers": 4, "running": 0}
     assert supervisor._carry_out(order, now + 60) == {"workers": 4, "running": 0}
-    assert supervisor.fleet.course is Course.DRAINING
+    assert supervisor.fleet.run_state is RunState.DRAINING
     with pytest.raises(Refused, match="leaving already"):
-        supervisor._carry_out(Asked(2, "add", {}, "anna"), now + 60)
+        supervisor._carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
 
 
 def test_orders_do_what_the_signals_of_the_same_meaning_do(supervisor):
     now = time.monotonic()
-    assert [supervisor._carry_out(Asked(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")] == [5, 6, 5]
+    assert [supervisor._carry_out(FleetCommand(1, name, {}, "anna"), now)["workers"] for name in ("add", "add", "remove")] == [5, 6, 5]
     generation = supervisor.fleet.generation
     supervisor._reload = lambda: (_ for _ in ()).throw(ValueError("bad"))
-    assert supervisor._carry_out(Asked(1, "reload", {}, "anna"), now) is None, "answered once a worker has loaded the code, or could not"
+    assert supervisor._carry_out(FleetCommand(1, "reload", {}, "anna"), now) is None, (
+        "answered once a worker has loaded the code, or could not"
+    )
     assert supervisor._reloads == [(1, "the settings do not load, the old ones stay: bad")]
     assert supervisor.fleet.generation == generation + 1
 
@@ -125,8 +127,8 @@ def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_bef
     """What is still waited for under that number cannot be waited for anew: the parent died of it."""
     number, other = os.pipe()
     lost, planned = [], []
-    monkeypatch.setattr(supervisor.courier, "fileno", lambda: -1 if lost else number)
-    monkeypatch.setattr(supervisor.courier, "step", lambda _now: None)
+    monkeypatch.setattr(supervisor.db, "fileno", lambda: -1 if lost else number)
+    monkeypatch.setattr(supervisor.db, "step", lambda _now: None)
     supervisor._rewire()
 
     def lose(_now):
@@ -140,9 +142,9 @@ def test_a_session_that_is_lost_while_a_death_is_told_of_gives_up_its_number_bef
         planned.append(number)
         return Plan()
 
-    monkeypatch.setattr(supervisor.crew, "reap", lambda now: monkeypatch.setattr(supervisor.courier, "step", lose))
-    monkeypatch.setattr(supervisor.crew, "look", lambda _now: monkeypatch.setattr(supervisor.courier, "step", lambda _now: None))
-    monkeypatch.setattr("supervisor.loop.plan", think)
+    monkeypatch.setattr(supervisor.children, "reap", lambda now: monkeypatch.setattr(supervisor.db, "step", lose))
+    monkeypatch.setattr(supervisor.children, "look", lambda _now: monkeypatch.setattr(supervisor.db, "step", lambda _now: None))
+    monkeypatch.setattr("jobherd.supervisor.loop.plan", think)
     monkeypatch.setattr(supervisor.signals, "read", lambda: {signal.SIGCHLD})
     supervisor.selector.register(supervisor.signals, selectors.EVENT_READ, "signals")
     os.write(supervisor.signals._write, b"x")
@@ -168,7 +170,7 @@ def test_who_has_left_its_group_is_killed_with_those_it_has_left_there(superviso
     with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
         assert child.stdout.read(1) == b"x"
         supervisor.fleet.forked(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
-        supervisor.crew._signal(slot, signal.SIGKILL, group=True)
+        supervisor.children._signal(slot, signal.SIGKILL, group=True)
         try:
             assert child.wait(LIMIT) == -signal.SIGKILL
             assert child.stdout.read() == b"", "nobody is left who could say anything"

@@ -253,7 +253,7 @@ class Stage(Queue):
         """Start a supervisor and return at once.
 
         within: the command that starts it. patience: seconds in place of the ten for which it waits for a server, see tests/support/hasty.py.
-        settings: as in supervisor/settings.py.
+        settings: as in supervisor/settings/definitions.py.
         """
         given = {
             "dsn": self.dsn,

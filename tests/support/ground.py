@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-import sql
-from sql.migrate import migrate
+from jobherd import sql
+from jobherd.sql.migrate import migrate
 from tests.support.postgres import Cluster
 
 if TYPE_CHECKING:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.__main__ import main
-from supervisor.signals import hold
+from jobherd.supervisor.__main__ import main
+from jobherd.supervisor.process.signals import hold
 
 
 def hurry(seconds: int) -> None:
     """Have this process, and whatever it forks, wait so long instead."""
-    from supervisor import courier
-    from supervisor.cli import database
-    from workers import connection
+    from jobherd.supervisor.cli import database
+    from jobherd.supervisor.database import connection as db
+    from jobherd.workers.database import connection
 
     database.CONNECT_TIMEOUT = seconds
-    courier.CONNECT_PATIENCE = connection.CONNECT_PATIENCE = seconds  # type: ignore[misc]
+    db.CONNECT_PATIENCE = connection.CONNECT_PATIENCE = seconds  # type: ignore[misc]
     connection.Session.__init__.__kwdefaults__["patience"] = float(seconds)
 
 
 if __name__ == "__main__":
-    hold()  # as `python -m supervisor` does before it loads the rest
+    hold()  # as `python -m jobherd.supervisor` does before it loads the rest
     hurry(int(sys.argv.pop(1)))
     raise SystemExit(main())

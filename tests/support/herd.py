@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.support.checkout import import_path
 from tests.support.patience import LIMIT
 from tests.support.processes import children_of, is_running, wait_for_exit
 
@@ -58,7 +59,7 @@ class Herd:
         env: dict[str, str] | None = None,
         root: Path = ROOT,
         netns: str = "",
-        program: str = "supervisor",
+        program: str = "jobherd.supervisor",
     ) -> None:
         self.workers = workers
         self.events: list[Event] = []
@@ -66,7 +67,7 @@ class Herd:
         self._news = threading.Condition()
         self._folder = tempfile.TemporaryDirectory(prefix="jobherd-herd-")  # no jobherd.toml of the checkout counts here
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_") or name == "JOBHERD_TEST_GATE"}
-        environment |= {"PYTHONPATH": str(root), "PYTHONWARNINGS": "error"} | (env or {})
+        environment |= {"PYTHONPATH": import_path(root), "PYTHONWARNINGS": "error"} | (env or {})
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
             [

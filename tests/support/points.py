@@ -1,4 +1,4 @@
-"""The test's side of `workers/points.py`: tokens at named points, and waiting until somebody has taken one, by the kernel's word and not by a poll.
+"""The test's side of `workers/system/failpoints.py`: tokens at named points, and waiting until somebody has taken one, by the kernel's word and not by a poll.
 
 points = Points(tmp_path / "points")
 fleet = stage.start(environment=points.environment)
@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from jobherd.workers.system.failpoints import VARIABLE
 from tests.support.patience import LIMIT
-from workers.points import VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path

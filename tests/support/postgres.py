@@ -22,8 +22,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from supervisor import embedded_binaries as binaries
-from supervisor import embedded_server as server
+from jobherd.supervisor.embedded import binaries, server
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 from psycopg.rows import dict_row
 
-import sql
-from workers.wire import Wire
+from jobherd import sql
+from jobherd.workers.database.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ PER_JOB = {
 
 
 @dataclass(frozen=True)
-class Claimed:
+class JobRow:
     id: int
     token: int | None
     queue: str
@@ -90,9 +90,9 @@ class Child:
             self.connection.cursor(row_factory=dict_row).execute(self.queue.text("claim_jobs"), self.parameters(wanted, served)).fetchall()
         )
 
-    def claim(self, wanted: int, served: list[str] | None = None) -> list[Claimed]:
+    def claim(self, wanted: int, served: list[str] | None = None) -> list[JobRow]:
         rows = self.claim_raw(wanted, served)
-        return [Claimed(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"]) for row in rows if row["id"] is not None]
+        return [JobRow(row["id"], row["token"], row["queue"], row["attempts"], row["good_for"]) for row in rows if row["id"] is not None]
 
     def settlement(self, token: int | None, ids: list[int], outcome: str, **common: object) -> dict[str, Any]:
         """The parameters of settle_jobs.sql."""

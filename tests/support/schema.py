@@ -8,7 +8,7 @@ import sys
 
 import psycopg
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.support.postgres import Cluster, programs
 
 HEAD = """\

@@ -29,14 +29,15 @@ from typing import Any, Self
 import psycopg
 from psycopg.rows import dict_row
 
-import sql
+from jobherd import sql
+from jobherd.workers import main
+from jobherd.workers.ipc import pipes
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.counters import OUTCOMES, Policy
+from jobherd.workers.ipc.status_board import Interruption, Reason, StatusBoard
+from jobherd.workers.process.spec import ChildSettings, ChildSpec
 from tests.support.patience import GLANCE, LIMIT
 from tests.support.processes import is_running, wait_for_exit
-from workers import link, main
-from workers.board import Board, Interruption, Reason
-from workers.notice import Notice
-from workers.seat import ChildSettings, Seat
-from workers.tally import OUTCOMES, Policy
 
 ROOT = Path(__file__).parents[2]
 ACTING = str(ROOT / "tests" / "workers" / "acting.py")
@@ -60,20 +61,20 @@ class Child:
     """A forked child, from its parent's side."""
 
     pid: int
-    seat: Seat
+    spec: ChildSpec
     wake: int
     report: int
-    inbox: link.Inbox = field(default_factory=link.Inbox)
-    heard: list[link.Report] = field(default_factory=list)
+    inbox: pipes.Inbox = field(default_factory=pipes.Inbox)
+    heard: list[pipes.Report] = field(default_factory=list)
     code: int | None = None
 
     @property
-    def board(self) -> Board:
-        return self.seat.board
+    def board(self) -> StatusBoard:
+        return self.spec.board
 
     def nudge(self) -> None:
-        self.seat.notice.bump()
-        link.nudge(self.wake)
+        self.spec.control.bump()
+        pipes.nudge(self.wake)
 
     def wait_report(self, kind: type[Any], timeout: float = LIMIT) -> Any:
         """Wait until it sent a report of this kind, and take it."""
@@ -163,8 +164,8 @@ class Bench:
         self.supervisor = self.ask(
             sql.load("register_supervisor"), host="test", machine="test", pid=os.getpid(), pid_started=1, version="0", lease=600.0
         )[0]["id"]
-        self.notice = Notice()
-        self.notice.lease_deadline = time.monotonic() + 600
+        self.control = ControlBlock()
+        self.control.lease_deadline = time.monotonic() + 600
         self.children: list[Child] = []
         self.incarnation = 0
 
@@ -175,20 +176,26 @@ class Bench:
         for child in self.children:
             child.close()
         self.connection.close()
-        os.close(self.notice.fd)
+        os.close(self.control.fd)
 
     def ask(self, text: str, **parameters: object) -> list[dict[str, Any]]:
         cursor = self.connection.execute(text, parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
 
     def fork(
-        self, kind: str = "worker", *, boards: tuple[Board, ...] = (), capture: bool = False, parent: int | None = None, **settings: Any
+        self,
+        kind: str = "worker",
+        *,
+        boards: tuple[StatusBoard, ...] = (),
+        capture: bool = False,
+        parent: int | None = None,
+        **settings: Any,
     ) -> Child:
         """Fork a child and return at once. capture: what it prints is kept, as under a supervisor; nobody drains it. parent: another than we."""
         self.incarnation += 1
-        wake_read, wake_write = link.open_pipe()
-        report_read, report_write = link.open_pipe()
-        board = Board(f"test-{self.incarnation}")
+        wake_read, wake_write = pipes.open_pipe()
+        report_read, report_write = pipes.open_pipe()
+        board = StatusBoard(f"test-{self.incarnation}")
         board.tally.declare([Policy()])
         output = os.pipe2(os.O_CLOEXEC) if capture else None
         if output is not None:
@@ -202,7 +209,7 @@ class Bench:
             "host": "test",
             "http": None,
         }
-        seat = Seat(
+        spec = ChildSpec(
             kind=kind,
             slot=len(self.children),
             incarnation=self.incarnation,
@@ -211,7 +218,7 @@ class Bench:
             wake=wake_read,
             report=report_write,
             board=board,
-            notice=self.notice,
+            control=self.control,
             settings=ChildSettings(**given | settings),
             boards=boards,
             output=output,
@@ -224,7 +231,7 @@ class Bench:
                 os.setpgid(0, 0)
                 for fd in (wake_write, report_read, self.connection.fileno(), *others):
                     os.close(fd)
-                main.main(seat)
+                main.main(spec)
             finally:
                 os._exit(99)
         with suppress(ProcessLookupError, PermissionError):
@@ -235,7 +242,7 @@ class Bench:
         if output is not None:
             os.close(output[0])
             os.close(output[1])
-        child = Child(pid, seat, wake_write, report_read)
+        child = Child(pid, spec, wake_write, report_read)
         self.children.append(child)
         return child
 
@@ -248,7 +255,7 @@ class Bench:
                 os.setpgid(0, 0)
                 child = self.fork(kind, **settings)
                 os.close(read)
-                child.wait_report(link.Ready)
+                child.wait_report(pipes.Ready)
                 os.write(write, str(child.pid).encode())
                 signal.pause()
             finally:
@@ -261,7 +268,7 @@ class Bench:
     def start(self, kind: str = "worker", **settings: Any) -> Child:
         """Fork a child and wait until it is READY."""
         child = self.fork(kind, **settings)
-        child.wait_report(link.Ready)
+        child.wait_report(pipes.Ready)
         return child
 
     def enqueue(self, kind: str, *, options: dict[str, object] | None = None, **payload: object) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from supervisor import embedded_binaries as binaries
+from jobherd.supervisor.embedded import binaries
 from tests.support.postgres import DISK, LIMIT, USER, Cluster, programs
 
 if TYPE_CHECKING:

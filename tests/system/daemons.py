@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from handlers import handler
+from jobherd import handler
 from tests.support.fleet import ROOT
 from tests.support.gate import VARIABLE, at_gate
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from handlers import handler
+from jobherd import handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import time
 import uuid
 from contextlib import suppress
 
-from handlers import Abandon, Completed, Failed, Job, JobInterrupted, JobTimeout, Nack, Poison, Retry, Snooze, handler
+from jobherd import Abandon, Completed, Failed, Job, JobInterrupted, JobTimeout, Nack, Poison, Retry, Snooze, handler
 from tests.support.gate import at_gate
 
 libc = ctypes.CDLL(None)

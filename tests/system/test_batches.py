@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tests.support.gate import Arrival, Gate
 
 SHORT = """
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
-from workers import claimer, worker
-from workers.execute import Executor
-from workers.stride import Stride
+from jobherd.workers.claim import claimer, worker
+from jobherd.workers.run.executor import Executor
+from jobherd.workers.claim.scan_start import Stride
 
 Executor.expected = lambda self, kind: 0.0
 Stride.note_claim = lambda *args, **how: None

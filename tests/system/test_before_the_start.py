@@ -55,7 +55,7 @@ def test_of_jobs_that_were_claimed_together_none_is_blamed_and_all_run(stage: St
 
 
 JOBS = """
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("one:noop")
 def noop(n: int) -> None: ...

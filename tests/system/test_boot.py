@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HANGS = """
 from tests.support.gate import at_gate
 at_gate("import")
-from handlers import handler
+from jobherd import handler
 
 @handler("v:version")
 def version(label: str = "") -> str:
@@ -156,7 +156,7 @@ def test_five_supervisors_started_at_the_same_moment_on_an_empty_database_all_co
 
 CHANGES = """
 import signal, time
-from handlers import handler
+from jobherd import handler
 
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGUSR2})
 signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -186,7 +186,7 @@ def test_signals_and_timer_that_a_module_takes_at_its_import_are_put_back_before
 
 FORKS = """
 import os
-from handlers import handler
+from jobherd import handler
 
 os.fork()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.workers.test_budget import WEIGHTY
+from tests.workers.claim.test_budget import WEIGHTY
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.support.faketime import Clock
 from tests.support.fleet import Stage
 from tests.support.postgres import Cluster, quick_place
@@ -24,7 +24,7 @@ LEASE = "6s"
 
 WORK = """
 import time
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 @handler("c:gate", timeout="2m")

@@ -147,7 +147,7 @@ def test_a_daemon_whose_parent_dies_with_the_childs_group_is_ended_too(stage: St
         "daemons.py",
         """
 import subprocess, sys
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 DAEMON = "import os; os.setsid(); from tests.support.gate import at_gate; at_gate('daemon')"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.support.fleet import Stage
 from tests.support.patience import LIMIT
 from tests.support.postgres import Cluster, quick_place

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FAILING = """
 import json
-from handlers import Failed, handler
+from jobherd import Failed, handler
 
 class Refused(json.JSONDecodeError):
     def __init__(self): super().__init__("no", "", 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.support.fleet import Stage
 from tests.support.postgres import Cluster, quick_place
 from tests.support.standby import NAME, Standby

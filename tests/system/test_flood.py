@@ -7,10 +7,10 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from supervisor import strays
+from jobherd.supervisor.crash import orphans
+from jobherd.workers.web.server import Limits
 from tests.support.flood import Flood
 from tests.system.test_metrics import fetch
-from workers.web.server import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
     address = fleet.wait_log("metrics and health on")["message"].split(" on ")[1]
     web, before = web_of(fleet), fleet.workers()
     assert fetch(address, "/metrics")[0] == 200
-    files, memory = len(os.listdir(f"/proc/{web}/fd")), strays.rss(web)
+    files, memory = len(os.listdir(f"/proc/{web}/fd")), orphans.rss(web)
     most, largest = files, memory
     with Flood(int(address.rpartition(":")[2])) as flood:
         flood.wait(1)
@@ -53,7 +53,7 @@ def test_jobs_go_on_under_a_flood_and_it_is_answered_at_once_when_it_is_over(sta
             flood.wait(1)  # it has not ceased meanwhile
             stage.wait(lambda: lives(address), "who asks for its health to be heard among them")
             most = max(most, len(os.listdir(f"/proc/{web}/fd")))
-            largest = max(largest, strays.rss(web))
+            largest = max(largest, orphans.rss(web))
     assert most <= files + Limits().connections + 8, "with those that come and those that are just leaving"
     assert largest <= memory + GROWTH
     assert [fetch(address, path)[0] for path in ("/livez", "/readyz", "/metrics")] == [200] * 3

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from handlers import Client
+from jobherd import Client
 from tests.support.herd import Herd
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ for name in ("int2", "int4", "int8", "text", "varchar", "bool", "float8", "times
 HANDLERS = (
     ADAPTERS
     + """
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("f:plain", queue="one")
 def plain(n: int) -> int:
@@ -59,7 +59,7 @@ PRODUCER = (
     ADAPTERS
     + """
 import asyncio, sys
-from handlers import AsyncClient, Client, enqueue_on
+from jobherd import AsyncClient, Client, enqueue_on
 
 dsn = sys.argv[1]
 
@@ -124,7 +124,7 @@ def test_row_security_that_a_role_has_switched_off_is_on_for_our_statements(data
 
 
 CHOOSY = """
-from handlers import Only, before_claim, handler
+from jobherd import Only, before_claim, handler
 
 @before_claim
 def mine(child):
@@ -138,7 +138,7 @@ PLAIN = CHOOSY[CHOOSY.index("@handler") :]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", [CHOOSY, "from handlers import handler\n\n" + PLAIN], ids=["a condition", "a trigger"])
+@pytest.mark.parametrize("source", [CHOOSY, "from jobherd import handler\n\n" + PLAIN], ids=["a condition", "a trigger"])
 def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_search_path(database, foreign, tmp_path, source):
     (tmp_path / "jobs.py").write_text(source)
     with psycopg.connect(database, autocommit=True) as connection:
@@ -161,7 +161,7 @@ def test_names_of_an_applications_conditions_and_triggers_are_found_in_its_searc
 
 DYING = """
 import os, signal
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("f:dies")
 def dies(job: Job) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OF_HANDLERS = """
 import os
-from handlers import handler
+from jobherd import handler
 
 def note(moment):
     with open({notes!r}, "a") as file:

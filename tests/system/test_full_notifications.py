@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 import pytest
 
-from handlers import Client
+from jobherd import Client
 from tests.cli.shell import jobherd
 from tests.support.fleet import Stage
 from tests.support.ground import fresh

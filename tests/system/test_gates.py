@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FLEETS = 4
 OWN = """
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 @handler("own:rare", timeout="5m", max_running=1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.workers.test_hooks import HOOKED
+from tests.workers.run.test_hooks import HOOKED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,11 +30,11 @@ STUBBORN = """
 import ctypes
 import os
 import signal
-import workers.hooks
-from handlers import Child, before_claim, handler, on_child_exit
+import jobherd.workers.run.hooks
+from jobherd import Child, before_claim, handler, on_child_exit
 from tests.support.gate import at_gate
 
-workers.hooks.LIMIT = 0.5  # a tenth of what it is: who waits for it has nothing to learn meanwhile
+jobherd.workers.run.hooks.LIMIT = 0.5  # a tenth of what it is: who waits for it has nothing to learn meanwhile
 
 def sit() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

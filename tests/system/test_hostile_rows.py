@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 JOBS = """
 from typing import Any
-from handlers import Job, handler
+from jobherd import Job, handler
 
 @handler("row:any", max_attempts=1, max_crashes=1)
 def anything(job: Job, n: Any = None, **rest: Any) -> None:

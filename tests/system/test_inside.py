@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 JOBS = """
 import ctypes, time
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 @handler("i:in-c", timeout="5m")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FAILING = """
 import os, time
-from handlers import Poison, Snooze, handler
+from jobherd import Poison, Snooze, handler
 
 @handler("f:raises", max_attempts=2, backoff="10ms")
 def raises() -> None:

@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from handlers import Client
+from jobherd import Client
 from tests.cli.shell import jobherd
 from tests.support.gate import Gate
 from tests.support.herd import Herd
 from tests.support.queue import Queue
 
 HANDLERS = """
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 @handler("l:gate", timeout="5m")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor.manager import ServiceManager
+from jobherd.supervisor.observe.systemd import ServiceManager
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEASE = "6s"
 KILLERS = """
 import os, signal
-from handlers import Job, handler
+from jobherd import Job, handler
 from tests.support.gate import at_gate
 
 @handler("k:told", timeout="5m")

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from handlers import Client
+from jobherd import Client
 from tests.support.network import Network
 from tests.system.test_metrics import fetch, scrape
 

@@ -17,7 +17,7 @@ MOURNING = """
 import os
 import time
 
-from handlers import Job, handler, on_death, on_child_start
+from jobherd import Job, handler, on_death, on_child_start
 from tests.support.gate import at_gate
 
 MEANT = os.environ["MOURNING"]
@@ -133,7 +133,7 @@ import queue
 import threading
 import time
 
-from handlers import Job, handler, on_child_start, on_failure
+from jobherd import Job, handler, on_child_start, on_failure
 
 class Sdk:
     '''An SDK as Sentry's is: events go to a queue, and a thread sends them, slowly.'''

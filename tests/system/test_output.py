@@ -49,7 +49,7 @@ def test_it_can_be_turned_off(stage: Stage):
 
 ODD = """
 import sys
-from handlers import handler
+from jobherd import handler
 
 class Odd:
     def write(self, text: str) -> int:

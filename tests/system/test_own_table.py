@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from handlers._records import Scanner
+from jobherd.handlers._define.table_record import Scanner
 
 if TYPE_CHECKING:
     from tests.support.fleet import Stage
@@ -32,8 +32,8 @@ STORE = """
 import os, signal, time
 from dataclasses import dataclass
 import psycopg
-from handlers import Job, Poison, Snooze, TableStore
-from handlers._default import default_client
+from jobherd import Job, Poison, Snooze, TableStore
+from jobherd.handlers._enqueue.default import default_client
 from tests.support.gate import at_gate
 
 @dataclass
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_the_table_is_said_at_start_up(stage: Stage):
 
 
 OUTSIDE = """
-from handlers import TableStore
+from jobherd import TableStore
 from tests.support.gate import at_gate
 
 store = TableStore("outside", table="example_jobs", alternate_columns={"state": "status"}, interval="1s", heartbeat_interval="100ms",
@@ -347,14 +347,14 @@ def test_new_code_and_a_dead_resetter_leave_no_record_alone(stage: Stage, gate: 
 
 
 ASKED = """
-from handlers import Only, before_claim
+from jobherd import Only, before_claim
 
 @example_jobs.before_claim
 def which(child):
     return Only(condition="example_jobs.what LIKE %(what)s", parameters={"what": "no%"})
 """
 DECLINED = """
-from handlers import Only, before_claim
+from jobherd import Only, before_claim
 
 @before_claim
 def none(child):
@@ -374,7 +374,7 @@ def test_what_is_taken_can_be_narrowed_before_each_claim(stage: Stage):
     assert jobs.row(gated)["status"] == "queued"
     assert fleet.stop() == 0
     stage.write("example.py", source + DECLINED)
-    stage.write("noop.py", "from handlers import handler\n\n@handler('t:noop')\ndef noop(): ...\n")
+    stage.write("noop.py", "from jobherd import handler\n\n@handler('t:noop')\ndef noop(): ...\n")
     fleet = jobs.start(workers=1)
     for _ in range(2):  # before the second the worker was idle, and so would have taken the record
         stage.wait_state(stage.enqueue("t:noop"), "completed")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from handlers import AsyncClient, Client
-from supervisor.cli.database import connect
-from supervisor.top.watch import Watch
+from jobherd import AsyncClient, Client
+from jobherd.supervisor.cli.database import connect
+from jobherd.supervisor.cli.top.watch import Watch
+from jobherd.workers.maintenance.vacuum import DEAD
+from jobherd.workers.page.database import Database
+from jobherd.workers.web.queue_depth import REST_MOST, STALE, Measurer
 from tests.cli.shell import jobherd
 from tests.support.pooler import PROGRAM, Pooler
 from tests.system.test_metrics import fetch, scrape
-from workers.clearing import DEAD
-from workers.page.database import Database
-from workers.web.measure import REST_MOST, STALE, Measurer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -199,7 +199,7 @@ INSERT INTO rows DEFAULT VALUES;
 """
 STORED = """
 from dataclasses import dataclass
-from handlers import Job, TableStore, handler
+from jobherd import Job, TableStore, handler
 
 @dataclass
 class Row:

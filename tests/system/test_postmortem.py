@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DYING = """
 import ctypes, os, re, resource, signal, sys, time
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 HUNGRY = """
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 kept = []
 
@@ -71,7 +71,7 @@ def test_by_memory_seen_during_the_job(stage: Stage, gate: Gate):
 
 LEAVES_A_THREAD = """
 import threading
-from handlers import handler
+from jobherd import handler
 
 @handler("r:thread")
 def leaves_a_thread() -> None:

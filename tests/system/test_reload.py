@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.gate import Gate
 
 VERSION = """
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 @handler("v:version", timeout="5m")
@@ -186,7 +186,7 @@ def test_a_handler_that_was_mended_and_not_loaded_says_so_in_its_traceback(stage
 
 
 FAILING = """
-from handlers import handler
+from jobherd import handler
 
 @handler("m:send", max_attempts=1)
 def send():

@@ -7,14 +7,14 @@ import json
 import psycopg
 import pytest
 
-from handlers import Client
+from jobherd import Client
+from jobherd.workers.page import application
 from tests.cli.shell import jobherd
 from tests.page.support import Page
 from tests.support.herd import Herd
-from workers.page import application
 
 HANDLERS = """
-from handlers import Completed, handler
+from jobherd import Completed, handler
 
 @handler("role:sum")
 def total(numbers: list[int]) -> int:

@@ -11,18 +11,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from handlers import Client, decrypt
-from handlers import _sealing as sealing
+from jobherd import Client, decrypt
+from jobherd.handlers._values import encryption as sealing
+from jobherd.workers.page import application
 from tests.cli.shell import jobherd
 from tests.page.support import Page
 from tests.support.herd import Herd
-from workers.page import application
 
 CANARY = "canary-4111-2222"
 KEYS = "2026=" + base64.b64encode(b"k" * 32).decode()
 HANDLERS = """
 import os
-from handlers import Completed, Job, Poison, handler
+from jobherd import Completed, Job, Poison, handler
 
 @handler("safe:work", encrypt="only", max_attempts=1)
 def work(job: Job, card: str, wrong: bool = False) -> dict[str, str]:
@@ -161,7 +161,7 @@ def test_of_what_is_not_encrypted_nothing_is_told_either(database, tmp_path):
 LOOKS = """
 import os, subprocess
 from pathlib import Path
-from handlers import handler
+from jobherd import handler
 
 @handler("look:environment")
 def look(canary: str) -> list[str]:

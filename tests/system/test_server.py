@@ -23,7 +23,7 @@ OURS = "application_name LIKE 'jobherd:%%' AND datname = current_database()"
 
 WORK = """
 import time
-from handlers import Job, handler
+from jobherd import Job, handler
 from tests.support.gate import at_gate
 
 @handler("s:holds", transactional=True, timeout="5m")

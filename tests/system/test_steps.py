@@ -1,4 +1,4 @@
-"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol: held there by a point (`workers/points.py`), or made to wait by a lock.
+"""Somebody dies, is stopped, or is told to leave exactly at a step of the protocol: held there by a point (`workers/system/failpoints.py`), or made to wait by a lock.
 
 What a campaign hits once in a thousand times stands here once, and on purpose. The leases are long where something else than a lease must bring
 a job back.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = """
 import signal, time
-from handlers import handler
+from jobherd import handler
 
 signal.signal(signal.SIGURG, lambda *_: None)  # what nobody handles breaks nothing off
 signal.siginterrupt(signal.SIGURG, True)

@@ -99,7 +99,7 @@ def test_a_handler_that_moves_to_another_process_group_is_killed(stage: Stage):
         "moves.py",
         """
 import os, time
-from handlers import handler
+from jobherd import handler
 
 @handler("x:moves", timeout=0.2, max_attempts=1)
 def moves():

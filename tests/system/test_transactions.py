@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WORK = """
 import os, signal
-from handlers import Job, handler
+from jobherd import Job, handler
 from tests.support.gate import at_gate
 
 @handler("m:pay", transactional=True, timeout="60s")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTS = ("supervisor", "workers", "handlers", "sql", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 HANDLER = """
-from handlers import handler
+from jobherd import handler
 
 @handler("wheel:add")
 def add(a: int, b: int) -> int:
@@ -74,18 +74,27 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin" / "python"
 
 
-def test_every_statement_and_migration_of_the_tree_is_in_the_wheel(wheel: Path):
+def installed(path: Path) -> str:
+    """Return where a file of the tree is in the wheel."""
+    if path.parent == ROOT / "handlers" / "_facade":
+        return f"jobherd/{path.name}"
+    return f"jobherd/{path.relative_to(ROOT)}"
+
+
+def test_every_file_of_the_tree_is_in_the_wheel_under_one_name(wheel: Path):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"jobherd"}
     for path in (ROOT / "sql").rglob("*.sql"):
-        assert str(path.relative_to(ROOT)) in names, path
+        assert installed(path) in names, path
     for package in ("supervisor", "workers", "handlers", "sql"):
         for path in (ROOT / package).rglob("*.py"):
-            assert str(path.relative_to(ROOT)) in names, path
-        assert f"{package}/py.typed" in names
+            assert installed(path) in names, f"{path}: name its package in setup.cfg"
+        assert f"jobherd/{package}/py.typed" in names
+    assert "jobherd/py.typed" in names
     for path in [file for part in ("templates", "static") for file in (ROOT / "workers" / "page" / part).rglob("*") if file.is_file()]:
-        assert str(path.relative_to(ROOT)) in names, path
-    assert not [name for name in names if name.startswith(("tests", "deploy", "docs"))]
+        assert installed(path) in names, path
+    assert not [name for name in names if "/tests/" in name or "_facade" in name]
 
 
 @pytest.mark.promise("A1", "A3", "C1", "C7", "C42", "E2")
@@ -94,7 +103,9 @@ def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(python
     folder = tmp_path / "my_handlers"
     folder.mkdir()
     (folder / "sums.py").write_text(HANDLER)
-    where = shell(python, "-c", "import supervisor, sql; print(supervisor.__file__, sql.__file__)", cwd=tmp_path)
+    where = shell(
+        python, "-c", "from jobherd import sql; from jobherd import supervisor; print(supervisor.__file__, sql.__file__)", cwd=tmp_path
+    )
     assert str(ROOT) not in where
     job = int(shell(command, "enqueue", "wheel:add", '{"a": 1, "b": 2}', cwd=tmp_path, JOBHERD_DSN=empty_database))
     shell(
@@ -114,3 +125,37 @@ def test_a_run_from_an_empty_folder_makes_the_schema_and_drains_the_queue(python
         row = queue.job(job)
         assert (row["state"], row["result"]) == ("completed", 3)
     shell(command, "check", "--handlers", "./my_handlers", cwd=tmp_path)
+
+
+CLASH = """
+import handlers, sql, workers, supervisor
+from jobherd import handler
+
+@handler("clash:names")
+def names() -> list[str]:
+    return [handlers.OURS, sql.OURS, workers.OURS, supervisor.OURS]
+"""
+
+
+def test_a_project_with_packages_of_the_same_names_keeps_them(python: Path, empty_database: str, tmp_path: Path):
+    """The project has its own handlers/, workers/ and sql/; beside Jobherd the distribution called supervisor is installed."""
+    for name in ("handlers", "workers", "sql"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"OURS = 'project {name}'\n")
+    (tmp_path / "handlers" / "clash.py").write_text(CLASH)
+    other = Path(shell(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()) / "supervisor"
+    other.mkdir()
+    (other / "__init__.py").write_text("OURS = 'distribution supervisor'\n")
+    try:
+        command = python.parent / "jobherd"
+        job = int(shell(command, "enqueue", "clash:names", cwd=tmp_path, JOBHERD_DSN=empty_database, PYTHONPATH="."))
+        words = ("run", "--handlers", "handlers", "--until-empty", "--http", "off", "--workers", "1")
+        shell(command, *words, cwd=tmp_path, JOBHERD_DSN=empty_database, PYTHONPATH=".")
+        with Queue(empty_database) as queue:
+            row = queue.job(job)
+        assert row["state"] == "completed", row
+        assert row["result"] == ["project handlers", "project sql", "project workers", "distribution supervisor"]
+        producer = "import handlers, jobherd; print(handlers.OURS, jobherd.Client.__name__)"
+        assert shell(python, "-c", producer, cwd=tmp_path, PYTHONPATH=".") == "project handlers Client\n"
+    finally:
+        shutil.rmtree(other)

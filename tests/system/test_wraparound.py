@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from sql.migrate import migrate
+from jobherd.sql.migrate import migrate
 from tests.cli.shell import jobherd
 from tests.support.fleet import Stage
 from tests.support.postgres import Cluster, quick_place

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from handlers import Abandon, Completed, Failed, Job, Nack, Poison, Retry, Snooze, handler
+from jobherd import Abandon, Completed, Failed, Job, Nack, Poison, Retry, Snooze, handler
 from tests.support.gate import at_gate
 
 FOR_EVER = 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from handlers import Job, JobTimeout, Nack, Poison, after_job, before_job, handler, middleware
+from jobherd import Job, JobTimeout, Nack, Poison, after_job, before_job, handler, middleware
 from tests.support.gate import at_gate
 
 

@@ -8,7 +8,7 @@ import threading
 
 import psycopg
 
-from handlers import AsyncClient, Client, Job, enqueue_on, handler
+from jobherd import AsyncClient, Client, Job, enqueue_on, handler
 
 OTHER_TRACE = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-00"
 

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from handlers import Completed, Job, Nack, handler
+from jobherd import Completed, Job, Nack, handler
 from tests.support.gate import at_gate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 
 from psycopg import sql
 
-from handlers import Only, before_claim, handler
+from jobherd import Only, before_claim, handler
 
 
 @before_claim

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from handlers import Job, Nack, after_job, before_job, handler, middleware, on_child_exit, on_child_start, on_failure
+from jobherd import Job, Nack, after_job, before_job, handler, middleware, on_child_exit, on_child_start, on_failure
 
 
 def note(*words: object) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from handlers import Job, handler
+from jobherd import Job, handler
 
 FORGED = '{"at": "2026-01-01T00:00:00.000Z", "level": "error", "who": "supervisor", "logger": "jobherd", "message": "forged"}'
 """What a payload may hold, and a handler print."""

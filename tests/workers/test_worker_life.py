@@ -10,21 +10,21 @@ import time
 import psycopg
 import pytest
 
-import sql
-from supervisor.crew import finished_of
+from jobherd import sql
+from jobherd.supervisor.process.children import finished_of
+from jobherd.workers.claim import claimer
+from jobherd.workers.database.connection import Left
+from jobherd.workers.database.wire import Wire
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, MoreWork, Problem, Ready, WentIdle
+from jobherd.workers.ipc.status_board import Phase, Reason
+from jobherd.workers.maintenance.maintenance import Maintenance
+from jobherd.workers.process.state_guard import StateGuard
 from tests.support.gate import Gate
 from tests.support.patience import LIMIT
 from tests.support.pooler import PROGRAM, Pooler
 from tests.support.processes import wait_for_exit
 from tests.support.seats import Bench, count_of
-from workers import claimer
-from workers.board import Phase, Reason
-from workers.connection import Left
-from workers.keeper import Keeper
-from workers.link import EXIT_HANDLERS, EXIT_LEFT, EXIT_WORN, Idle, More, Problem, Ready
-from workers.notice import Notice
-from workers.tidiness import Tidiness
-from workers.wire import Wire
 
 
 def test_a_worker_says_ready_with_its_number_and_its_backend(bench: Bench):
@@ -56,7 +56,7 @@ def test_a_nudge_wakes_an_idle_worker(bench: Bench):
 
 
 def test_a_death_while_the_process_is_put_right_repeats_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Tidiness, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(StateGuard, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     jobs = [bench.enqueue("act:returns", value={"n": number}) for number in range(2)]
     child = bench.fork(batch=2)
     assert child.wait() == -signal.SIGKILL
@@ -78,7 +78,7 @@ def test_a_nudged_worker_that_fills_its_batch_says_that_there_is_more(bench: Ben
         bench.enqueue("act:gated", name=name)
     child.nudge()
     arrival = gate.wait_arrival("a")
-    child.wait_report(More)
+    child.wait_report(MoreWork)
     arrival.open()
     gate.wait_arrival("b").open()
     gate.wait_arrival("c").open()
@@ -160,23 +160,23 @@ def test_a_keeper_that_leaves_in_the_middle_ends_its_session(bench: Bench, monke
     def leave(*_: object) -> None:
         raise Left("there is no more use in waiting")
 
-    monkeypatch.setattr(Keeper, "_do_what_is_due", leave)
+    monkeypatch.setattr(Maintenance, "_do_what_is_due", leave)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: os._exit(77))  # who lets go of an open connection is told so by psycopg
     assert bench.fork("keeper").wait() == EXIT_LEFT
 
 
 def test_one_that_goes_idle_while_the_parent_hears_nothing_says_so(bench: Bench):
     child = bench.start()
-    child.wait_report(Idle)
+    child.wait_report(WentIdle)
     assert (child.board.idle, child.board.times_idle) == (True, 1)
-    bench.notice.hearing = True
+    bench.control.hearing = True
     job = bench.enqueue("act:nothing")
     child.nudge()
     bench.wait(job, "completed")
     child.wait_idle()
     assert child.dismiss() == EXIT_LEFT
     assert child.board.times_idle >= 2
-    assert Idle not in {type(report) for report in child.inbox.take(os.read(child.report, 65536))}
+    assert WentIdle not in {type(report) for report in child.inbox.take(os.read(child.report, 65536))}
 
 
 def test_kinds_that_the_handlers_declare_are_entered(bench: Bench):
@@ -187,7 +187,7 @@ def test_kinds_that_the_handlers_declare_are_entered(bench: Bench):
 
 def test_a_broken_module_is_reported_before_ready_and_ends_the_child(bench: Bench, tmp_path):
     tmp_path.chmod(0o755)
-    (tmp_path / "mail.py").write_text("from handlers import handler\nimport no_such_thing\n")
+    (tmp_path / "mail.py").write_text("from jobherd import handler\nimport no_such_thing\n")
     child = bench.fork(handlers=(str(tmp_path),))
     assert child.wait() == EXIT_HANDLERS
     problem = child.wait_report(Problem)
@@ -211,7 +211,7 @@ def test_a_record_factory_of_a_module_that_raises_between_two_jobs_ends_no_worke
     tmp_path.chmod(0o755)
     (tmp_path / "mail.py").write_text(
         "import logging\n"
-        "from handlers import handler\n\n"
+        "from jobherd import handler\n\n"
         "def make(*_):\n    raise LookupError('no job runs')\n\n"
         "logging.setLogRecordFactory(make)\n\n"
         "@handler('mail:receipt')\ndef receipt() -> None: ...\n"
@@ -272,7 +272,7 @@ def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_o
     jobs = [bench.enqueue("act:gated", name=name) for name in "ab"]
     child = bench.start(batch=2)
     arrival = gate.wait_arrival("a")
-    bench.notice.draining = True
+    bench.control.draining = True
     arrival.open()
     bench.wait(jobs[0], "completed")
     bench.wait(jobs[1], "ready")
@@ -284,7 +284,7 @@ def test_a_draining_supervisor_s_worker_claims_nothing_and_hands_back_the_rest_o
 def test_nothing_is_claimed_past_the_lease(bench: Bench):
     child = bench.start()
     child.wait_idle()  # its first claim is over: it looked at the lease before we change it
-    bench.notice.lease_deadline = time.monotonic() - 1
+    bench.control.lease_deadline = time.monotonic() - 1
     job = bench.enqueue("act:nothing")
     claims = child.board.claims
     child.nudge()
@@ -295,10 +295,10 @@ def test_nothing_is_claimed_past_the_lease(bench: Bench):
 
 
 def test_claims_go_on_once_the_lease_is_renewed(bench: Bench):
-    bench.notice.lease_deadline = 0.0
+    bench.control.lease_deadline = 0.0
     bench.start()
     job = bench.enqueue("act:nothing")
-    bench.notice.lease_deadline = time.monotonic() + 600
+    bench.control.lease_deadline = time.monotonic() + 600
     bench.wait(job, "completed")
 
 
@@ -397,7 +397,7 @@ def test_a_child_starts_clean(bench: Bench):
     child.nudge()
     found = bench.wait(job, "completed")["result"]
     assert found["pid"] == child.pid
-    assert found["mark"] == f"{Notice().owner}:{child.seat.incarnation}"
+    assert found["mark"] == f"{ControlBlock().owner}:{child.spec.incarnation}"
     assert found["title"] == f"jobherd: worker 0 act:where #{job}"
     assert found["blocked"] == 0
     assert found["ignored"] == 0
@@ -405,7 +405,7 @@ def test_a_child_starts_clean(bench: Bench):
 
 
 def test_an_orphan_interrupts_its_job_hands_it_back_and_leaves(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("workers.alarm._LAST_WORDS", LIMIT)
+    monkeypatch.setattr("jobherd.workers.process.interrupt._LAST_WORDS", LIMIT)
     job = bench.enqueue("act:gated", name="a")
     parent, pid = bench.start_orphan_to_be()
     gate.wait_arrival("a")

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from handlers import Job, Snooze, handler, on_child_start
+from jobherd import Job, Snooze, handler, on_child_start
 
 
 def shown(exporter: InMemorySpanExporter) -> list[dict[str, object]]:

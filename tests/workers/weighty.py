@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from handlers import handler
+from jobherd import handler
 from tests.support.gate import at_gate
 
 

@@ -1,6 +1,6 @@
 """The page: what an operator looks at first. An ASGI application (Starlette, Jinja2: the extra `web`) that can be mounted in other sites.
 
-    from workers.page import application
+    from jobherd.workers.page import application
     site.mount("/jobs", application("postgresql://...", authorize=who_may))
 
 `application.py` puts it together. `guard.py` says who may do what, and stands before everything; `access.py` holds its keys and cookies;
@@ -33,7 +33,7 @@ imports nothing of `workers/web/`, which serves it, and nothing that runs jobs.
 
 from __future__ import annotations
 
-from workers.page.access import Role
-from workers.page.application import application
+from jobherd.workers.page.access import Role
+from jobherd.workers.page.application import application
 
 __all__ = ["Role", "application"]

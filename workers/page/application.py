@@ -15,16 +15,16 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-import sql
-from workers.page import audit, bulk, fleet, inside, job, jobs, kinds, live, login, overview, queues, search
-from workers.page.access import Keys
-from workers.page.attempts import Attempts
-from workers.page.database import Away, Database, name_of
-from workers.page.door import Door
-from workers.page.guard import Guard, Refused, Rules, said
-from workers.page.redaction import Redactions
-from workers.page.render import HERE, page
-from workers.page.sessions import Sessions
+from jobherd import sql
+from jobherd.workers.page import audit, bulk, fleet, job, jobs, kinds, live_updates, login, overview, profile, queues, search
+from jobherd.workers.page.access import Keys
+from jobherd.workers.page.access_log import Door
+from jobherd.workers.page.attempts import Attempts
+from jobherd.workers.page.database import Away, Database, name_of
+from jobherd.workers.page.guard import Guard, Refused, Rules, said
+from jobherd.workers.page.redaction import Redactions
+from jobherd.workers.page.render import HERE, page
+from jobherd.workers.page.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Scope
 
-    from workers.board import Board
-    from workers.page.guard import Actor, Authorize
+    from jobherd.workers.ipc.status_board import StatusBoard
+    from jobherd.workers.page.guard import Actor, Authorize
 
 __all__ = ["application"]
 
 log = logging.getLogger("jobherd.page")
 
-PAGES: Final = (overview, jobs, job, inside, fleet, queues, kinds, audit, search, login, live)
+PAGES: Final = (overview, jobs, job, profile, fleet, queues, kinds, audit, search, login, live_updates)
 """The modules of pages. Each has `routes`; one that is live has `topics`."""
 
 
@@ -54,7 +54,7 @@ def application(
     operate_tokens: Sequence[str] = (),
     hosts: Sequence[str] = (),
     read_only: bool = False,
-    boards: Sequence[Board] = (),
+    boards: Sequence[StatusBoard] = (),
 ) -> Starlette:
     """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
 
@@ -96,7 +96,7 @@ def application(
     app.state.boards = tuple(boards)
     app.state.bulks = bulk.Runner(app.state.database, enabled=not read_only)
     topics = [topic for module in PAGES for topic in getattr(module, "topics", ())]
-    app.state.hub = live.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
+    app.state.hub = live_updates.Hub(app, app.state.database, [*topics, *job.topics_of(app)])
     return app
 
 

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 from starlette.routing import Route
 
-from workers.page.database import database
-from workers.page.fleet import document
-from workers.page.render import page
+from jobherd.workers.page.database import database
+from jobherd.workers.page.fleet import document
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request

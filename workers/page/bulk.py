@@ -19,20 +19,20 @@ from psycopg import errors
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from workers.page.database import Away, database, name_of
-from workers.page.guard import Done, action, root_of, said, viewer_of
-from workers.page.live import FINAL, Topic
-from workers.page.looking import look
-from workers.page.redaction import paths_of
-from workers.page.render import page
-from workers.page.wanted import Wanted
+from jobherd.workers.page.database import Away, database, name_of
+from jobherd.workers.page.filters import Wanted
+from jobherd.workers.page.guard import Done, action, root_of, said, viewer_of
+from jobherd.workers.page.listing import look
+from jobherd.workers.page.live_updates import FINAL, Topic
+from jobherd.workers.page.redaction import paths_of
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from workers.page.database import Database, Row
-    from workers.page.guard import Form
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.guard import Form
 
 log = logging.getLogger("jobherd.page")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.page.render import count, duration
+from jobherd.workers.page.render import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

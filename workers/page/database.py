@@ -18,9 +18,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
-import sql
-from handlers._adapters import OURS
-from workers.refusals import takes_no_writes
+from jobherd import sql
+from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.workers.database.errors import takes_no_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

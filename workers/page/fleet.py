@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from starlette.routing import Route
 
-from workers.page.database import database
-from workers.page.guard import Done, action, viewer_of
-from workers.page.live import Topic
-from workers.page.render import duration, page
+from jobherd.workers.page.database import database
+from jobherd.workers.page.guard import Done, action, viewer_of
+from jobherd.workers.page.live_updates import Topic
+from jobherd.workers.page.render import duration, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from workers.page.database import Database, Row
-    from workers.page.guard import Form
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.guard import Form
 
 MOST: Final = 200
 """Supervisors on one page."""
@@ -130,7 +130,7 @@ def supervisor(row: Row) -> dict[str, Any]:
     facts = document(row["facts"])
     age = row["facts_age"]
     children = [child(one) for one in listed(facts.get("children"))]
-    course = known(facts.get("course"), COURSES) or "serving"
+    run_state = known(facts.get("course"), COURSES) or "serving"
     return {
         "id": row["id"],
         "host": row["host"],
@@ -140,8 +140,8 @@ def supervisor(row: Row) -> dict[str, Any]:
         "lapsed": row["lapsed"],
         "lease_left": row["lease_left"],
         "beat_age": row["beat_age"],
-        "state": "dead" if row["lapsed"] else course,
-        "leaving": course != "serving",
+        "state": "dead" if row["lapsed"] else run_state,
+        "leaving": run_state != "serving",
         "reloading": facts.get("reloading") is True,
         "known": bool(facts),
         "age": age,

@@ -25,9 +25,9 @@ from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
-from workers.hosts import host_of, is_local, is_loopback
-from workers.page.access import Keys, Role, Signer, Viewer
-from workers.page.database import Away, name_of
+from jobherd.workers.page.access import Keys, Role, Signer, Viewer
+from jobherd.workers.page.database import Away, name_of
+from jobherd.workers.system.local_address import host_of, is_local, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Actor = Callable[[Request], str]
     Broken = Callable[[Request, Exception], Awaitable[Response]]
 
-    from workers.page.access import Token
+    from jobherd.workers.page.access import Token
 
 log = logging.getLogger("jobherd.page")
 

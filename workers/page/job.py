@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 from starlette.routing import Route
 
-from handlers._payload import PayloadError, check_payload, decode_payload
-from handlers._sealing import HEAD, cover
-from workers.page.database import database
-from workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
-from workers.page.job_facts import OVER, document, head_of, pretty, trail_of
-from workers.page.live import FINAL, PACE, Topic
-from workers.page.redaction import redact, restore
-from workers.page.render import page
-from workers.page.tails import said_elsewhere
-from workers.tails import tail_of
+from jobherd.handlers._values.encryption import HEAD, cover
+from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
+from jobherd.workers.inspect.live_output import tail_of
+from jobherd.workers.page.database import database
+from jobherd.workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
+from jobherd.workers.page.job_facts import OVER, document, head_of, pretty, trail_of
+from jobherd.workers.page.live_updates import FINAL, PACE, Topic
+from jobherd.workers.page.redaction import redact, restore
+from jobherd.workers.page.remote_output import said_elsewhere
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from workers.page.database import Database, Row
-    from workers.page.guard import Form
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.guard import Form
 
 LARGEST_ID: Final = 2**63 - 1
 GONE: Final = "It never was, it was deleted, or its time in the history is over."

@@ -13,17 +13,17 @@ from datetime import datetime
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
-from workers import reasons
-from workers.page.redaction import redact, redact_text
-from workers.page.render import duration, size
-from workers.page.timeline import timeline
+from jobherd.workers.inspect import explain as reasons
+from jobherd.workers.page.redaction import redact, redact_text
+from jobherd.workers.page.render import duration, size
+from jobherd.workers.page.timeline import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from workers.page.database import Database, Row
-    from workers.page.redaction import Redactions
-    from workers.page.timeline import Timeline
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.redaction import Redactions
+    from jobherd.workers.page.timeline import Timeline
 
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 IN_FULL: Final = 20

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.datastructures import QueryParams
 from starlette.routing import Route
 
-from handlers import _durations
-from workers.page import bulk
-from workers.page.database import database
-from workers.page.guard import Done, Refused, action, root_of, viewer_of
-from workers.page.live import Topic
-from workers.page.looking import LARGEST, look
-from workers.page.redaction import paths_of
-from workers.page.render import page
-from workers.page.wanted import LIVE, OVER, STATES, TEXT_REACHES, Wanted
+from jobherd.handlers._policy import durations
+from jobherd.workers.page import bulk
+from jobherd.workers.page.database import database
+from jobherd.workers.page.filters import LIVE, OVER, STATES, TEXT_REACHES, Wanted
+from jobherd.workers.page.guard import Done, Refused, action, root_of, viewer_of
+from jobherd.workers.page.listing import LARGEST, look
+from jobherd.workers.page.live_updates import Topic
+from jobherd.workers.page.redaction import paths_of
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from workers.page.database import Database, Row
-    from workers.page.guard import Form
-    from workers.page.looking import Found
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.guard import Form
+    from jobherd.workers.page.listing import Found
 
 SIZES: Final = (50, 200, 1000)
 """Jobs on a page, to choose from."""
@@ -251,7 +251,7 @@ def due(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
     try:
-        return now + timedelta(seconds=_durations.seconds(text.removeprefix("+"), field="time"))
+        return now + timedelta(seconds=durations.seconds(text.removeprefix("+"), field="time"))
     except ValueError:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from workers.page.charts import WINDOWS, window_of
-from workers.page.database import database
-from workers.page.live import Topic
-from workers.page.overview import ask_past
-from workers.page.render import count, page
+from jobherd.workers.page.charts import WINDOWS, window_of
+from jobherd.workers.page.database import database
+from jobherd.workers.page.live_updates import Topic
+from jobherd.workers.page.overview import ask_past
+from jobherd.workers.page.render import count, page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Row
 
 MOST: Final = 300
 """Kinds that are shown, the dearest first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from workers.page.guard import (
+from jobherd.workers.page.guard import (
     Done,
     Refused,
     action,
@@ -24,12 +24,12 @@ from workers.page.guard import (
     rules_of,
     viewer_of,
 )
-from workers.page.render import page
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from workers.page.guard import Form
+    from jobherd.workers.page.guard import Form
 
 
 async def show(request: Request) -> Response:

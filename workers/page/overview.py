@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
 
-from workers.page.charts import HIGH, WIDE, WINDOWS, Series, Window, bars, lines, nice, window_of
-from workers.page.database import database
-from workers.page.live import Topic
-from workers.page.redaction import Redactions, redact_text
-from workers.page.render import page
+from jobherd.workers.page.charts import HIGH, WIDE, WINDOWS, Series, Window, bars, lines, nice, window_of
+from jobherd.workers.page.database import database
+from jobherd.workers.page.live_updates import Topic
+from jobherd.workers.page.redaction import Redactions, redact_text
+from jobherd.workers.page.render import page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from workers.page.database import Database, Row
+    from jobherd.workers.page.database import Database, Row
 
 MOST: Final = 10_000
 """Rows that are counted of a queue and state: a backlog of millions costs no more to look at than one of thousands."""

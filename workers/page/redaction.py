@@ -12,12 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from handlers._redact import Step, steps_of
+from jobherd.handlers._policy.redact import Step, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from workers.page.database import Database
+    from jobherd.workers.page.database import Database
 
 HIDDEN: Final = "«redacted»"
 """What stands where something was."""

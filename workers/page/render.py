@@ -18,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from handlers._sealing import MARK, cover
-from workers.page.guard import last_said, may_act, root_of, rules_of, take_said, viewer_of
+from jobherd.handlers._values.encryption import MARK, cover
+from jobherd.workers.page.guard import last_said, may_act, root_of, rules_of, take_said, viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-HERE: Final = files("workers.page")
+HERE: Final = files("jobherd.workers.page")
 NOTHING: Final = "\N{EN DASH}"
 """What stands where there is nothing to say."""
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from workers.page.access import SESSION, Keys, Session, Signer
-from workers.page.database import Away, name_of
+from jobherd.workers.page.access import SESSION, Keys, Session, Signer
+from jobherd.workers.page.database import Away, name_of
 
 if TYPE_CHECKING:
-    from workers.page.database import Database
+    from jobherd.workers.page.database import Database
 
 log = logging.getLogger("jobherd.page")
 

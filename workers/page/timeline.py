@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.page.render import duration
+from jobherd.workers.page.render import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,21 +16,21 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from workers.board import Now, Phase
-from workers.hosts import is_loopback
-from workers.link import Problem, Ready, send
-from workers.web.exposition import Exposition
-from workers.web.facts import Reader
-from workers.web.health import pages
-from workers.web.hosting import Hosting, why_off
-from workers.web.measure import Measurer
-from workers.web.server import Server
-from workers.web.thrift import Thrift
+from jobherd.workers.ipc.pipes import Problem, Ready, send
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.system.local_address import is_loopback
+from jobherd.workers.web.cpu_budget import CpuBudget
+from jobherd.workers.web.exposition import Exposition
+from jobherd.workers.web.fleet_facts import Reader
+from jobherd.workers.web.health import pages
+from jobherd.workers.web.page_handoff import Hosting, why_off
+from jobherd.workers.web.queue_depth import Measurer
+from jobherd.workers.web.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.seat import Seat
+    from jobherd.workers.process.spec import ChildSpec
 
 __all__ = ["run"]
 
@@ -42,7 +42,7 @@ RETRY_MOST: Final = 30.0
 BACKLOG: Final = 128
 
 
-def run(seat: Seat, *, title: Callable[[str], object] = lambda _doing: None) -> None:
+def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None) -> None:
     """Serve HTTP on `seat.settings.http` until the wake pipe ends.
 
     title: is told what this process does, in a few words for the list of processes; default: nobody is.
@@ -53,59 +53,59 @@ def run(seat: Seat, *, title: Callable[[str], object] = lambda _doing: None) -> 
     """
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(_live(seat, title))
+        loop.run_until_complete(_live(spec, title))
     finally:
         loop.close()
 
 
-async def _live(seat: Seat, title: Callable[[str], object]) -> None:
+async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
     """Serve until dismissed; a defect in the server ends the child, and the parent replaces it."""
     loop = asyncio.get_running_loop()
     measurer = Measurer(
-        seat.settings.dsn,
-        seat.settings.schema,
-        tenants=seat.settings.metrics_tenants,
-        tell=lambda up: seat.board.set_database(connected=up),
+        spec.settings.dsn,
+        spec.settings.schema,
+        tenants=spec.settings.metrics_tenants,
+        tell=lambda up: spec.board.set_database(connected=up),
     )
     dismissed = loop.create_future()
 
     def heard() -> None:
         try:
-            word = os.read(seat.wake, 65536)
+            word = os.read(spec.wake, 65536)
         except BlockingIOError:
             return
         if word:
             measurer.hurry()  # a nudge says that something has changed: perhaps the database is back
         elif not dismissed.done():
-            loop.remove_reader(seat.wake)  # an ended pipe is readable for ever: the loop would spin on it
+            loop.remove_reader(spec.wake)  # an ended pipe is readable for ever: the loop would spin on it
             dismissed.set_result(None)
 
-    loop.add_reader(seat.wake, heard)
-    serving = loop.create_task(_serve(seat, measurer, title))
+    loop.add_reader(spec.wake, heard)
+    serving = loop.create_task(_serve(spec, measurer, title))
     try:
         await asyncio.wait((dismissed, serving), return_when=asyncio.FIRST_COMPLETED)
-        seat.board.say(Now(Phase.LEAVING))
+        spec.board.say(CurrentWork(Phase.LEAVING))
         title("leaves")
         if serving.done():
             serving.result()
     finally:
-        loop.remove_reader(seat.wake)
+        loop.remove_reader(spec.wake)
         serving.cancel()
         await asyncio.gather(serving, measurer.close(), return_exceptions=True)
 
 
-async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object]) -> None:
-    reader = Reader(seat.notice)
-    thrift = Thrift()
-    why_no_page = why_off(seat.settings) if seat.settings.http else ""
-    routes = pages(reader, why_no_page=why_no_page) | {"/metrics": Exposition(seat.boards, reader, measurer, thrift).answer}
-    if seat.settings.http is None:
+async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], object]) -> None:
+    reader = Reader(spec.control)
+    thrift = CpuBudget()
+    why_no_page = why_off(spec.settings) if spec.settings.http else ""
+    routes = pages(reader, why_no_page=why_no_page) | {"/metrics": Exposition(spec.boards, reader, measurer, thrift).answer}
+    if spec.settings.http is None:
         title("has no address to serve")
-        _take_the_seat(seat)
+        _take_the_seat(spec)
         await asyncio.get_running_loop().create_future()
         return
-    host, port = seat.settings.http
-    listening = await _listen(seat, host, port, title)
+    host, port = spec.settings.http
+    listening = await _listen(spec, host, port, title)
     address = listening.getsockname()
     shown = f"[{address[0]}]" if listening.family == socket.AF_INET6 else address[0]
     title(f"serves {shown}:{address[1]}")
@@ -116,8 +116,8 @@ async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object])
         log.info("no page: %s", why_no_page)
         await server.serve()
         return
-    log.info("the page is http://%s:%d%s/", shown, address[1], seat.settings.page_path)
-    hosting = Hosting(seat.settings, server, seat.boards)
+    log.info("the page is http://%s:%d%s/", shown, address[1], spec.settings.page_path)
+    hosting = Hosting(spec.settings, server, spec.boards)
     server.beyond = hosting.take
     try:
         await server.serve()
@@ -125,7 +125,7 @@ async def _serve(seat: Seat, measurer: Measurer, title: Callable[[str], object])
         await hosting.close()
 
 
-async def _listen(seat: Seat, host: str, port: int, title: Callable[[str], object]) -> socket.socket:
+async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], object]) -> socket.socket:
     """Bind, now or as soon as the port is free; say READY either way: the fleet must not hang on a scrape's port."""
     rest = RETRY_FIRST
     told = False
@@ -140,19 +140,19 @@ async def _listen(seat: Seat, host: str, port: int, title: Callable[[str], objec
                     f"metrics and health are off: cannot listen on {host}:{port} ({error.strerror or error}); free the port or set --http"
                 )
                 log.warning("%s; trying again", text)
-                send(seat.report, Problem(text))
-                _take_the_seat(seat)
+                send(spec.report, Problem(text))
+                _take_the_seat(spec)
         else:
             if not told:
-                _take_the_seat(seat)
+                _take_the_seat(spec)
             return listening
         await asyncio.sleep(rest)
         rest = min(2 * rest, RETRY_MOST)
 
 
-def _take_the_seat(seat: Seat) -> None:
-    seat.board.say(Now(Phase.IDLE))
-    send(seat.report, Ready(0, 0))  # it holds no jobs, so no row of the database stands for it
+def _take_the_seat(spec: ChildSpec) -> None:
+    spec.board.say(CurrentWork(Phase.IDLE))
+    send(spec.report, Ready(0, 0))  # it holds no jobs, so no row of the database stands for it
 
 
 async def _bind(host: str, port: int) -> socket.socket:

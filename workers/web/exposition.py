@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from workers.web.measure import PATIENCE
-from workers.web.metrics import JobherdCollector
-from workers.web.server import Answer
+from jobherd.workers.web.metrics import JobherdCollector
+from jobherd.workers.web.queue_depth import PATIENCE
+from jobherd.workers.web.server import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from workers.board import Board
-    from workers.web.facts import Reader
-    from workers.web.measure import Measurer
-    from workers.web.server import Request
-    from workers.web.thrift import Thrift
+    from jobherd.workers.ipc.status_board import StatusBoard
+    from jobherd.workers.web.cpu_budget import CpuBudget
+    from jobherd.workers.web.fleet_facts import Reader
+    from jobherd.workers.web.queue_depth import Measurer
+    from jobherd.workers.web.server import Request
 
 REUSED: Final = 1.0
 """Seconds for which a rendering is handed out again when the child is strained."""
@@ -46,10 +46,10 @@ class Exposition:
 
     def __init__(
         self,
-        boards: Sequence[Board],
+        boards: Sequence[StatusBoard],
         reader: Reader,
         measurer: Measurer,
-        thrift: Thrift,
+        thrift: CpuBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from workers.web.server import Answer
+from jobherd.workers.web.server import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.web.facts import Facts, Reader
-    from workers.web.server import Request, Route
+    from jobherd.workers.web.fleet_facts import Facts, Reader
+    from jobherd.workers.web.server import Request, Route
 
 LOOP_LATE: Final = 5.0
 """Seconds after which a loop that has not turned is dead."""

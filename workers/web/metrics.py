@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from workers.board import Phase
-from workers.tally import BUCKETS, MAX_KINDS, OUTCOMES
-from workers.web.labels import OTHERS, Labels, label
-from workers.web.measure import STATES
+from jobherd.workers.ipc.counters import BUCKETS, MAX_KINDS, OUTCOMES
+from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.web.labels import OTHERS, Labels, label
+from jobherd.workers.web.queue_depth import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
-    from workers.board import Board, Now
-    from workers.tally import KindCounts
-    from workers.web.facts import Child, Facts, Reader
-    from workers.web.measure import Depth, Measurer
+    from jobherd.workers.ipc.counters import KindCounts
+    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+    from jobherd.workers.web.fleet_facts import Child, Facts, Reader
+    from jobherd.workers.web.queue_depth import Depth, Measurer
 
 CAUSES: Final = 64
 """Causes of death that are shown by name; more of them count as "(other)"."""
@@ -76,7 +76,7 @@ class Highest:
 class JobherdCollector(Collector):
     """Turns boards and facts into metric families, at each scrape anew."""
 
-    def __init__(self, boards: Sequence[Board], reader: Reader, measurer: Measurer) -> None:
+    def __init__(self, boards: Sequence[StatusBoard], reader: Reader, measurer: Measurer) -> None:
         self._boards = boards
         self._reader = reader
         self._measurer = measurer
@@ -105,7 +105,7 @@ class JobherdCollector(Collector):
         """Return what a kind is called in a label: its name, while there are not too many."""
         return label(self._kinds, name)
 
-    def _counted(self, slot: int, board: Board) -> list[KindCounts]:
+    def _counted(self, slot: int, board: StatusBoard) -> list[KindCounts]:
         """Return what a board has counted; what it said last if a child has scribbled over it: the others are still to be shown."""
         with suppress(ValueError, struct.error):
             self._last[slot] = board.tally.kind_counts()
@@ -327,7 +327,7 @@ class JobherdCollector(Collector):
             yield tenants
 
 
-def _now(board: Board) -> Now | None:
+def _now(board: StatusBoard) -> CurrentWork | None:
     try:
         return board.now()
     except ValueError:  # no such phase: a child has scribbled over its board

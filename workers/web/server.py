@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from workers.hosts import host_of, is_loopback
+from jobherd.workers.system.local_address import host_of, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from workers.web.thrift import Thrift
+    from jobherd.workers.web.cpu_budget import CpuBudget
 
     Route = Callable[["Request"], Awaitable["Answer"]]
     Beyond = Callable[[socket.socket, bytes], Awaitable[None]]
@@ -148,7 +148,7 @@ class Server:
         routes: Mapping[str, Route],
         *,
         names: frozenset[str] | None,
-        thrift: Thrift,
+        thrift: CpuBudget,
         limits: Limits | None = None,
     ) -> None:
         """Serve `routes`, by path. `names` are further hosts to answer as; None: whatever the Host header says.

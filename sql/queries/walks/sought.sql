@@ -1,5 +1,5 @@
 -- Put in the place of the walk of claim_jobs.sql: seek where that walks. Run by a child that has found the walk to be long, for a third more of
--- the server's time than a short one takes (workers/stride.py).
+-- the server's time than a short one takes (workers/claim/scan_start.py).
 --
 -- way asks for each of the %(served)s queues by its name, or goes from queue to queue if none is named. In the queue %(past_queue)s, among the
 -- jobs of %(past_priority)s, it starts behind %(past_id)s: up to there all have been claimed some time ago, and the dead rows of an old

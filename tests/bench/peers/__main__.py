@@ -28,7 +28,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from supervisor.version import VERSION
+from jobherd.supervisor.version import VERSION
 from tests.support.figures import Report, at
 from tests.support.ground import SETTINGS, arguments
 from tests.support.herd import ROOT

@@ -12,8 +12,7 @@ from pathlib import Path
 import notes
 import psycopg
 
-import sql
-from handlers import Client, handler
+from jobherd import Client, handler, sql
 
 BATCH = {"drain": 500, "start": 1}
 KINDS = {"history": "peer:noop", "failures": "peer:forgotten"}
@@ -35,7 +34,7 @@ def stamp(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
 
 
 def setup():
-    subprocess.run([sys.executable, "-m", "supervisor", "migrate", "--dsn", notes.DSN], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "jobherd.supervisor", "migrate", "--dsn", notes.DSN], check=True, stdout=subprocess.DEVNULL)
     with psycopg.connect(notes.DSN, autocommit=True) as connection:  # else the first supervisor does it, for a second, while jobs wait
         connection.execute(sql.load("keep_partitions"), {"ahead": 32, "most": None})
 
@@ -60,7 +59,7 @@ def work(purpose):
         "--http",
         "off",
     ]
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor", *words])
+    os.execv(sys.executable, [sys.executable, "-m", "jobherd.supervisor", *words])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from handlers import Job, Nack, Snooze, handler
+from jobherd import Job, Nack, Snooze, handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

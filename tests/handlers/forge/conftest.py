@@ -10,12 +10,13 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from handlers import _default, configure
-from handlers._registry import load
-from handlers.forge import _database
-from handlers.forge._repository import init_repository
-from handlers.testing import Ran, run_payload
-from sql.migrate import migrate
+from jobherd import configure
+from jobherd.handlers._define.registry import load
+from jobherd.handlers._enqueue import default
+from jobherd.handlers.forge import _database
+from jobherd.handlers.forge._repository import init_repository
+from jobherd.sql.migrate import migrate
+from jobherd.testing import Ran, run_payload
 from tests.support.lending import Lending
 from tests.support.repositories import Step, push
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.postgres import Cluster
 
-HANDLERS = load(["handlers.forge"]).kinds
+HANDLERS = load(["jobherd.handlers.forge"]).kinds
 
 
 @dataclass
@@ -80,12 +81,12 @@ def forges(cluster: Cluster, template: str) -> Lending:
 @pytest.fixture
 def forge(forges: Lending, tmp_path: Path) -> Iterator[Forge]:
     """A fresh database; handlers of this process work on it."""
-    before = _default._chosen
+    before = default._chosen
     with forges.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         client = configure(dsn)
         try:
             yield Forge(dsn, tmp_path, connection)
         finally:
-            _default._chosen = before
+            default._chosen = before
             client.close()
             _database.close()

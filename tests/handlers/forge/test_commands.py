@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from handlers import configure
-from handlers.forge.push import push_process
-from handlers.forge.size import size_recalc
-from handlers.forge.trending import trending_compute
-from handlers.testing import run
+from jobherd import configure
+from jobherd.handlers.forge.push import push_process
+from jobherd.handlers.forge.size import size_recalc
+from jobherd.handlers.forge.trending import trending_compute
+from jobherd.testing import run
 from tests.cli.shell import jobherd
 from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import generated, push

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-import handlers
-from handlers.forge import demo as made_up
-from handlers.testing import inline, run, run_payload
-from supervisor.cli import demo
-from supervisor.cli.database import Session, connect
+from jobherd import handlers
+from jobherd.handlers.forge import demo as made_up
+from jobherd.supervisor.cli import demo
+from jobherd.supervisor.cli.database import Session, connect
+from jobherd.testing import inline, run, run_payload
 from tests.cli.rows import child, supervisor
 from tests.cli.shell import jobherd
 from tests.handlers.forge.conftest import Forge

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from handlers.forge import _github
-from handlers.forge._github import next_link
-from handlers.forge.github import discover, request_import
-from handlers.testing import Ran, run_payload
+from jobherd.handlers.forge import _github
+from jobherd.handlers.forge._github import next_link
+from jobherd.handlers.forge.github import discover, request_import
+from jobherd.testing import Ran, run_payload
 from tests.handlers.forge.conftest import Forge
 
 if TYPE_CHECKING:

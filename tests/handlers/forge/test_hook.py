@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import sql
-from handlers.forge._database import transaction
-from handlers.forge._pushes import MISSED, Change, Push, catch_up, keep, read_push, tell
-from handlers.forge._repository import CONFIG, Place, RepositoryError, init_repository, read_place, write_place
+from jobherd import sql
+from jobherd.handlers.forge._database import transaction
+from jobherd.handlers.forge._pushes import MISSED, Change, Push, catch_up, keep, read_push, tell
+from jobherd.handlers.forge._repository import CONFIG, Place, RepositoryError, init_repository, read_place, write_place
 from tests.handlers.forge.conftest import Forge
 from tests.support.patience import LIMIT
 from tests.support.repositories import ENVIRONMENT, bare, commit, generated, git, push

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from handlers.forge import _git, _mirror
-from handlers.forge.github import import_repo
-from handlers.testing import Ran, run_payload
+from jobherd.handlers.forge import _git, _mirror
+from jobherd.handlers.forge.github import import_repo
+from jobherd.testing import Ran, run_payload
 from tests.handlers.forge.conftest import Forge
 from tests.support.patience import LIMIT
 from tests.support.repositories import bare, commit, generated, git

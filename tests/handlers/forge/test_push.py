@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from handlers import Poison
-from handlers.forge import push as module
-from handlers.forge._commits import parse
-from handlers.forge.push import push_process
-from handlers.testing import run, run_payload
+from jobherd import Poison
+from jobherd.handlers.forge import push as module
+from jobherd.handlers.forge._commits import parse
+from jobherd.handlers.forge.push import push_process
+from jobherd.testing import run, run_payload
 from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import bare, commit, generated, git, push, story, truth
 

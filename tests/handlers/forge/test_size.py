@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handlers.forge import size
-from handlers.forge.size import size_recalc
-from handlers.testing import run
+from jobherd.handlers.forge import size
+from jobherd.handlers.forge.size import size_recalc
+from jobherd.testing import run
 from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import generated, git, push
 

@@ -30,7 +30,7 @@ def stage(forge: Forge, gate: Gate) -> Iterator[Stage]:
 
 @pytest.mark.promise("A2", "A9")
 def test_two_hundred_commits_are_recorded_while_they_are_pushed(forge: Forge, stage: Stage) -> None:
-    fleet = stage.run_fleet(handlers="handlers.forge", workers=2)
+    fleet = stage.run_fleet(handlers="jobherd.handlers.forge", workers=2)
     source = generated(forge.folder / "source.git", 200)
     remote = forge.repository()
     steps = story(source)
@@ -51,7 +51,7 @@ def test_two_hundred_commits_are_recorded_while_they_are_pushed(forge: Forge, st
 
 
 def test_the_demonstration_pushes_shows_its_jobs_and_ends(forge: Forge, stage: Stage) -> None:
-    stage.run_fleet(handlers="handlers.forge", workers=2)
+    stage.run_fleet(handlers="jobherd.handlers.forge", workers=2)
     for _ in range(2):  # the second time it deletes its branch and pushes it again
         said = jobherd("forge", "demo", "--dir", forge.folder / "demo", dsn=forge.dsn)
         assert said.code == 0, said

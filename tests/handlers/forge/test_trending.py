@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from handlers import configure
-from handlers.forge import _database
-from handlers.forge.trending import plan_next, trending_compute
-from handlers.testing import Ran, run_payload
+from jobherd import configure
+from jobherd.handlers.forge import _database
+from jobherd.handlers.forge.trending import plan_next, trending_compute
+from jobherd.testing import Ran, run_payload
 from tests.handlers.forge.conftest import Forge
 from tests.support.repositories import bare, commit, push
 

@@ -1,0 +1,514 @@
+"""Find the handlers and hooks in folders and modules, and say what is wrong with those that do not load.
+
+One broken module must not take the others down, and what to do about it is the caller's policy: everything found wrong is returned as
+a `LoadProblem` with file and line. The modules of a folder are loaded under the names by which the application imports them; without
+one, as `jobherd_user.<folder>.<module>`, so that a user's `handlers/` or `json.py` shadows nothing (`_modules`). What is decorated in them
+and would not be served is a problem too. This runs user code (importing is that): never call it in the parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, TypeVar
+
+from jobherd.handlers._define.definition_site import watching
+from jobherd.handlers._define.handler import USUAL, AnyHandler, Handler, handler
+from jobherd.handlers._define.hooks import Hook
+from jobherd.handlers._define.module_names import FOLDERS, bare_package, folder_name, imports_above, is_file_of, leads_to, own_name, twice
+from jobherd.handlers._define.trust import find_fault, find_fault_of_module, find_faults_below
+from jobherd.handlers._define.wrapping import injected
+from jobherd.handlers._values.sanitize import describe_exception, sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from jobherd.handlers._define.trust import Fault
+
+SHIPPED: Final = "@shipped"
+"""The source that stands for the handlers in this package itself."""
+
+HOOKS: Final = "--hooks and JOBHERD_HOOKS"
+"""Where people name the sources that are loaded for their hooks."""
+_PACKAGE: Final = Path(__file__).parents[1]
+"""The folder of `jobherd.handlers`."""
+_NOT_HANDLERS: Final = frozenset({"testing"})
+_SUFFIX: Final = ".py"
+_DEEPEST: Final = 20
+
+_T = TypeVar("_T")
+
+Found: TypeAlias = "tuple[str, str]"  # a module's name, its file
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProblem:
+    """One thing that is wrong with the handlers."""
+
+    module: str
+    """The module's name, or the source as it was given."""
+    file: str
+    """The file or folder."""
+    line: int
+    """The line in it, 0 if there is none."""
+    message: str
+    """What is wrong, and what to do."""
+    about: object = None
+    """The handler or hook, if it is about one that would not be called."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file or self.module
+        return f"{place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was found.
+
+    kinds: handlers by kind. problems: what nothing should start with. modules: the names of those that were loaded. hooks: in the order of
+    their declaration. notes: what people should know. elsewhere: handlers that modules of the sources merely import, and that are not served.
+    """
+
+    kinds: dict[str, AnyHandler]
+    problems: tuple[LoadProblem, ...]
+    modules: tuple[str, ...]
+    hooks: tuple[Hook, ...] = ()
+    notes: tuple[LoadProblem, ...] = ()
+    elsewhere: tuple[LoadProblem, ...] = ()
+
+
+def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
+    """Import every public module of the sources and collect their handlers, in a fixed order.
+
+    sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`. Modules and folders whose
+        names begin with an underscore or a dot are passed over.
+    named: where people name them, for a source that is not there.
+
+    A handler belongs to the module whose import makes it; one that is merely imported counts if the module names it in `__all__`. It is
+    served if a name of the module, or of a class in it, holds it. A module without any but with a function `handle` makes that one a
+    handler. Never raises for what user code does, SystemExit included; only KeyboardInterrupt passes.
+    """
+    loading = _Loading(named)
+    importlib.invalidate_caches()
+    with watching() as made:
+        for source in sources:
+            loading.take(source)
+    loading.check_signatures()
+    loading.tell_lost(made, but=loading.tell_twice())
+    return Loaded(
+        loading.kinds,
+        tuple(loading.problems),
+        tuple(loading.modules),
+        tuple(loading.hooks),
+        tuple(loading.notes),
+        tuple(loading.elsewhere),
+    )
+
+
+def all_hooks(*loaded: Loaded) -> list[Hook]:
+    """Return the hooks of several loadings, in that order, each once."""
+    found: list[Hook] = []
+    for each in loaded:
+        places = {(hook.event, hook.file, hook.line) for hook in found}  # the same lines may be loaded by path and by name
+        found += [hook for hook in each.hooks if (hook.event, hook.file, hook.line) not in places]
+    return found
+
+
+def notes_of(found: Loaded, hooks: Loaded) -> list[LoadProblem]:
+    """Return what people should know of both loadings: a hook that one does not call is no news if the other one calls it."""
+    called = {id(hook) for hook in all_hooks(hooks, found)}
+    return [note for note in (*found.notes, *hooks.notes) if id(note.about) not in called]
+
+
+class _Loading:
+    def __init__(self, named: str) -> None:
+        self._named = named
+        self.kinds: dict[str, AnyHandler] = {}
+        self.hooks: dict[Hook, None] = {}
+        self.problems: list[LoadProblem] = []
+        self.notes: list[LoadProblem] = []
+        self.elsewhere: list[LoadProblem] = []
+        self.modules: list[str] = []
+        self._seen: set[str] = set()
+        self._faulty: set[str] = set()
+        self._files: dict[str, ModuleType] = {}
+        """Modules that were loaded from sources, by their real file: none is loaded under two names."""
+        self._roots: list[str] = []
+        """The real folders of the sources."""
+        self._broken: set[str] = set()
+        """Modules whose names could not be looked through: what they hold is not known."""
+        self._judged: set[int] = set()
+        """Handlers that are served or refused, and hooks, by their identity."""
+
+    def take(self, source: str | os.PathLike[str]) -> None:
+        text = os.fspath(source)
+        if text == SHIPPED:
+            self._take_package("jobherd.handlers", [str(_PACKAGE)])
+            return
+        is_name = isinstance(source, str) and all(part.isidentifier() for part in text.split("."))
+        if "\0" in text:
+            self._complain(text, "", 0, "a path cannot hold a NUL character")
+        elif os.path.isdir(text):
+            self._take_folder(Path(text).resolve(), text)
+        elif os.path.isfile(text):
+            self._take_file(Path(text).resolve(), text)
+        elif is_name:
+            self._take_module(text)
+        else:
+            self._complain(text, text, 0, f"there is no such folder, file or module; check {self._named}")
+
+    def _take_folder(self, folder: Path, given: str) -> None:
+        if os.path.samefile(folder, _PACKAGE):
+            self.take(SHIPPED)
+            return
+        self._roots.append(str(folder))
+        if not self._is_safe(str(folder), given) or not self._are_safe(str(folder), [folder]):
+            return
+        files = list(self._public_files("", folder, frozenset({str(folder)})))
+        package = self._open(folder, [*(file for _, file in files), *map(str, folder.glob("_*.py"))])
+        if package is not None:
+            for name, file in files:
+                self._import_file(package, name, file, folder)
+
+    def _take_file(self, file: Path, given: str) -> None:
+        folder = file.parent
+        if file.suffix != _SUFFIX:
+            self._complain(str(file), str(file), 0, "is no Python module: its name must end in .py")
+        elif self._is_safe(str(folder), folder) and self._is_safe(file.stem, given) and self._is_safe_module(file.stem, file):
+            package = self._open(folder, [str(file)])
+            if package is not None:
+                self._import_file(package, file.stem, str(file), folder)
+
+    def _take_module(self, name: str) -> None:
+        if not self._is_safe_name(name):
+            return
+        module = self._import(name, "")
+        paths = getattr(module, "__path__", None)
+        if paths is not None:
+            self._roots.extend(map(os.path.realpath, paths))
+            self._take_package(name, list(paths))
+
+    def _take_package(self, package: str, paths: list[str]) -> None:
+        for found in sorted(pkgutil.iter_modules(paths), key=lambda found: found.name):
+            if found.name.startswith("_") or (package == "handlers" and found.name in _NOT_HANDLERS):
+                continue
+            name = f"{package}.{found.name}"
+            module = self._import(name, "")
+            if found.ispkg and module is not None:
+                self._take_package(name, list(getattr(module, "__path__", [])))
+
+    def _open(self, folder: Path, files: list[str]) -> str | None:
+        """Import the package that a folder is, and return its name; empty for a folder on the import path, None if it does not load."""
+        own = own_name(folder)
+        if own == "" and not imports_above(folder, files):
+            return own
+        if own and self._open_above(own, folder):
+            start = folder / "__init__.py"
+            return own if not start.is_file() or (self._is_safe_module(own, start) and self._import(own, str(start))) else None
+        name = folder_name(folder)
+        return name if self._open_folder(name, folder) else None
+
+    def _open_above(self, name: str, folder: Path) -> bool:
+        """Import the packages above a folder. False if one of them does not load: then the application cannot import the folder either."""
+        above = name.rpartition(".")[0]
+        starts = [parent / "__init__.py" for parent in folder.parents[: above.count(".") + 1]] if above else []
+        if not all(self._is_safe_module(name, start) for start in starts if start.is_file()):
+            return False
+        try:
+            if above:
+                importlib.import_module(above)
+            return leads_to(name, folder)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return False
+
+    def _import_file(self, package: str, name: str, file: str, folder: Path) -> None:
+        own = f"{package}.{name}" if package else name
+        if not package.startswith(f"{FOLDERS}.") and not self._is_found(own, file):
+            package = folder_name(folder)
+            if not self._open_folder(package, folder):
+                return
+            own = f"{package}.{name}"
+        self._import(own, file)
+
+    def _is_found(self, name: str, file: str) -> bool:
+        try:
+            return is_file_of(name, file)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return True  # a package above it does not load: importing it says so
+
+    def _open_folder(self, package: str, folder: Path) -> bool:
+        """Make the package that stands for a folder which cannot be imported otherwise. False if its `__init__.py` does not load."""
+        if package in sys.modules:
+            return True
+        if FOLDERS not in sys.modules:
+            sys.modules[FOLDERS] = bare_package(FOLDERS, [])
+        start = folder / "__init__.py"
+        if not start.is_file():
+            sys.modules[package] = bare_package(package, [str(folder)])
+            return True
+        if not self._is_safe_module(package, start):
+            return False
+        spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[str(folder)])
+        if spec is None or spec.loader is None:
+            self._complain(package, str(start), 0, "cannot be loaded as a module")
+            return False
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        try:
+            spec.loader.exec_module(module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            del sys.modules[package]
+            self._note_broken(package, str(start), problem)
+            return False
+        self._collect(module, str(start))
+        return True
+
+    def _public_files(self, package: str, folder: Path, above: frozenset[str]) -> Iterator[Found]:
+        """Walk a folder by name. `above` holds the real folders on the way down: a link back to one of them is passed over."""
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as problem:
+            self._complain(package, str(folder), 0, f"cannot be read: {problem.strerror}")
+            return
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry.name)
+            if entry.name.startswith(("_", ".")):
+                continue
+            path = Path(entry.path)
+            if suffix == _SUFFIX and os.path.isfile(path):
+                name = f"{package}.{stem}".lstrip(".")
+                if "." in stem:
+                    self._complain(name, entry.path, 0, "a module's name cannot have a dot in it: rename the file")
+                else:
+                    yield name, entry.path
+            elif os.path.isdir(path):
+                name = f"{package}.{entry.name}".lstrip(".")
+                real = os.path.realpath(path)
+                if real in above or len(above) > _DEEPEST:
+                    continue
+                if "." in entry.name:
+                    if any(each.name[:1] not in "_." for each in path.glob("*.py")):
+                        self._complain(name, entry.path, 0, "a folder of modules cannot have a dot in its name: rename the folder")
+                else:
+                    if (path / "__init__.py").is_file():
+                        yield name, str(path / "__init__.py")
+                    yield from self._public_files(name, path, above | {real})
+
+    def _is_safe(self, module: str, path: str | Path) -> bool:
+        """Whether only trusted OS users could change a file or folder, or put another in its place; says why not."""
+        return self._tell(module, find_fault(path))
+
+    def _is_safe_module(self, module: str, file: Path) -> bool:
+        """The same of a file and its bytecode."""
+        return self._tell(module, find_fault_of_module(file))
+
+    def _are_safe(self, module: str, folders: Iterable[str | Path]) -> bool:
+        """The same of all code in these folders."""
+        told = [self._tell(module, fault) for folder in folders for fault in find_faults_below(folder)]
+        return all(told)
+
+    def _is_safe_name(self, name: str) -> bool:
+        """The same of a module that is found by its name. Only its top package can be found before something of it is run."""
+        top = name.partition(".")[0]
+        try:
+            spec = importlib.util.find_spec(top)
+        except (ImportError, ValueError):
+            return True  # the import itself says what is wrong
+        if spec is None:
+            return True
+        folders = list(spec.submodule_search_locations or ())
+        if not folders:
+            return not spec.has_location or not spec.origin or self._is_safe_module(name, Path(spec.origin))
+        return all(self._is_safe(name, folder) for folder in folders) and self._are_safe(name, folders)
+
+    def _tell(self, module: str, fault: Fault | None) -> bool:
+        if fault is not None and fault.place not in self._faulty:  # a folder of bytecode is judged with each of its files
+            self._faulty.add(fault.place)
+            self._complain(module, fault.place, 0, fault.message)
+        return fault is None
+
+    def _import(self, name: str, file: str) -> ModuleType | None:
+        if (known := self._files.get(os.path.realpath(file)) if file else None) is not None:
+            return known
+        try:
+            module = importlib.import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            self._note_broken(name, file, problem)
+            return None
+        self._collect(module, file or getattr(module, "__file__", None) or "")
+        return module
+
+    def _collect(self, module: ModuleType, file: str) -> None:
+        if module.__name__ in self._seen:
+            return
+        self._seen.add(module.__name__)
+        self.modules.append(module.__name__)
+        if file:
+            self._files[os.path.realpath(file)] = module
+        try:
+            found, hooks = _handlers_of(module), _hooks_of(module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            self._note_broken(module.__name__, file, problem)
+            self._broken.add(module.__name__)
+            return
+        self._judged.update(map(id, (*found, *hooks)))
+        self.hooks.update(dict.fromkeys(hooks))
+        for one in found:
+            other = self.kinds.setdefault(one.kind, one)
+            if other is not one:
+                self._complain(
+                    module.__name__,
+                    one.file,
+                    one.line,
+                    f"kind {one.kind!r} is declared twice, also at {other.file}:{other.line}: give one of them another name",
+                )
+            for name, place in injected(one.function):
+                self._complain(
+                    module.__name__,
+                    one.file,
+                    one.line,
+                    f"the decorator at {place} passes {name!r} itself, so no payload can have it and every job of {one.kind!r} would fail: "
+                    "write the parameters of a job in the decorator's inner function instead of *args and **kwargs",
+                )
+
+    def tell_lost(self, made: Iterable[object], *, but: set[str]) -> None:
+        """Tell of each handler and hook that was made while the sources were loaded, and that no worker would call.
+
+        but: modules that are second copies of served ones.
+        """
+        for one in made:
+            if (
+                not isinstance(one, Handler | Hook)
+                or id(one) in self._judged
+                or one.made.module not in sys.modules.keys() - but - self._broken
+            ):
+                continue
+            if isinstance(one, Handler) and self._named == HOOKS:
+                continue  # jobs in modules of hooks are not served at all
+            what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
+            module = one.made.module
+            if module in self._seen:
+                reason = (
+                    "no name of its module holds it. A decorator outside of it, or a later definition of the same name, has replaced it: "
+                    "make this decorator the outermost one, or assign the result to a name of its own"
+                )
+                self._complain(module, one.file, one.line, f"{what}: {reason}")
+            elif any(os.path.realpath(one.file).startswith(root + os.sep) for root in self._roots):
+                reason = "the name of its module or folder begins with an underscore. Name it in __all__ of a module that is loaded, or rename it"
+                self.notes.append(_problem(module, one.file, one.line, f"{what}: {reason}", one))
+            elif isinstance(one, Handler):
+                reason = f"its module {module} is imported here, and {self._named} do not name it"
+                self.elsewhere.append(_problem(module, one.file, one.line, f"{what} here: {reason}"))
+
+    def tell_twice(self) -> set[str]:
+        """Tell of modules that exist twice, since the import path was changed after they were found; return the names of the copies."""
+        found = twice(self.modules)
+        for name, other in found:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            self.notes.append(
+                _problem(
+                    name, file, 0, f"is loaded twice, also as {other}, so its exceptions and its state exist twice: put the folder from which "
+                    f"{other} is imported on the path before the handlers are loaded, with --app-dir or PYTHONPATH",
+                )
+            )  # fmt: skip
+        return {other for _, other in found}
+
+    def check_signatures(self) -> None:
+        """Complain of parameters of types that no payload can be converted to. After all modules: annotations may name any of them."""
+        for one in self.kinds.values():
+            for problem in one.problems():
+                self._complain(one.function.__module__, one.file, one.line, f"{one.kind}: {problem}")
+
+    def _note_broken(self, module: str, file: str, problem: BaseException) -> None:
+        message, _ = describe_exception(problem, message_bytes=1000)
+        place, line = _where(problem, file)
+        self._complain(module, place, line, f"does not load: {message}")
+
+    def _complain(self, module: str, file: str, line: int, message: str) -> None:
+        self.problems.append(_problem(module, file, line, message))
+
+
+def _problem(module: str, file: str, line: int, message: str, about: object = None) -> LoadProblem:
+    return LoadProblem(module=sanitize(module, 300), file=sanitize(file, 1000), line=line, message=sanitize(message, 2000), about=about)
+
+
+def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
+    """As isinstance, but asks a stranger nothing: a proxy at the top of a module would be set up by that, or raise."""
+    return issubclass(type(value), kind)
+
+
+def _handlers_of(module: ModuleType) -> list[AnyHandler]:
+    listed = _listed(module)
+    found: dict[int, AnyHandler] = {}
+    for name, value in _values(module):
+        if _is_a(Handler, value) and (value.made.module == module.__name__ or name in listed):
+            found.setdefault(id(value), value)
+    usual = vars(module).get(USUAL)
+    if not found and isinstance(usual, FunctionType) and usual.__module__ == module.__name__:
+        return [handler(usual)]
+    return sorted(found.values(), key=lambda one: (one.line, one.kind))
+
+
+def _hooks_of(module: ModuleType) -> list[Hook]:
+    """Return the hooks that the module defines, by line, and those it merely imports and lists in `__all__`."""
+    listed = _listed(module)
+    found = {
+        id(value): value
+        for name, value in _values(module)
+        if _is_a(Hook, value) and (value.made.module == module.__name__ or name in listed)
+    }
+    return sorted(found.values(), key=lambda one: one.line)
+
+
+def _listed(module: ModuleType) -> set[str]:
+    named = getattr(module, "__all__", ())
+    return set(named) if isinstance(named, list | tuple) else set()
+
+
+_dict_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+"""Returns what a class holds, and asks no metaclass: one may raise."""
+
+
+def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what the names of a module hold, and those of the classes that it defines, with static methods as what they hold."""
+    values: list[tuple[str, Any]] = list(vars(module).items())
+    classes: set[int] = set()
+    for name, value in values:  # grows on the way
+        yield name, value.__func__ if _is_a(staticmethod, value) else value
+        if _is_a(type, value) and id(value) not in classes:
+            classes.add(id(value))
+            held = _dict_of(value)
+            if held.get("__module__") == module.__name__:
+                values.extend((f"{name}.{inner}", each) for inner, each in held.items())
+
+
+def _where(problem: BaseException, file: str) -> tuple[str, int]:
+    """Return file and line of what went wrong: the innermost place in the module's own file, or the last outside the import machinery."""
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return str(problem.filename), problem.lineno or 0
+    place = (file, 0)
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        name = frame.f_code.co_filename
+        if file and os.path.realpath(name) == os.path.realpath(file):
+            place = (file, line)
+        elif not file and not name.startswith("<frozen") and name not in {__file__, inspect.getfile(importlib)}:
+            place = (name, line)
+    return place

@@ -1,0 +1,240 @@
+"""A table that the application owns, worked by the same children as the queue.
+
+The store says how the table looks and how its records are taken, kept and given up; a function decorated with `store.handler` works one
+record. Enqueueing is an INSERT of the application's own. Declaring a store opens no connection: the table is looked at when a worker
+starts, and what is missing in it is said then. The statements stand in `sql/tables/`, how a worker runs them in `jobherd.workers.stores.runner`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from jobherd.handlers._define.handler import Handler
+from jobherd.handlers._define.signature import BindingError
+from jobherd.handlers._define.table_record import Scanner
+from jobherd.handlers._policy.backoff import Backoff
+from jobherd.handlers._policy.costs import check_amounts
+from jobherd.handlers._policy.durations import at_least_zero, positive
+from jobherd.handlers._policy.policy import check_kind, check_policy, check_whole
+from jobherd.sql.composed import Names, check_name, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from jobherd.handlers._define.claim_filter import Only
+    from jobherd.handlers._define.hooks import Child
+    from jobherd.handlers._define.table_record import Scan
+    from jobherd.handlers._policy.durations import Duration
+    from jobherd.handlers._policy.policy import Errors
+
+NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
+CONNECTION: Final = "connection"
+"""A parameter of this name gets the connection of the transaction that holds the record."""
+
+
+class TableStore:
+    """How records of a table of yours are taken and kept.
+
+    name: of the store, and so of its kind in logs and metrics: "example_job_worker_store".
+    table: its name, with or without a schema. It has the columns of `jobherd.sql.composed.COLUMNS`, under any names, and any others.
+    view: what the handler's record is read from, with an alias if you like: "example_jobs_with_names example_jobs"; default the table.
+    columns: the expressions to select from it, SQL that you write ("example_jobs.id", "lower(name) AS name"); default the fields of
+        the dataclass in `scan`, or everything. Never put in what came from outside.
+    scan: what makes a record of a row: a dataclass, or a function of a dict; default the dict.
+    order_by: which record is next, an SQL expression over the table; default its id.
+    alternate_columns: what the table calls our columns, such as {"state": "status"}.
+    interval: how often it is looked whether records wait, default 1 s; with the trigger of `jobherd check --print-sql`, at once.
+    max_retries: how often a record whose attempt has failed is tried again, default 0: not at all. retry_after: how long after, default 0.
+    stalled_max_age: after so long a record in work that no transaction holds goes back to the queue, default 30 s.
+    heartbeat_interval: how often it is written of a running record that it runs, default 5 s; less than `stalled_max_age`.
+    reset_interval: how often such records are looked for, default 30 s; one whose process died under our eyes goes back at once.
+    max_resets: how often a record goes back that way, default 5; then it fails.
+    cancel_interval: how often it is looked for records that are cancelled or deleted, default 1 s; 0: never.
+
+    Raises ValueError or TypeError that name the field, the value and the remedy.
+
+    >>> store = TableStore("example_job_worker_store", table="example_jobs", alternate_columns={"state": "status"})
+    >>> @store.handler(timeout="1m")
+    ... def work(record):
+    ...     print(record["id"])
+    >>> work({"id": 7})
+    7
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        table: str,
+        view: str | None = None,
+        columns: Sequence[str] | None = None,
+        scan: Scan | None = None,
+        order_by: str | None = None,
+        alternate_columns: Mapping[str, str] | None = None,
+        interval: Duration = "1s",
+        max_retries: int = 0,
+        retry_after: Duration = 0,
+        stalled_max_age: Duration = "30s",
+        heartbeat_interval: Duration = "5s",
+        reset_interval: Duration = "30s",
+        max_resets: int = 5,
+        cancel_interval: Duration = "1s",
+    ) -> None:
+        self.name = check_kind(name)
+        self.scanner = Scanner(scan)
+        renames = {} if alternate_columns is None else dict(alternate_columns)
+        self.names: Names = names_of(
+            table=check_name(table, field="table"), view=view, columns=(), order_by=order_by, alternate_columns=renames
+        )
+        chosen = self._chosen(columns)
+        self.names = names_of(table=table, view=view, columns=chosen, order_by=order_by, alternate_columns=renames)
+        self.interval = positive(interval, field="interval")
+        self.max_retries = check_whole(max_retries, field="max_retries", least=0)
+        self.retry_after = at_least_zero(retry_after, field="retry_after")
+        self.stalled_max_age = positive(stalled_max_age, field="stalled_max_age")
+        self.heartbeat_interval = positive(heartbeat_interval, field="heartbeat_interval")
+        self.reset_interval = positive(reset_interval, field="reset_interval")
+        self.max_resets = check_whole(max_resets, field="max_resets", least=0)
+        self.asked: Callable[[Child], Only | bool | None] | None = None
+        self.cancel_interval = at_least_zero(cancel_interval, field="cancel_interval")
+        if self.heartbeat_interval >= self.stalled_max_age:
+            message = (
+                f"heartbeat_interval ({self.heartbeat_interval:g} s) must be less than stalled_max_age ({self.stalled_max_age:g} s), "
+                "or records that are in work would be taken for stalled"
+            )
+            raise ValueError(message)
+
+    def handler(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        timeout: Duration = "5m",
+        retry_on: Errors | type[BaseException] | None = None,
+        poison_on: Errors | type[BaseException] = (),
+        cost: Mapping[str, float] = NOTHING,
+        flags: Sequence[str] = (),
+    ) -> Any:
+        """Make a function the handler of this store's records.
+
+        Its first parameter gets the record; before it may stand one annotated `Job`. A parameter called `connection` gets the psycopg
+        connection of the transaction that holds the record: what is written there commits together with the record's state, or not at all.
+
+        timeout: a span of time for one attempt, default 5 min.
+        retry_on: only these exceptions are tried again, default all; how often the store says. poison_on: these fail the record at once.
+        cost, flags: what `before_claim` hooks look at: what a record takes of its host, by resource, and words of your own; default none.
+
+        Raises ValueError or TypeError at the decoration.
+        """
+        policy = check_policy(
+            queue="default",
+            priority=0,
+            timeout=timeout,
+            max_attempts=min(self.max_retries + 1, 32767),
+            max_crashes=min(self.max_resets + 1, 32767),
+            backoff=Backoff(base=self.retry_after, factor=1.0, jitter=0.0, cap=self.retry_after),
+            retry_on=retry_on,
+            poison_on=poison_on,
+            backoff_on={},
+            exclusive=False,
+            keep_completed=0,
+            keep_failed=0,
+            cost=check_amounts(cost, field="cost"),
+            flags=flags,
+        )
+
+        def decorate(function: Callable[..., Any]) -> TableHandler:
+            return TableHandler(function, self, policy)
+
+        return decorate if function is None else decorate(function)
+
+    def before_claim(self, function: Callable[[Child], Only | bool | None], /) -> Callable[[Child], Only | bool | None]:
+        """Have a function asked before each look for a record: False, and none is taken; an `Only` with a condition, and only such.
+
+        The condition is SQL over the table, under the alias of the view. What the function raises lets nothing through.
+
+        >>> store = TableStore("example_job_worker_store", table="example_jobs")
+        >>> @store.before_claim
+        ... def small_ones(child):
+        ...     return Only(condition="example_jobs.size < %(room)s", parameters={"room": 900})
+        """
+        self.asked = function
+        return function
+
+    def _chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the expressions to select; by default a column for each field of the record."""
+        if isinstance(columns, str):
+            message = f"columns takes a list of expressions, not one text: columns=[{columns!r}]"
+            raise TypeError(message)
+        if columns is not None:
+            for each in columns:
+                if not isinstance(each, str) or not each.strip():
+                    message = f"columns takes SQL expressions as text, like 'example_jobs.id', not {each!r}"
+                    raise TypeError(message)
+            return tuple(columns)
+        return tuple(self._column_of(each) for each in self.scanner.fields)
+
+    def _column_of(self, field: str) -> str:
+        theirs = dict(self.names.columns).get(field, field)
+        return f'"{self.names.seen}"."{theirs}"' + (f' AS "{field}"' if theirs != field else "")
+
+    def __repr__(self) -> str:
+        return f"<TableStore {self.name} on {'.'.join(self.names.table)}>"
+
+
+@dataclass(slots=True)
+class Held:
+    """The record that a worker holds at the moment, before it is scanned."""
+
+    row: Mapping[str, Any]
+    connection: Any
+
+
+class TableHandler(Handler[Any, Any, Any]):
+    """A function that works on the records of a store. Made by `TableStore.handler`; called like the function, with a record."""
+
+    def __init__(self, function: Callable[..., Any], store: TableStore, policy: Any) -> None:
+        super().__init__(function, store.name, policy)
+        self.store = store
+        self.held: Held | None = None
+        """What the worker is about to run; the scan is user code, so it is done under the job's own timeout."""
+        parameters = self.signature.parameters
+        records = [each.name for each in parameters if each.name != CONNECTION]
+        further = [each for each in records[1:] if each in self.signature.required]
+        if not records or further or self.signature.open:
+            message = (
+                f"{self.signature.name} is the handler of a table: its parameters are the record and, if it wants it, {CONNECTION}, "
+                f"not ({', '.join(str(inspect.signature(function).parameters[each]) for each in inspect.signature(function).parameters)})"
+            )
+            raise TypeError(message)
+        self._record = records[0]
+        self.transactional = CONNECTION in self.signature.names
+
+    @property
+    def binding(self) -> Any:
+        """What hands the record over: ourselves."""
+        return self
+
+    def problems(self) -> list[str]:
+        """Return nothing: a record comes from its store, and has no payload."""
+        return []
+
+    def bind(self, _payload: object) -> dict[str, Any]:
+        """Return the arguments for the record that is held. Raises BindingError if there is none, or as the scan does."""
+        held = self.held
+        if held is None:
+            message = (
+                f"{self.kind} works the records of a table: a job of that kind cannot be enqueued, insert into {self.store.names.quoted}"
+            )
+            raise BindingError(message)
+        arguments = {self._record: self.store.scanner.record(held.row)}
+        return arguments | {CONNECTION: held.connection} if self.transactional else arguments
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        message = f"{self.kind} works the records of a table: insert a row into {self.store.names.quoted} instead"
+        raise TypeError(message)
+
+    enqueue = enqueue_many = enqueue_stream = aenqueue = aenqueue_many = aenqueue_stream = options = _refuse

@@ -1,0 +1,52 @@
+"""Names annotations that cannot be resolved, for `jobherd check`: what they stand for is neither checked nor converted.
+
+Type checkers accept names that are imported under `if TYPE_CHECKING`. At run time they do not exist, so a handler gets text where it
+expects a `Decimal`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.handlers._define.table_store import TableHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobherd.handlers._define.handler import AnyHandler
+
+_REMEDY: Final = "Import its names outside of `if TYPE_CHECKING`"
+
+
+def unchecked(handler: AnyHandler) -> Iterator[str]:
+    """Yield a sentence for each parameter that is not checked, or only in part."""
+    if isinstance(handler, TableHandler):
+        return
+    hints, unresolved = handler.signature.hints()
+    for name in unresolved:
+        yield f"parameter {name!r} of {handler.kind} is not checked or converted: its annotation cannot be resolved. {_REMEDY}"
+    for name, hint in hints.items():
+        for field in dict.fromkeys(_unresolved_fields(hint, [])):
+            yield (
+                f"parameter {name!r} of {handler.kind} is not fully checked or converted: the annotation of {field} cannot be resolved. {_REMEDY}"
+            )
+
+
+def _unresolved_fields(hint: Any, seen: list[Any]) -> Iterator[str]:
+    kind = typing.get_origin(hint) or hint
+    if kind is typing.Literal or any(hint is each for each in seen):
+        return
+    seen.append(hint)
+    for inner in typing.get_args(hint):
+        yield from _unresolved_fields(inner, seen)
+    if not (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "_fields")):
+        return
+    try:
+        known = typing.get_type_hints(kind)
+    except Exception:  # a name that only type checkers import
+        yield f"a field of {getattr(kind, '__name__', 'a class')}"
+        return
+    for inner in known.values():
+        yield from _unresolved_fields(inner, seen)

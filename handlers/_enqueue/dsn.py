@@ -1,0 +1,194 @@
+"""Which database: what was given, or what the command line would use in the same folder. Opens no session.
+
+The places, the first that names one counts: the argument, the environment, `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml`, the
+embedded PostgreSQL of the folder if it runs. The command line starts the embedded one; a producer does not, since it would end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from jobherd import sql
+from jobherd.handlers._enqueue import embedded
+from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.handlers._enqueue.config_files import FILES, read_table, working_directory
+
+KEPT_ALIVE: Final = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+"""In seconds, the last in milliseconds. A host that is gone says nothing: without these a statement would wait for its answer for a quarter of an
+hour, and whoever waits for a notification for two hours."""
+_OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8", "context": OURS}
+
+
+_URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(?:@[^\s/?@]*)*(@)")
+_KEY_SECRET: Final = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
+_HOST_SECRET: Final = re.compile(r"""(host(?: name)? ['"])[^'"]*(@)""")
+"""A password with an @ that is not written as %40 ends at its first @: what follows is taken for the host, and quoted as one."""
+_UNKNOWN_NAME: Final = re.compile(r'invalid (?:URI query parameter|connection option)\W+([A-Za-z_]\w*)"')
+
+VARIABLES: Final = ("JOBHERD_DSN", "DATABASE_URL")
+_read: dict[Path, tuple[dict[str, object], str]] = {}
+"""Files with settings that this process has read, by folder: a client for each transaction must not parse one each time."""
+
+
+class NotConfiguredError(RuntimeError):
+    """No database is configured, or its configuration cannot be used."""
+
+
+def redact_dsn(text: str) -> str:
+    """Return `text` with the passwords of connection strings masked, in both forms that libpq accepts, and in its error messages.
+
+    >>> redact_dsn("postgresql://app:hunter2@db/jobs")
+    'postgresql://app:***@db/jobs'
+    >>> redact_dsn("host=db password='hunter 2' dbname=jobs")
+    'host=db password=*** dbname=jobs'
+    >>> redact_dsn("failed to resolve host 'ter2@db'")
+    "failed to resolve host '***@db'"
+    """
+    if "://" in text:
+        text = _URL_SECRET.sub(r"\1***\2", text)
+    if "@" in text:
+        text = _HOST_SECRET.sub(r"\1***\2", text)
+    if "assword" in text or "ASSWORD" in text:
+        text = _KEY_SECRET.sub(r"\1***", text)
+    return text
+
+
+def unknown_parameter(problem: BaseException) -> str | None:
+    """Return the name of the parameter that libpq does not know, or None if an address is wrong in another way.
+
+    The rest of libpq's message repeats parts of the address and must not be shown.
+
+    >>> unknown_parameter(psycopg.ProgrammingError('invalid URI query parameter: "pgbouncer"'))
+    'pgbouncer'
+    """
+    found = _UNKNOWN_NAME.search(str(problem))
+    return found[1] if found else None
+
+
+def find_dsn(dsn: str | None = None) -> str:
+    """Return the address of the database. Raises NotConfiguredError, which names every place that was searched.
+
+    dsn: an address, which goes before all other places.
+    """
+    named = [dsn, *map(os.environ.get, VARIABLES)]
+    if found := next(filter(None, named), None):
+        return without_driver(found)
+    if found := _address("dsn"):
+        return found
+    directory = _embedded_directory()
+    if found := embedded.find_running(directory):
+        return found
+    message = (
+        f"no database is configured. Searched: {' and '.join(VARIABLES)} (not set), {_searched_files()}, "
+        f"the embedded PostgreSQL in {directory.absolute() / embedded.FOLDER} (not running). "
+        "Start `jobherd run` in this folder, set JOBHERD_DSN, or pass dsn='postgresql://user@host/name'"
+    )
+    raise NotConfiguredError(message)
+
+
+def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
+    """Return where to listen, and whether that place was named for listening: `listen_dsn` is, and goes before `dsn` unless one is given.
+
+    dsn: an address, which goes before all other places.
+    """
+    named = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN") or _address("listen_dsn")
+    return find_dsn(dsn or named), bool(named)
+
+
+def find_schema(schema: str | None = None) -> str:
+    """Return the schema that Jobherd lives in: `schema`, else JOBHERD_SCHEMA, else that of a file, else "jobherd".
+
+    Raises ValueError for a name that cannot be one, NotConfiguredError for a file that cannot be read.
+    """
+    if schema is not None:
+        return sql.check_schema(schema)
+    named = os.environ.get("JOBHERD_SCHEMA") or _file()[0].get("schema")
+    return sql.SCHEMA if named is None else sql.check_schema(str(named))
+
+
+def without_driver(dsn: str) -> str:
+    """Return an address as libpq takes it: other tools name a driver in DATABASE_URL.
+
+    >>> without_driver("postgresql+asyncpg://app@db/jobs")
+    'postgresql://app@db/jobs'
+    """
+    return re.sub(r"^postgres(?:ql)?\+\w+://", "postgresql://", dsn.strip())
+
+
+def _file() -> tuple[dict[str, object], str]:
+    """Return the settings of the working directory's file, with `_` in their names, and the file's name."""
+    here = working_directory()
+    if here not in _read:
+        problems: list[str] = []
+        table, name = read_table(here, problems)
+        if problems:
+            raise NotConfiguredError("; ".join(problems))
+        if not name:
+            return {}, ""  # not kept: the file may be written next
+        _read[here] = {key.replace("-", "_"): value for key, value in table.items()}, name
+    return _read[here]
+
+
+def _address(key: str) -> str | None:
+    table, name = _file()
+    if (value := table.get(key)) is None:
+        return None
+    try:
+        given = without_driver(value if isinstance(value, str) else "")
+        if not given:
+            raise ValueError
+        conninfo_to_dict(given)
+    except (ValueError, psycopg.Error) as problem:  # libpq's words repeat a part of the value, which may hold a password
+        if unknown := unknown_parameter(problem):
+            message = f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
+        else:
+            message = f'{key} (from {name}): must be a PostgreSQL address ("postgresql://user@host/name" or "host=... dbname=...")'
+        raise NotConfiguredError(message) from None
+    return given
+
+
+def _embedded_directory() -> Path:
+    named = os.environ.get("JOBHERD_EMBEDDED_DIR") or _file()[0].get("embedded_dir")
+    return Path(str(named)).expanduser() if named else working_directory()
+
+
+def _searched_files() -> str:
+    here, name = working_directory(), _file()[1]
+    return ", ".join(
+        f"{here / each} ({'has no dsn' if each == name else 'has no [tool.jobherd]' if (here / each).exists() else 'not found'})"
+        for each in ((name,) if name else FILES)
+    )
+
+
+def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
+    """Return what a client connects with beside `dsn`: what is ours, and what the DSN leaves open. Of several hosts one that takes writes.
+
+    within: seconds that each host has to answer, in whole ones and at least 2, as the driver takes them; what the DSN says stands if it is less. Default
+    None: what the DSN or the driver says.
+
+    >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"], session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
+    ('900', '3')
+    """
+    given = conninfo_to_dict(dsn)
+    open_ = dict(KEPT_ALIVE)
+    if "," in str(given.get("hostaddr") or given.get("host") or "") and "PGTARGETSESSIONATTRS" not in os.environ:
+        open_["target_session_attrs"] = "read-write"  # the first that answers may be a standby
+    if within is not None:
+        own = str(given.get("connect_timeout") or "")
+        open_["connect_timeout"] = str(max(2, ceil(within)))
+        if not (own.isascii() and own.isdigit() and len(own) < 10 and 0 < int(own) < within):
+            given.pop("connect_timeout", None)
+    return {name: str(given.get(name) or value) for name, value in open_.items()} | _OURS

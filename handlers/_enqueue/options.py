@@ -1,0 +1,252 @@
+"""What is asked of the database, as values: the name of a statement, its parameters, and how to read the answer.
+
+No connection is seen here, so the synchronous and the asynchronous client, and the caller's own connection, share all of it and only
+differ in how they wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+import orjson
+
+from jobherd.handlers._policy.costs import check_amounts
+from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
+from jobherd.handlers._policy.policy import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
+from jobherd.handlers._values.payload import PayloadError, check_bytes, decode_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, ...]
+
+OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+"""The states that a job does not leave by itself."""
+
+FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""What the tables accept lies between the two. They refuse the rest in words that show the job."""
+
+_JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """One statement to send: `sql.load(name)` with `parameters`; `read` turns rows and column names into the answer.
+
+    lines: of a COPY, what follows it; its answer has no rows.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    read: Callable[[list[Row], tuple[str, ...]], T]
+    lines: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The checked options of an enqueue. None: what the kind declares."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    timeout: float | None = None
+    good_until: datetime | None = None
+    cost: dict[str, float] | None = None
+    tenant: str | None = None
+    webhook: str | None = None
+    payload_bytes: bytes | None = None
+    set_off_by: int | None = None
+    traceparent: str | None = None
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether there is anything that few jobs have: a COPY has no place for it."""
+        return any(value is not None for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent))
+
+    def parameters(self) -> dict[str, Any]:
+        """Return them by name, as the statements take them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def check_options(  # one parameter for each option
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    delay: Duration | None = None,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    timeout: Duration | None = None,
+    good_until: datetime | None = None,
+    cost: Mapping[str, float] | None = None,
+    tenant: str | None = None,
+    webhook: str | None = None,
+    payload_bytes: bytes | None = None,
+    set_off_by: int | None = None,
+    traceparent: str | None = None,
+) -> Options:
+    """Return the options checked, spans of time in seconds. Raises ValueError or TypeError that name the field and the remedy."""
+    if delay is not None and run_at is not None:
+        message = "delay and run_at exclude each other: give one of them"
+        raise ValueError(message)
+    return Options(
+        queue=None if queue is None else check_queue(queue),
+        priority=None if priority is None else check_whole(priority, field="priority"),
+        delay=None if delay is None else at_least_zero(delay, field="delay"),
+        run_at=None if run_at is None else _moment(run_at, field="run_at"),
+        max_attempts=None if max_attempts is None else check_whole(max_attempts, field="max_attempts", least=1),
+        timeout=None if timeout is None else positive(timeout, field="timeout"),
+        good_until=None if good_until is None else _moment(good_until, field="good_until"),
+        cost=None if cost is None else check_amounts(cost, field="cost"),
+        tenant=None if tenant is None else check_tenant(tenant),
+        webhook=None if webhook is None else check_webhook(webhook),
+        payload_bytes=None if payload_bytes is None else check_bytes(payload_bytes),
+        set_off_by=None if set_off_by is None else check_id(set_off_by),
+        traceparent=None if traceparent is None else check_traceparent(traceparent),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The ids that were taken for jobs, and what their options mean at that moment: all that a COPY cannot work out itself."""
+
+    ids: list[int]
+    due: bool
+    run_at: str
+    queue: str
+    priority: int
+
+
+def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
+    """Put jobs of one kind into the queue; the answer is their ids in the order of `texts`, which have passed the door."""
+    return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
+
+
+def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
+    """Say what each of some jobs costs, in the transaction that enqueued them."""
+    return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
+
+
+def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved | None]:
+    """Take the ids of so many jobs, for `copy_jobs`. The answer is None if the role may not choose ids, or no COPY is possible."""
+    return Statement("reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
+
+
+def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
+    """Put jobs into the queue by COPY, under ids that were reserved for them."""
+    good_until = None if options.good_until is None else options.good_until.astimezone(UTC).isoformat()
+    common = (reserved.run_at, good_until, options.timeout, reserved.priority, options.max_attempts, reserved.queue, kind)
+    line = "%d\t" + "\t".join("" if value is None else str(value) for value in common) + "\t%s\n"
+    # A document that has passed the door holds no tab and no end of line, and nothing here but a document holds a backslash.
+    lines = "".join(map(line.__mod__, zip(reserved.ids, texts, strict=True))).replace("\\", "\\\\")
+    return Statement("copy_ready" if reserved.due else "copy_scheduled", {}, _read_nothing, lines)
+
+
+def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
+    """Look one job up; the answer is its row of the view, or None."""
+    return Statement("show_job", {"id": check_id(job_id)}, _read_job)
+
+
+def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
+    """Look jobs up; the answer is their rows of the view by id, of those that exist."""
+    return Statement("show_jobs", {"ids": job_ids}, _read_jobs)
+
+
+def listen_ended() -> Statement[None]:
+    """Hear of jobs that end."""
+    return Statement("listen_ended", {}, _read_nothing)
+
+
+def forgo_compiling(promised: int) -> Statement[int]:
+    """Have no statement of the session compiled, and ask which backend serves it: another than the connection was told of means that a pooler stands between.
+
+    A look at a job was compiled for 0.3 s and then ran for 1 ms. Where a pooler stands between, nothing is set for longer than the statement.
+    """
+    return Statement("forgo_compiling", {"promised": promised}, lambda rows, _names: int(rows[0][0]))
+
+
+def announce_wait(job_ids: list[int]) -> Statement[None]:
+    """Say that somebody waits for these jobs, for as long as the session lasts."""
+    return Statement("announce_wait", {"ids": job_ids}, _read_nothing)
+
+
+def meet_settlements(job_ids: list[int]) -> Statement[None]:
+    """Wait until settlements of these jobs that are under way are committed."""
+    return Statement("meet_settlements", {"ids": job_ids}, _read_nothing)
+
+
+def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
+    """Cancel one job; the answer is what became of that, or None if there is no such job. It is noted who did it and why."""
+    return Statement("cancel_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
+
+
+def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
+    """Run one job again; the answer is the state it is in, or None if there is no such job. It is noted who did it and why."""
+    return Statement("retry_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
+
+
+def _moment(value: object, *, field: str) -> datetime:
+    if not isinstance(value, datetime):
+        message = f"{field} must be a datetime with a time zone, not a {type(value).__name__}"
+        raise TypeError(message)
+    if value.tzinfo is None or value.utcoffset() is None:
+        message = f"{field} has no time zone: use datetime.now(UTC) + ..., or value.astimezone() for local time"
+        raise ValueError(message)
+    if not FIRST < value < LAST:
+        message = f"{field} must lie between the years 1900 and 9000 in UTC, not at {value.isoformat()}"
+        raise ValueError(message)
+    return value
+
+
+def check_id(value: object) -> int:
+    """Return the id of a job. Raises TypeError or ValueError for what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        message = f"a job's id is a whole number, not a {type(value).__name__}"
+        raise TypeError(message)
+    if not -(2**63) <= value < 2**63:
+        message = "a job's id fits into 64 bits; this one does not"
+        raise ValueError(message)
+    return value
+
+
+def _read_ids(rows: list[Row], _: tuple[str, ...]) -> list[int]:
+    return [row[0] for row in rows]
+
+
+def _read_reserved(rows: list[Row], _: tuple[str, ...]) -> Reserved | None:
+    return Reserved(*rows[0]) if rows else None
+
+
+def _read_nothing(_: list[Row], __: tuple[str, ...]) -> None:
+    return None
+
+
+def _read_answer(rows: list[Row], _: tuple[str, ...]) -> str | None:
+    return rows[0][0] if rows else None
+
+
+def _read_job(rows: list[Row], names: tuple[str, ...]) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    return {name: _readable(value) if name in _JSON_COLUMNS else value for name, value in zip(names, rows[0], strict=True)}
+
+
+def _read_jobs(rows: list[Row], names: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+    found = (_read_job([row], names) for row in rows)
+    return {row["id"]: {name: value for name, value in row.items() if name != "asked_at"} for row in found if row is not None}
+
+
+def _readable(value: object) -> object:
+    """Return the document in a JSON column. What Python cannot load is shown as its text: looking at a bad job must work."""
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return decode_payload(value)
+    except PayloadError:
+        return value

@@ -1,0 +1,53 @@
+"""Enqueuing by name on the caller's own connection: the job is part of the caller's transaction, and nothing here commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jobherd.handlers._enqueue import bulk
+from jobherd.handlers._enqueue.default import schema_or_default
+from jobherd.handlers._enqueue.send import aput_on, put_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jobherd.handlers._enqueue.send import AsyncConnection, Connection
+
+
+def enqueue_on(connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+    """Put one job into the queue as a part of the transaction of `connection`, and return its id.
+
+    connection: a psycopg connection; nothing is committed here. In autocommit mode the job is there at once.
+    schema: where Jobherd lives, default what `configure` was told, or "jobherd". The rest is as in `Client.enqueue`.
+
+    >>> with connection.transaction():  # doctest: +SKIP
+    ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
+    42
+    """
+    return put_on(connection, [bulk.one_by_name(kind, payload, options, call="enqueue_on")], schema=schema_or_default(schema))[0]
+
+
+def enqueue_many_on(
+    connection: Connection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+) -> list[int]:
+    """Put many jobs into the queue as a part of the transaction of `connection`, all or none, and return their ids in order.
+
+    The parameters are those of `enqueue_on` and `Client.enqueue_many`. If it raises, the caller's transaction is as it was before.
+
+    >>> with connection.transaction():  # doctest: +SKIP
+    ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
+    [42, 43, 44]
+    """
+    return put_on(connection, bulk.many_by_name(kind, payloads, options, call="enqueue_many_on"), schema=schema_or_default(schema))
+
+
+async def aenqueue_on(connection: AsyncConnection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
+    """`enqueue_on` for an asynchronous psycopg connection."""
+    return (await aput_on(connection, [bulk.one_by_name(kind, payload, options, call="aenqueue_on")], schema=schema_or_default(schema)))[0]
+
+
+async def aenqueue_many_on(
+    connection: AsyncConnection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
+) -> list[int]:
+    """`enqueue_many_on` for an asynchronous psycopg connection."""
+    return await aput_on(connection, bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on"), schema=schema_or_default(schema))

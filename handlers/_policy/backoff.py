@@ -1,0 +1,116 @@
+"""How long a job waits after a failed attempt.
+
+A value that hands out seconds. It must not know jobs, exceptions or the clock: who asks says how many attempts there were.
+"""
+
+from __future__ import annotations
+
+import math
+import random as _random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from jobherd.handlers._policy.durations import LONGEST, Duration, at_least_zero, seconds
+
+
+class Dice(Protocol):
+    """Where chance comes from: `random.Random`, or the module `random`, or a test's own."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to, not including, 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Backoff:
+    """The wait before the next attempt: `base * factor ** (attempts - 1)`, spread by `jitter`, at most `cap`.
+
+    base: the wait after the first failed attempt; a span of time, default 30 s.
+    factor: how much longer each further wait is, at least 1; default 2.
+    jitter: the share by which a wait is spread in both directions, 0 to 1; default 0.2.
+    cap: the longest wait; a span of time, default 1 h. It is applied before the jitter, so that a thousand jobs that failed together
+        are still spread once they reach it, and again after, so that no wait is ever longer.
+    Raises ValueError or TypeError that name the field.
+
+    >>> Backoff(base="10s", jitter=0).delay(3)
+    40.0
+    """
+
+    base: float
+    factor: float
+    jitter: float
+    cap: float
+
+    def __init__(self, base: Duration = 30.0, factor: float = 2.0, jitter: float = 0.2, cap: Duration = 3600.0) -> None:
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1e6:
+            message = f"Backoff factor must be a number from 1 to 1,000,000, not {factor!r}"
+            raise ValueError(message)
+        if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
+            message = f"Backoff jitter must be a share from 0 to 1, not {jitter!r}"
+            raise ValueError(message)
+        object.__setattr__(self, "base", at_least_zero(base, field="Backoff base"))
+        object.__setattr__(self, "factor", float(factor))
+        object.__setattr__(self, "jitter", float(jitter))
+        object.__setattr__(self, "cap", at_least_zero(cap, field="Backoff cap"))
+
+    def delay(self, attempts: int, random: Dice = _random) -> float:
+        """Return the seconds to wait after `attempts` attempts; a number below 1 counts as 1.
+
+        random: where the jitter comes from; default the module `random`.
+        """
+        wait = min(self.cap, self._plain(max(1, attempts) - 1))
+        if self.jitter:
+            wait *= 1 + self.jitter * (2 * random.random() - 1)
+        return min(self.cap, wait)
+
+    def _plain(self, power: int) -> float:
+        try:
+            return self.base * self.factor**power
+        except OverflowError:  # a float holds no factor ** 2000: the cap is smaller anyway
+            return math.inf if self.base else 0.0
+
+
+BackoffLike: TypeAlias = Backoff | Duration | Sequence[Duration] | Callable[[int], Duration]
+"""What may be given where a back-off is asked for: a Backoff, one span for every wait, a list of spans (the last one stands for all
+that follow), or a function from the number of attempts to a span."""
+
+DEFAULT: Final = Backoff()
+
+
+def check_backoff(value: object, *, field: str) -> Backoff | tuple[float, ...] | Callable[[int], Duration]:
+    """Return `value` in the form that `wait` takes, or raise ValueError or TypeError that name `field`.
+
+    >>> check_backoff(["10s", "1m"], field="backoff")
+    (10.0, 60.0)
+    """
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, list | tuple):
+        if not value:
+            message = f"{field} is an empty list: give at least one span of time"
+            raise ValueError(message)
+        return tuple(at_least_zero(part, field=f"{field}[{place}]") for place, part in enumerate(value))
+    if callable(value):
+        return value
+    return (at_least_zero(value, field=field),)
+
+
+def wait(
+    backoff: Backoff | tuple[float, ...] | Callable[[int], Duration],
+    attempts: int,
+    random: Dice = _random,
+) -> float:
+    """Return the seconds to wait after `attempts` attempts. Never raises: a function of the user's that fails gives the default.
+
+    The job has already failed when this is asked. An exception from here would leave its failure unwritten.
+    """
+    attempts = max(1, attempts)
+    if isinstance(backoff, tuple):
+        return backoff[min(attempts, len(backoff)) - 1]
+    if isinstance(backoff, Backoff):
+        return backoff.delay(attempts, random)
+    try:
+        return min(LONGEST, max(0.0, seconds(backoff(attempts), field="backoff")))
+    except BaseException:  # user code: sys.exit() in it must not lose the outcome either
+        return DEFAULT.delay(attempts, random)

@@ -1,0 +1,259 @@
+"""From what a handler returned or raised to what becomes of its job: one value, by one `match`.
+
+The worker and the inline runner of tests ask the same function, so a test sees what production does. It writes nothing, and it never
+raises: by now the job has ended, and an exception from here would leave its end unwritten. The table it implements:
+
+    the handler                                              state                    counted  label
+    returns a value, Completed                               completed                yes      ok
+    returns what is no JSON                                  failed                   yes      failed
+    raises any exception, Failed; is past its timeout        scheduled or failed      yes      retry / failed
+    raises Poison, or fails with what poison_on lists        failed                   yes      poison
+    fails with what retry_on is given for and does not list  failed                   yes      failed
+    Nack, Retry                                              scheduled or failed      yes      retry / failed
+    Snooze                                                   scheduled                no       snoozed
+    Abandon; is cut off by a drain                           ready                    no       abandoned
+    is cancelled                                             cancelled                yes      cancelled
+    its good_until has passed                                expired                  no       expired
+    is of a kind nobody here knows                           scheduled, then failed   no       snoozed / failed
+
+A return value that is no JSON fails the job at once, without another attempt: the work is done, doing it again would repeat its
+effects and return the same. The handler has to be corrected, and `jobherd retry` is the way back.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from jobherd.handlers._policy.backoff import DEFAULT, Dice, wait
+from jobherd.handlers._policy.durations import at_least_zero
+from jobherd.handlers._policy.policy import Policy
+from jobherd.handlers._run.dispositions import (
+    Abandon,
+    Completed,
+    Failed,
+    JobCancelled,
+    JobDrained,
+    JobInterrupted,
+    JobTimeout,
+    Nack,
+    Poison,
+    SignalledOutcome,
+    Snooze,
+)
+from jobherd.handlers._values.encryption import KeyMissingError
+from jobherd.handlers._values.payload import PayloadError, ResultError, encode_result
+from jobherd.handlers._values.sanitize import class_path, describe_exception, sanitize
+
+if TYPE_CHECKING:
+    from jobherd.handlers._policy.policy import Errors
+
+from jobherd.handlers._values.outcome import (
+    JOB_CANCELLED,
+    JOB_INVALID,
+    JOB_TIMEOUT,
+    KEY_MISSING,
+    NACK,
+    OK,
+    PAYLOAD_INVALID,
+    POISON,
+    UNHANDLED_ERROR,
+    WEBHOOK,
+    WORKER_RESOLUTION_ERROR,
+    WORKER_SERIALIZATION_ERROR,
+    Outcome,
+    Raised,
+)
+
+CANCELLED: Final = "cancelled while it ran"
+
+
+_CODE_BYTES = 100
+
+
+KEYLESS: Final = 60.0
+"""Seconds until a job is looked at again whose key nobody here has."""
+
+
+def outcome_of(  # each is a different thing to know
+    ending: object,
+    *,
+    policy: Policy | None = None,
+    attempt: int = 1,
+    max_attempts: int | None = None,
+    interruption: JobInterrupted | None = None,
+    random: Dice = _random,
+) -> Outcome:
+    """Return what becomes of a job whose handler ended with `ending`. Never raises.
+
+    ending: what the handler returned, or `Raised(exception)`.
+    policy: of the handler; default: that of a handler without options.
+    attempt: the number of the attempt that ended, the first is 1.
+    max_attempts: the job's own limit; default the handler's.
+    interruption: what the ladder raised in this handler, if it did: then any exception other than a disposition is its consequence,
+        whatever the handler made of it on the way out. A handler that returned all the same has finished.
+    random: where the jitter of the back-off comes from.
+
+    >>> outcome_of({"pages": 3}).result
+    '{"pages":3}'
+    """
+    if ending is None:
+        return OK
+    policy = policy or Policy()
+    last = attempt >= (policy.max_attempts if max_attempts is None else max_attempts)
+    try:
+        return _judge(ending, policy, attempt=attempt, last=last, interruption=interruption, random=random)
+    except BaseException as problem:  # a metaclass, a subclass of a disposition: still the failure must be written
+        message, _ = describe_exception(problem)
+        error = sanitize(f"what the handler returned or raised could not be judged: {message}")
+        return unjudged(ending, error, attempt=attempt, last=last, interruption=interruption)
+
+
+def unjudged(ending: object, error: str, *, attempt: int, last: bool, interruption: JobInterrupted | None) -> Outcome:
+    """Return what becomes of a job of whose end nothing can be told but what the ladder raised in it. Runs no code of the handler's.
+
+    error: why not. last: there is no further attempt. The rest is as in `outcome_of`. What raised an exception after it was told to end has ended by that: a
+    cancelled job must not run again because its exception cannot be read.
+
+    >>> unjudged(Raised(ValueError()), "unreadable", attempt=1, last=False, interruption=JobCancelled("no")).state
+    'cancelled'
+    """
+    code = UNHANDLED_ERROR
+    if type(ending) is Raised:  # isinstance asks what was returned for its class, and that may be what cannot be judged
+        match interruption:
+            case JobCancelled():
+                return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED)
+            case JobDrained():
+                return Outcome("abandoned", "ready", counted=False)
+            case JobTimeout():
+                code, error = JOB_TIMEOUT, sanitize(f"JobTimeout: {interruption}; {error}")
+    if last:
+        return Outcome("failed", "failed", error=error, code=code)
+    return Outcome("retry", "scheduled", delay=DEFAULT.delay(attempt), error=error, code=code)
+
+
+def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float = 60.0) -> Outcome:
+    """Return what becomes of a job of a kind that no loaded handler has: given back, and failed once it is older than `limit`.
+
+    age: seconds since the job was created, by the database's clock.
+    limit: seconds, default a day: a deploy that brings the handler may be on its way.
+    delay: seconds until somebody looks again, default 60.
+
+    >>> unknown_kind("no:such", age=10).state
+    'scheduled'
+    """
+    name = sanitize(kind, 100)
+    remedy = "set JOBHERD_WEBHOOK_SECRET" if kind == WEBHOOK else "check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
+    error = f"no handler of kind {name!r} is loaded: {remedy}"
+    if age > limit:
+        return Outcome("failed", "failed", counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+    return Outcome("snoozed", "scheduled", delay=delay, counted=False, error=error, code=WORKER_RESOLUTION_ERROR)
+
+
+def unstartable(problem: str, trace: str) -> Outcome:
+    """Return what becomes of a job whose row a worker cannot handle: it fails at once, since no other worker can handle it either.
+
+    >>> unstartable("ValueError: a number does not fit", "").code
+    'JOB_INVALID'
+    """
+    return Outcome(
+        "poison", "failed", counted=False, error=f"the job could not be started: {problem}", code=JOB_INVALID, traceback=trace or None
+    )
+
+
+def unreadable(problem: BaseException) -> Outcome:
+    """Return what becomes of a job whose payload cannot be read or does not fit the handler: it is poison, unless only a key is missing.
+
+    >>> unreadable(PayloadError("payload at $.order_id is missing")).label
+    'poison'
+    """
+    if isinstance(problem, KeyMissingError):  # the payload is well: whoever has the key will run it
+        return Outcome("snoozed", "scheduled", delay=KEYLESS, counted=False, error=sanitize(problem), code=KEY_MISSING)
+    text = sanitize(problem) if isinstance(problem, PayloadError) else describe_exception(problem)[0]
+    return Outcome("poison", "failed", error=text, code=PAYLOAD_INVALID)
+
+
+def _judge(  # one return for each row of the table
+    ending: object, policy: Policy, *, attempt: int, last: bool, interruption: JobInterrupted | None, random: Dice
+) -> Outcome:
+    raised = ending.exception if isinstance(ending, Raised) else None
+    said = ending if raised is None else raised
+    if interruption is not None and raised is not None and not isinstance(raised, SignalledOutcome):
+        said = interruption
+    match said:
+        case Completed(result=result):
+            return _completed(result)
+        case Failed(error=error, code=code):
+            text, name = sanitize(error) or "the handler said that it failed", _code(code or UNHANDLED_ERROR)
+            return _failure(None, text, name, _trace(raised), policy, attempt=attempt, last=last, random=random)
+        case Nack(delay=delay, reason=reason):
+            wanted = wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
+            return _again(last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK)
+        case Snooze(delay=delay):  # looked at again: a subclass may say anything, and what is no span of time can never be written
+            return Outcome("snoozed", "scheduled", delay=at_least_zero(delay, field="Snooze delay"), counted=False)
+        case Abandon():
+            return Outcome("abandoned", "ready", counted=False)
+        case Poison(message=text, code=code):
+            error = sanitize(text) or "the handler called the job poison"
+            return Outcome("poison", "failed", error=error, code=_code(code), traceback=_trace(raised))
+        case _ if raised is None:
+            return _completed(said)
+        case JobCancelled():
+            return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED, traceback=_trace(raised))
+        case JobDrained():
+            return Outcome("abandoned", "ready", counted=False)
+        case JobTimeout():
+            error = f"JobTimeout: {sanitize(said) or 'the job ran past its timeout'}"
+            return _failure(said, error, JOB_TIMEOUT, _trace(raised), policy, attempt=attempt, last=last, random=random)
+    message, trace = describe_exception(raised)
+    outcome = _failure(raised, message, UNHANDLED_ERROR, trace, policy, attempt=attempt, last=last, random=random)
+    return replace(outcome, error_class=class_path(raised))
+
+
+def _failure(
+    raised: BaseException | None, error: str, code: str, trace: str | None, policy: Policy, *, attempt: int, last: bool, random: Dice
+) -> Outcome:
+    """Return what becomes of a failed attempt by the rules of its kind. raised: the exception, for rules that name classes.
+
+    A failure that is no exception, or a timeout, is a matter of codes: a list of classes alone says nothing of it.
+    """
+    if _lists(policy.poison_on, raised, code):
+        return Outcome("poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)
+    exempt = raised is None or code == JOB_TIMEOUT
+    if (
+        (rule := policy.retry_on) is not None
+        and not _lists(rule, raised, code)
+        and not (exempt and not any(isinstance(one, str) for one in rule))
+    ):
+        return Outcome("failed", "failed", error=error, code=code, traceback=trace)
+    wanted = next((special for listed, special in policy.backoff_on if _lists((listed,), raised, code)), policy.backoff)
+    return _again(last=last, delay=wait(wanted, attempt, random), error=error, code=code, traceback=trace)
+
+
+def _lists(errors: Errors, raised: BaseException | None, code: str) -> bool:
+    return any(code == one if isinstance(one, str) else isinstance(raised, one) for one in errors)
+
+
+def _completed(result: object) -> Outcome:
+    try:
+        return Outcome("ok", "completed", result=encode_result(result))
+    except ResultError as problem:
+        error = f"the handler finished, but what it returned cannot be stored: {sanitize(problem)}"
+        return Outcome("failed", "failed", error=error, code=WORKER_SERIALIZATION_ERROR)
+
+
+def _again(*, last: bool, delay: float, error: str, code: str, traceback: str | None = None) -> Outcome:
+    if last:
+        return Outcome("failed", "failed", error=error, code=code, traceback=traceback)
+    return Outcome("retry", "scheduled", delay=delay, error=error, code=code, traceback=traceback)
+
+
+def _trace(raised: BaseException | None) -> str | None:
+    return None if raised is None else describe_exception(raised)[1] or None
+
+
+def _code(code: object) -> str:
+    """Return an error code fit for metrics, lists and lines: what is neither printed nor a blank is written as its number."""
+    text = sanitize(code, _CODE_BYTES)
+    return text if text.isprintable() else sanitize("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text), _CODE_BYTES)

@@ -1,0 +1,90 @@
+"""Whether an argument arrives as it was given: what a producer enqueues and what the handler gets are compared before the job is sent.
+
+JSON has no types of its own for most of Python's. A union may take a value for another member, a `__post_init__` may compute a field
+twice, a model may leave a field out of its dump. The producer has both sides at hand, so it refuses such an argument.
+A document that a caller gives in place of an object (a dict for a dataclass, the text of a date) is the object's JSON form and fits.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+from jobherd.handlers._values.misfit import Misfit, path_step
+from jobherd.handlers._values.shapes import NOTHING, attributes
+
+_JSON: Final = frozenset({str, int, float, bool, type(None), list, dict})
+
+
+def compare(given: object, arrived: object, own: frozenset[type]) -> None:
+    """Raise Misfit with the first place at which an argument does not arrive as it was given.
+
+    own: types of JSON that have to arrive as themselves, see `Facts`.
+    """
+    kind, came = type(given), type(arrived)
+    if kind is not came:
+        _compare_types(given, arrived, own)
+    elif isinstance(given, list | tuple) and not hasattr(kind, "_fields"):
+        _compare_items(list(given), list(arrived), own)  # type: ignore[call-overload]  # of the same type
+    elif isinstance(given, dict):
+        assert isinstance(arrived, dict)
+        # A TypedDict arrives in the order of its fields; keys that are converted stay in theirs.
+        values = [arrived[key] for key in given] if given.keys() == arrived.keys() else list(arrived.values())
+        _compare_items(list(given.values()), values, own, list(given))
+    elif names := attributes(kind):
+        for name in names:
+            one, other = getattr(given, name, NOTHING), getattr(arrived, name, NOTHING)
+            try:
+                if (one is NOTHING) is not (other is NOTHING):
+                    raise Misfit(CHANGED)
+                compare(one, other, own)
+            except Misfit as misfit:
+                misfit.steps.append(path_step(name))
+                raise
+        compare(getattr(given, "__pydantic_extra__", None), getattr(arrived, "__pydantic_extra__", None), own)
+    elif not _is_equal(given, arrived):
+        raise Misfit(CHANGED)
+
+
+CHANGED: Final = "would not arrive as it was given: its class makes something else of its own JSON form"
+
+
+def _compare_types(given: object, arrived: object, own: frozenset[type]) -> None:
+    kind, came = type(given), type(arrived)
+    if isinstance(given, list | tuple) and isinstance(arrived, list | tuple) and not (own & {kind, came} or attributes(kind)):
+        _compare_items(list(given), list(arrived), own)
+    elif own & {kind, came}:
+        # An IntEnum equals its number and a Decimal an int, and yet a handler tells them apart.
+        alike = (issubclass(kind, came) and not issubclass(kind, Enum)) or (kind is int and came is float and int not in own)
+        if not (alike and _is_equal(given, arrived)):
+            raise Misfit(_taken_for(kind, came))
+    elif kind in _JSON and came in _JSON:
+        if not (kind is int and came is float and _is_equal(given, arrived)):
+            raise Misfit(CHANGED)
+    elif (kind in _JSON or kind is tuple) is (came in _JSON) and not _is_equal(given, arrived):
+        raise Misfit(_taken_for(kind, came))
+
+
+def _taken_for(kind: type, came: type) -> str:
+    return f"would arrive as {came.__name__}, not as {kind.__name__}: in JSON the two look alike, use a type of its own for one of them"
+
+
+def _compare_items(given: list[object], arrived: list[object], own: frozenset[type], keys: list[object] | None = None) -> None:
+    if len(given) != len(arrived):
+        raise Misfit(CHANGED)
+    for place, (one, other) in enumerate(zip(given, arrived, strict=True)):
+        try:
+            compare(one, other, own)
+        except Misfit as misfit:
+            misfit.steps.append(f"[{place}]" if keys is None else path_step(keys[place]))
+            raise
+
+
+def _is_equal(given: object, arrived: object) -> bool:
+    try:
+        if isinstance(given, datetime) and isinstance(arrived, datetime) and given.tzinfo and arrived.tzinfo:
+            return given.astimezone(UTC) == arrived.astimezone(UTC)  # in an hour that comes twice, == between zones is always False
+        return bool(given == arrived)
+    except Exception:  # an __eq__ of the application
+        return False

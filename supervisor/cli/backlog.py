@@ -1,0 +1,56 @@
+"""Judges the backlog for `jobherd doctor`: what a pause, a concurrency limit or failing attempts keep waiting. Asks nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from jobherd.supervisor.cli.console import show_span
+from jobherd.supervisor.cli.doctor_findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Row: TypeAlias = "dict[str, Any]"
+
+MANY: Final = 5
+"""Retrying jobs of one kind and code that are worth a note. Fewer are part of normal operation."""
+
+
+def paused(rows: Iterable[Row], *, most: int) -> Iterator[Finding]:
+    """Judge what is paused. most: how far jobs were counted."""
+    for row in rows:
+        called = {"all": "everything", "queue": f"queue {row['name']}", "kind": f"kind {row['name']}"}[row["scope"]]
+        waiting = (
+            f"{row['waiting']:,}{' or more' if row['waiting'] >= most else ''} ready jobs wait" if row["waiting"] else "no ready job waits"
+        )
+        reason = f" ({row['reason']})" if row["reason"] else ""
+        resume = {"all": "--all", "queue": row["name"], "kind": f"--kind {row['name']}"}[row["scope"]]
+        yield Finding(
+            "note", "pauses", f"{called} was paused by {row['paused_by']} {show_span(row['seconds'])} ago{reason}: {waiting}",
+            f"jobherd resume {resume}",
+        )  # fmt: skip
+
+
+def limits(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge concurrency limits: more jobs run than a limit allows."""
+    for row in rows:
+        if row["max_running"] is not None and row["running"] > row["max_running"]:
+            yield Finding(
+                "note", "limits",
+                f"{row['running']} jobs of {row['scope']} {row['name']} run, and its concurrency limit is {row['max_running']}",
+                "none, if the limit was lowered lately: running jobs finish, and no further job starts until fewer run",
+            )  # fmt: skip
+
+
+def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
+    """Judge jobs that fail at every attempt: they wait as scheduled jobs and do not count as failed until their last attempt."""
+    for row in rows:
+        if row["jobs"] >= MANY:
+            error = f": {row['error']}" if row["error"] else ""
+            yield Finding(
+                "note", "retries",
+                f"{row['jobs']:,}{' or more' if row['capped'] else ''} jobs of kind {row['kind']} failed with {row['code'] or 'no code'} and "
+                f"run again, the first in {show_span(row['next_in'])}; job {row['job']}{error}",
+                f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind {row['kind']} --json | "
+                "jq .[].id | jobherd retry -",
+            )  # fmt: skip

@@ -1,0 +1,168 @@
+"""Looking inside a running job, on whichever host it runs: `stack ID` and `profile ID`. The supervisor there is asked by an order."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from jobherd.supervisor.cli import console
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import Command, job_id, span
+from jobherd.supervisor.cli.console import Column, paint, plain, show_span
+from jobherd.supervisor.cli.database import session
+from jobherd.workers.inspect.flamegraph import counts_of, folded, hottest, picture
+from jobherd.workers.inspect.stacks import thread_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobherd.supervisor.cli.database import Session
+
+PATIENCE: Final = 10.0
+"""Seconds that a supervisor may take to answer, beyond what the answer itself takes."""
+OFTEN: Final = 0.02
+SELDOM: Final = 0.1
+"""Seconds between two looks whether it has answered."""
+_HOTTEST: Final = 10
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------------
+
+
+def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, takes: float = 0.0) -> dict[str, Any]:
+    """Return what the supervisor that runs a job answers. takes: seconds that the answer takes. Raises CommandError."""
+    found = at.rows("find_runner", {"id": job})
+    if not found:
+        raise CommandError(f"there is no job {job}: it never was, it was deleted, or its time in the history is over")
+    runner = found[0]
+    if runner["state"] != "running":
+        raise CommandError(f"job {job} does not run: it is {runner['state']} (jobherd why {job} says why)")
+    if runner["supervisor"] is None:
+        raise CommandError(
+            f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is taken over soon"
+        )
+    given = orjson.dumps({"job": job, "child": runner["child"], **arguments}).decode()
+    wanted = {"supervisor": runner["supervisor"], "name": name, "arguments": given, "actor": actor(), "reason": None}
+    order = at.row("give_order", wanted)["id"]
+    until = time.monotonic() + takes + PATIENCE
+    while time.monotonic() < until:
+        answered = at.row("show_order", {"order": order})
+        if answered["error"] is not None:
+            raise CommandError(answered["error"])
+        if answered["done_at"] is not None:
+            return orjson.loads(answered["answer"].encode())  # type: ignore[no-any-return]
+        time.sleep(SELDOM if takes else OFTEN)
+    at.send("withdraw_order", {"order": order})
+    raise CommandError(f"the supervisor on {runner['host']} did not answer within {PATIENCE + takes:.0f} s: is it there? (jobherd status)")
+
+
+# -- stack -----------------------------------------------------------------------------------------------------------------
+
+
+def _stack_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", type=job_id, metavar="ID", help="the id of a job that runs")
+
+
+def _stack(arguments: argparse.Namespace) -> int:
+    with session(arguments) as at:
+        answer = _ask(at, arguments.id, "stack", {})
+    silent = answer.get("silent")
+    if arguments.json:
+        console.print_json(answer)
+        return ExitCode.WRONG if silent else ExitCode.DONE
+    name = paint(f"job {answer['job']}", "bold")
+    print(f"{name}  {_where(answer)}, for {show_span(answer['runs_for'])}\n")
+    for document in answer["threads"]:
+        print(console.plain_lines(str(thread_of(document))) + "\n")
+    console.print_table(_TASKS, [_task(task) for task in answer["tasks"]])
+    if silent:
+        console.complain(silent)
+        return ExitCode.WRONG
+    return ExitCode.DONE
+
+
+_TASKS: Final = (Column("THREAD", right=True), Column("NAME"), Column("PROCESSOR", right=True), Column("IT", least=10))
+
+
+def _task(task: Mapping[str, Any]) -> tuple[object, ...]:
+    doing = task["state"] + (f" in {task['waits_in']}" if task["waits_in"] else "")
+    return task["tid"], task["name"], show_span(task["processor"]), doing
+
+
+def _where(answer: Mapping[str, Any]) -> str:
+    return plain(f"{answer['kind']}  on {answer['host']}, worker {answer['worker']} (process {answer['pid']})")
+
+
+# -- profile ---------------------------------------------------------------------------------------------------------------
+
+
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", type=job_id, metavar="ID", help="the id of a job that runs")
+    parser.add_argument("--for", dest="seconds", type=span, default=10.0, metavar="TIME", help="how long, up to 5m (default 10s)")
+    parser.add_argument("--rate", type=_rate, default=50, metavar="N", help="stacks a second, 1 to 100 (default 50)")
+    parser.add_argument("--output", type=Path, metavar="NAME", help="write NAME.svg and NAME.folded (default profile-ID)")
+
+
+def _rate(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 3 or not 1 <= int(text) <= 100:
+        message = f"{text[:40]!r} is not a whole number from 1 to 100"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    if not 0 < arguments.seconds <= 300:
+        raise CommandError("--for: more than nothing, and up to 5m", ExitCode.USAGE)
+    if not arguments.json:
+        console.complain(f"looking at job {arguments.id} for {show_span(arguments.seconds)}")
+    name = str(arguments.output or f"profile-{arguments.id}").removesuffix(".svg")
+    with session(arguments) as at:
+        answer = _ask(at, arguments.id, "profile", {"seconds": arguments.seconds, "rate": arguments.rate}, takes=arguments.seconds)
+    counts = counts_of(answer)
+    title = f"job {answer['job']}  {_where(answer)}"
+    about = f"{answer['samples']} samples in {answer['seconds']:.1f} s, {answer['rate']:g} a second"
+    about += "" if answer["processor"] is None else f"; used {answer['processor']:.1f} s of processor"
+    about += f"; {answer['missed']} could not be taken" if answer["missed"] else ""
+    about += f"; it ended early: {answer['ended']}" if answer["ended"] else ""
+    try:
+        Path(f"{name}.svg").write_text(picture(counts, title=title, about=about, seconds=answer["seconds"]), encoding="utf-8")
+        Path(f"{name}.folded").write_text(folded(counts), encoding="utf-8")
+    except OSError as problem:
+        raise CommandError(f"--output: {name} cannot be written: {problem.strerror}") from None
+    if arguments.json:
+        console.print_json(answer | {"svg": f"{name}.svg", "folded": f"{name}.folded"})
+        return ExitCode.DONE
+    print(f"{paint(plain(title), 'bold')}\n{plain(about)}\n")
+    rows = [(f"{share:.0%}", frame.function, f"{frame.file}:{frame.line}") for frame, share in hottest(counts, _HOTTEST)]
+    console.print_table((Column("OF ALL", right=True), Column("IN", least=10), Column("AT", least=20)), rows)
+    print(f"\n{name}.svg     a flame graph, for a browser\n{name}.folded  the stacks, for other tools")
+    return ExitCode.DONE
+
+
+COMMANDS: Final = (
+    Command(
+        "stack",
+        "show where a running job is",
+        "  jobherd stack 42",
+        _stack_arguments,
+        _stack,
+        about="Show the Python stack of a running job, on whichever host it runs, also while it is in C code or stuck; all threads. The job\n"
+        "goes on. The exit code is 1 if it does not run, or does not say.",
+        lists=True,
+    ),
+    Command(
+        "profile",
+        "draw a flame graph of a running job",
+        "  jobherd profile 42 --for 10s",
+        _profile_arguments,
+        _profile,
+        about="Look at the stack of a running job again and again, and write a flame graph and folded stacks. It counts time and not\n"
+        "processor time, so waiting shows too. It ends early if the job does.",
+        lists=True,
+    ),
+)

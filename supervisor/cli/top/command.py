@@ -1,0 +1,61 @@
+"""`top`: the whole fleet live on a terminal. What it needs beyond the core, rich, is imported only here and only when it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from psycopg.conninfo import conninfo_to_dict
+
+from jobherd.supervisor.cli.actor import actor
+from jobherd.supervisor.cli.codes import CommandError, ExitCode
+from jobherd.supervisor.cli.command import CONNECTION, Command, given_flags
+from jobherd.supervisor.cli.database import Session, chosen, connect, explained, load_settings, look_at_schema
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="print one frame and leave")
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("rich") is None:
+        raise CommandError("top draws with rich, which is not installed: pip install 'jobherd[top]'", ExitCode.CONFIGURATION)
+    terminals = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if not arguments.once and not terminals:
+        raise CommandError("top needs a terminal; --once prints one frame, and `jobherd status --json` is for programs", ExitCode.USAGE)
+    from jobherd.supervisor.cli.top.screen import Screen, show_once  # noqa: PLC0415 - rich is an extra
+    from jobherd.supervisor.cli.top.watch import Watch  # noqa: PLC0415 - as above
+
+    settings = load_settings(given_flags(arguments), only=CONNECTION)
+    with chosen(settings) as dsn, explained():
+        with connect(dsn, name=arguments.command) as connection:
+            look_at_schema(Session(connection, settings.schema))
+        watch = Watch(dsn, settings.schema, actor=actor())
+        asyncio.run(show_once(watch, _where(dsn)) if arguments.once else Screen(watch, _where(dsn)).live())
+    return ExitCode.DONE
+
+
+def _where(dsn: str) -> str:
+    """Return which database it is, without its secrets."""
+    given = conninfo_to_dict(dsn)
+    host = str(given.get("host") or given.get("hostaddr") or "")
+    return f"{given.get('dbname') or ''}" + (f" on {host}" if host and not host.startswith("/") else "")
+
+
+COMMANDS: Final = (
+    Command(
+        "top",
+        "watch the fleet, the queues, what runs and what failed",
+        "  jobherd top\n  jobherd top --once",
+        _arguments,
+        _top,
+        about="Watch the fleet live, twice a second: supervisors, queues, running jobs with how far they are, and what failed lately. Keys sort,\n"
+        "filter, pause and resume queues, cancel and retry jobs; ? shows them. It needs the extra `top`, which brings rich.",
+    ),
+)

@@ -1,0 +1,267 @@
+"""Draws one frame of `top` into exactly the lines and columns there are, whatever they are. It changes nothing.
+
+Each panel gets a row or two before any gets more, the chosen panel first; what does not fit is counted in the panel's heading. A column
+shrinks, and on a narrow terminal is left out, before a line would wrap: a line that wraps would push the others off the screen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from jobherd.supervisor.cli.console import plain, show_span
+from jobherd.supervisor.cli.top.panels import PANELS, Bar, count
+from jobherd.supervisor.cli.top.view import HELP, KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from jobherd.supervisor.cli.top.panels import Cell, Column, Panel
+    from jobherd.supervisor.cli.top.view import View
+    from jobherd.supervisor.cli.top.watch import Look
+
+NARROWEST: Final = 40
+LOWEST: Final = 10
+"""On less than that nothing can be read."""
+ROOMY: Final = 32
+"""Lines from which on the panels stand apart even if rows are left out for it."""
+BAR: Final = 12
+"""Columns of a bar beside a note."""
+GAP: Final = 2
+_ASCII: Final = str.maketrans("…━─█", "~#._")
+"""For a terminal that has nothing else: each takes one column as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is not in the database: where it is, what time it is, and whether it answers.
+
+    away_for: seconds since it last answered, None while it does. away_since: when, as a time of day. why: what the driver said.
+    """
+
+    where: str
+    clock: str
+    away_since: str = ""
+    away_for: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame for rich: it asks how large the terminal is when it is drawn, so a resize needs nothing but another drawing."""
+
+    look: Look
+    view: View
+    status: Status
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        lines = draw(
+            self.look,
+            self.view,
+            self.status,
+            width=options.max_width,
+            height=options.height or options.size.height,
+            ascii_only=options.ascii_only,
+        )
+        yield from lines
+
+
+def draw(look: Look, view: View, status: Status, *, width: int, height: int, ascii_only: bool = False) -> list[Text]:
+    """Return exactly `height` lines, none wider than `width`."""
+    if width < NARROWEST or height < LOWEST:
+        lines = [Text(f"too small: {width} by {height}")]
+    else:
+        head = [_title(status, width), _summary(look, status)]
+        body = _help() if view.helps else _panels(look, view, width, height - len(head) - 1, dim=status.away_for is not None)
+        lines = [*head, *body]
+    lines = lines[: height - 1]
+    lines += [Text("") for _ in range(height - 1 - len(lines))]
+    lines.append(_foot(view))
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+        if ascii_only:
+            line.plain = line.plain.translate(_ASCII)
+    return lines
+
+
+def share(wants: Sequence[int], space: int, *, first: int) -> list[int]:
+    """Return how many of the rows that each panel wants it gets: everybody a row in turn, the panel `first` two.
+
+    >>> share([1, 3, 40, 40], 17, first=2)
+    [1, 3, 9, 4]
+    """
+    given = [0] * len(wants)
+    while space > 0 and any(have < want for have, want in zip(given, wants, strict=True)):
+        for place in (first, *range(len(wants))):
+            if space > 0 and given[place] < wants[place]:
+                given[place] += 1
+                space -= 1
+    return given
+
+
+def fit(columns: Sequence[Column], wide: Sequence[int], width: int) -> dict[int, int]:
+    """Return the columns that fit, by number, and how wide each is; `wide`: what each would like."""
+    kept = {place: max(wide[place], cell_len(column.title)) for place, column in enumerate(columns)}
+
+    def over() -> int:
+        return sum(kept.values()) + GAP * (len(kept) - 1) - width
+
+    while over() > 0:
+        able = [place for place in kept if columns[place].least and kept[place] > columns[place].least]
+        if able:
+            kept[max(able, key=lambda place: kept[place])] -= 1
+            continue
+        spare = [place for place in kept if columns[place].spare]
+        if not spare:
+            break
+        del kept[max(spare, key=lambda place: columns[place].spare)]
+        kept = {place: max(wide[place], cell_len(columns[place].title)) for place in kept}
+    for place in kept:
+        if columns[place].grows and over() < 0:
+            kept[place] -= over()
+    return kept
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def _title(status: Status, width: int) -> Text:
+    line = Text("jobherd top", style="bold")
+    line.append(f"  {plain(status.where)}", style="dim")
+    line.truncate(width - len(status.clock) - GAP, overflow="ellipsis", pad=True)
+    line.append(" " * GAP + status.clock, style="dim")
+    return line
+
+
+def _summary(look: Look, status: Status) -> Text:
+    if status.away_for is not None:
+        text = f"the database is away since {status.away_since} ({show_span(status.away_for)}), trying again: {plain(status.why)}"
+        return Text(text, style="bold red")
+    workers = [child for child in look.children if child["kind"] == "worker"]
+    busy = sum(child["job"] is not None for child in workers)
+    parts = [
+        f"{sum(queue['ready'] for queue in look.queues):,}{'+' if any(queue['ready_capped'] for queue in look.queues) else ''} ready",
+        f"{sum(queue['scheduled'] for queue in look.queues):,}{'+' if any(queue['scheduled_capped'] for queue in look.queues) else ''} scheduled"
+        + (f" ({count(look.retrying)} retrying)" if look.retrying else ""),
+        f"{count(sum(queue['running'] for queue in look.queues))} running",
+        f"{busy} of {len(workers)} workers busy",
+    ]
+    if look.rate is not None:
+        parts.append(f"{look.rate:,.0f} jobs/s" if look.rate >= 10 else f"{look.rate:.1f} jobs/s")
+    line = Text("  ".join(parts))
+    for gate in look.gates:
+        if gate["paused"]:
+            what = "everything" if gate["scope"] == "all" else plain(gate["name"])
+            line.append(f"  {what} is paused", style="yellow")
+    return line
+
+
+def _help() -> list[Text]:
+    lines = [Text(""), Text("keys", style="bold")]
+    for keys, does in HELP:
+        line = Text(f"  {set_cell_size(keys, 26)}", style="cyan")
+        line.append(does, style="default")
+        lines.append(line)
+    told = ("Any key goes back.", "Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.")
+    return [*lines, Text(""), *(Text(text, style="dim") for text in told)]
+
+
+def _panels(look: Look, view: View, width: int, height: int, *, dim: bool) -> list[Text]:
+    tables = [view.rows(panel, look) for panel in PANELS]
+    wants = [max(1, len(rows)) for rows in tables]
+    apart = 1 if height >= ROOMY or sum(wants) + 2 * len(PANELS) <= height else 0
+    space = height - len(PANELS) * (1 + apart)
+    given = share(wants, space, first=view.panel)
+    lines: list[Text] = []
+    for place, panel in enumerate(PANELS):
+        lines += [Text("")] * apart
+        lines += _panel(panel, tables[place], view, width, given[place], chosen=place == view.panel and not view.still, dim=dim)
+    return lines
+
+
+def _panel(panel: Panel, rows: list[dict[str, object]], view: View, width: int, height: int, *, chosen: bool, dim: bool) -> list[Text]:
+    at = view.place(panel, rows)
+    # The chosen row is in sight, in the middle where there is a middle.
+    top = max(0, min(at - height // 2, len(rows) - height))
+    shown = rows[top : top + height]
+    cells = [[column.cell(row) for column in panel.columns] for row in shown]
+    title = panel.title if len(shown) == len(rows) else f"{panel.title} {len(shown)}/{len(rows)}"
+    wide = [max((_wide(row[place]) for row in cells), default=0) for place in range(len(panel.columns))]
+    wide[0] = max(wide[0], cell_len(title))
+    kept = fit(panel.columns, wide, width)
+    heading = [(title if place == 0 else panel.columns[place].title, "") for place in kept]
+    lines = [_row(heading, kept, panel, style="reverse bold" if chosen else "bold", width=width)]
+    if not rows and height:
+        lines.append(Text("no row has these words" if view.wanted else panel.empty, style="dim"))
+    for place, row in enumerate(cells):
+        style = "dim" if dim else "on grey23" if chosen and top + place == at else ""
+        line = _row([row[number] for number in kept], kept, panel, style=style, width=width)
+        lines.append(line)
+    return lines
+
+
+def _row(cells: Sequence[Cell], kept: dict[int, int], panel: Panel, *, style: str, width: int) -> Text:
+    line = Text(style=style)
+    for cell, (place, wide) in zip(cells, kept.items(), strict=True):
+        if line:
+            line.append(" " * GAP)
+        line.append_text(_bar(cell, wide) if isinstance(cell, Bar) else _cell(cell, wide, right=panel.columns[place].right))
+    line.pad_right(max(0, width - line.cell_len))
+    return line
+
+
+def _cell(cell: tuple[str, str], wide: int, *, right: bool) -> Text:
+    text = Text(cell[0], style=cell[1])
+    text.truncate(wide, overflow="ellipsis")
+    missing = max(0, wide - text.cell_len)
+    if right:
+        text.pad_left(missing)
+    else:
+        text.pad_right(missing)
+    return text
+
+
+def _bar(bar: Bar, wide: int) -> Text:
+    """Return a bar with its percentage and the note beside it; without progress the note alone."""
+    text = Text()
+    if bar.fraction is not None:
+        part = min(1.0, max(0.0, bar.fraction))
+        long = max(4, min(BAR, wide - 5))
+        full = round(part * long)
+        text.append("━" * full, style="green")
+        text.append("─" * (long - full), style="dim")
+        text.append(f" {int(part * 100):3d}%")
+        if bar.note:
+            text.append("  ")
+    text.append(bar.note)
+    text.truncate(wide, overflow="ellipsis", pad=True)
+    return text
+
+
+def _wide(cell: Cell) -> int:
+    if isinstance(cell, Bar):
+        return (BAR + 5 if cell.fraction is not None else 0) + (cell_len(cell.note) + GAP if cell.note else 0)
+    return cell_len(cell[0])
+
+
+def _foot(view: View) -> Text:
+    if view.still:
+        return Text("")
+    if view.question is not None:
+        line = Text(plain(view.question.text), style="bold yellow")
+        return line.append(f" {view.typed}█", style="default") if view.question.typed else line
+    if view.filters:
+        return Text("filter: ", style="bold").append(f"{view.typed}█")
+    if view.said:
+        return Text(plain(view.said), style="bold red" if view.is_bad else "bold green")
+    line = Text(KEYS, style="dim")
+    if view.wanted:
+        line = Text(f"filter: {view.wanted} (escape shows all)  ", style="yellow").append(KEYS, style="dim")
+    return line

@@ -1,0 +1,219 @@
+"""What `top` asks the database, on one session that comes back by itself. It decides nothing and shows nothing.
+
+What changes by the second is asked at each look. The depth of the queues rests for twenty times as long as it took to measure: looking
+at a large backlog takes at most a twentieth of one session's time, as for the metrics, whose statements these are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+
+from jobherd import sql
+from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.workers.web.labels import OTHERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Row: TypeAlias = "dict[str, Any]"
+
+MOST: Final = 100_000
+"""Jobs of a queue that are counted; of more it is said that there are more."""
+QUEUES: Final = 200
+RETRYING: Final = 10_000
+"""Scheduled jobs that are examined for retries."""
+ROWS: Final = 200
+"""Rows of a list that are asked for: nobody reads further on a screen."""
+STATEMENT: Final = 2.0
+"""Seconds that a statement may take; the server ends it."""
+EASE: Final = 20.0
+SPAN: Final = 10.0
+"""Seconds over which the rate is reckoned."""
+_STATES: Final = ("ready", "scheduled", "running")
+_SESSION: Final[dict[str, Any]] = {
+    "connect_timeout": 3,
+    # A network that swallows packets must be noticed while somebody looks.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 6000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the database has found. Spans of time are in seconds."""
+
+    supervisors: list[Row] = field(default_factory=list)
+    children: list[Row] = field(default_factory=list)
+    queues: list[Row] = field(default_factory=list)
+    gates: list[Row] = field(default_factory=list)
+    """What is paused or capped and is no queue: kinds, and everything."""
+    running: list[Row] = field(default_factory=list)
+    failures: list[Row] = field(default_factory=list)
+    """Jobs that failed, and before them the groups of jobs that retry, which have `next_in`."""
+    retrying: int = 0
+    """Jobs that wait for another attempt, of the next `MOST` scheduled ones."""
+    rate: float | None = None
+    """Jobs that ended in a second, lately; None before the second look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What somebody has decided: one of the statements in `sql/queries`, and how to say what its answer means."""
+
+    statement: str
+    parameters: Mapping[str, object]
+    says: Callable[[Row], str]
+
+
+class Watch:
+    """Looks, and acts.
+
+    dsn, schema: where. actor: who acts, for the audit. clock: monotonic seconds; default the real ones.
+    """
+
+    def __init__(self, dsn: str, schema: str = sql.SCHEMA, *, actor: str, clock: Callable[[], float] = time.monotonic) -> None:
+        given = conninfo_to_dict(dsn)
+        self._dsn = make_conninfo(dsn, **{name: value for name, value in _SESSION.items() if name not in given})
+        self._schema = schema
+        self._actor = actor
+        self._clock = clock
+        self._connection: psycopg.AsyncConnection[Row] | None = None
+        self._connecting = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        """Held for a transaction: whoever acts during a look must not find itself in the middle of one."""
+        self._ended: deque[tuple[float, int]] = deque()
+        self._depths: dict[str, dict[str, Row]] = {}
+        self._again: list[Row] = []
+        """Groups of jobs that retry."""
+        self._next = -float("inf")
+
+    async def look(self) -> Look:
+        """Look once. Raises psycopg.Error; the next look begins a new session then."""
+        try:
+            return await self._look()
+        except psycopg.OperationalError as problem:
+            if not isinstance(problem, psycopg.errors.QueryCanceled):
+                await self.close()
+            raise
+
+    async def act(self, act: Act) -> str:
+        """Carry something out and return what to say of it. Raises psycopg.Error."""
+        return act.says((await self._rows(act.statement, {**act.parameters, "actor": self._actor}))[0])
+
+    async def close(self) -> None:
+        """Let go of the session."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
+        connection = await self._session()
+        async with self._asking, connection.transaction():
+            await connection.execute(sql.load("steer_measuring", self._schema).encode(), {"milliseconds": round(STATEMENT * 1000)})
+            cursor = await connection.execute(sql.load(name, self._schema).encode(), parameters or {})
+            return await cursor.fetchall()
+
+    async def _session(self) -> psycopg.AsyncConnection[Row]:
+        async with self._connecting:  # somebody may act while a look connects: one session is enough
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = await psycopg.AsyncConnection.connect(
+                    self._dsn,
+                    autocommit=True,
+                    row_factory=dict_row,
+                    prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    context=OURS,
+                    fallback_application_name="jobherd top",
+                    client_encoding="UTF8",
+                )
+                connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
+                self._connection = connection
+                self._ended.clear()  # the counters begin anew with a server that was restored or crashed
+                await connection.execute(sql.load("allow_idling").encode(), {"promised": connection.info.backend_pid})
+            return connection
+
+    async def _look(self) -> Look:
+        ended = (await self._rows("top/count_ended"))[0]["ended"]
+        gates = await self._rows("list_gates", {"most": ROWS})
+        await self._measure()
+        retrying = [_retrying(row) for row in self._again]
+        return Look(
+            supervisors=await self._rows("list_fleet", {"most": ROWS}),
+            children=await self._rows("list_children"),
+            queues=self._queues([gate for gate in gates if gate["scope"] == "queue"]),
+            gates=[gate for gate in gates if gate["scope"] != "queue"],
+            running=await self._rows("top/list_running", {"most": ROWS}),
+            failures=retrying + await self._rows("top/list_failures", {"most": ROWS}),
+            retrying=self._again[0]["total"] if self._again else 0,
+            rate=self._rate(ended),
+        )
+
+    async def _measure(self) -> None:
+        """Measure the depths, if the rest since the last time is over."""
+        started = self._clock()
+        if started < self._next:
+            return
+        wanted = {"most": MOST, "queues": QUEUES, "names": []}
+        for state in _STATES:
+            try:
+                rows = await self._rows(f"measure_{state}", wanted)
+            except psycopg.errors.QueryCanceled:  # of a state that took too long the last depth stands
+                continue
+            self._depths[state] = {row["queue"] or OTHERS: row for row in rows}
+        with suppress(psycopg.errors.QueryCanceled):
+            self._again = await self._rows("list_retrying", {"most": RETRYING, "rows": ROWS})
+        ended = self._clock()
+        self._next = ended + EASE * (ended - started)
+
+    def _queues(self, gates: list[Row]) -> list[Row]:
+        found: dict[str, Row] = {gate["name"]: {"gate": gate} for gate in gates}
+        for state, depths in self._depths.items():
+            for queue, depth in depths.items():
+                found.setdefault(queue, {})[state] = depth
+        return [_queue(name, found[name]) for name in sorted(found)]
+
+    def _rate(self, ended: int) -> float | None:
+        now = self._clock()
+        if self._ended and ended < self._ended[-1][1]:  # a partition was dropped, and its count with it
+            self._ended.clear()
+        self._ended.append((now, ended))
+        while len(self._ended) > 2 and self._ended[1][0] <= now - SPAN:
+            self._ended.popleft()
+        then, before = self._ended[0]
+        return (ended - before) / (now - then) if now > then else None
+
+
+def _retrying(group: Row) -> Row:
+    """Return a row of the failures for jobs of one kind that failed with one code and retry."""
+    many = f"{group['jobs']:,} retrying: " if group["jobs"] > 1 else "retrying: "
+    error = many + " ".join(each for each in (group["code"], group["error"]) if each)
+    return {"id": group["job"], "kind": group["kind"], "queue": group["queue"], "error_code": None, "error": error,
+            "ago": 0.0, "next_in": group["next_in"]}  # fmt: skip
+
+
+def _queue(name: str, parts: dict[str, Row]) -> Row:
+    gate = parts.get("gate", {})
+    row: Row = {"queue": name, "oldest": None, "paused": False, "paused_by": None, "reason": None, "most": None} | {
+        "paused": bool(gate.get("paused")),
+        "paused_by": gate.get("paused_by"),
+        "reason": gate.get("reason"),
+        "most": gate.get("max_running"),
+    }
+    for state in _STATES:
+        depth = parts.get(state)
+        row[state] = int(depth["jobs"]) if depth else 0
+        row[f"{state}_capped"] = bool(depth and depth["capped"])
+    ready = parts.get("ready")
+    row["oldest"] = float(ready["oldest"]) if ready else None
+    return row

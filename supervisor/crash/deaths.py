@@ -1,0 +1,66 @@
+"""Hands the deaths of processes with their jobs to the maintenance process, which calls the `on_death` hooks.
+
+It is a socket pair with message boundaries. Both ends stay open here, so a message waits while the maintenance process is replaced. The
+supervisor never waits: a message for which there is no room is dropped, and the log says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
+    from jobherd.workers.ipc.status_board import CurrentWork
+
+log = logging.getLogger("jobherd.supervisor")
+
+TOLD: Final = frozenset({"retry", "failed"})
+"""Outcomes of a death that the hooks are told of. A process that is ended by a drain or a cancel is not a failure of its job."""
+_ROOM: Final = 1 << 20
+_TEXT: Final = 4000
+"""Characters of the stack and of the log that a message carries, so that many fit."""
+
+
+class DeathPost:
+    """Both ends of the socket pair, as file numbers.
+
+    reading: for the maintenance process. fds: what other child processes must close.
+    """
+
+    def __init__(self) -> None:
+        reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        self.fds = self.reading, self._writing = reading.detach(), writing.detach()
+
+    def tell(self, case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> bool:
+        """Send one job that died with its process; return whether the hooks have to be called for it."""
+        if verdict.outcome not in TOLD:
+            return False
+        report = case.post_mortem.as_dict()
+        report["stack"] = case.post_mortem.stack[:_TEXT]
+        report["log_tail"] = "" if case.policy.sealed else case.post_mortem.log_tail[-_TEXT:]
+        message = {
+            "job": record.job,
+            "kind": case.policy.name,
+            "attempt": record.attempts,
+            "max_attempts": record.max_attempts,
+            "crashes": record.crashes + verdict.crash,
+            "token": record.token,
+            "payload": not case.policy.sealed and not case.policy.table,
+            "post_mortem": report | {"outcome": verdict.outcome},
+        }
+        try:
+            os.write(self._writing, json.dumps(message).encode())
+        except OSError as problem:
+            log.warning("on_death hooks are not called for a job: %s", problem.strerror, extra={"job": record.job})
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both ends."""
+        for fd in self.fds:
+            os.close(fd)

@@ -1,0 +1,184 @@
+"""Why a child died, in one sentence, with what is known beside it.
+
+It looks: at the exit status, at the board the child left behind, at what the kernel counts of memory. It decides nothing; what follows for the
+job is `undertaker.py`'s to say. What the kernel does not tell is not made up: nobody learns who sent a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from jobherd.workers.inspect.stacks import Stacks, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobherd.supervisor.crash.memory_growth import Seen
+    from jobherd.supervisor.policy.slot import Death
+    from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
+
+_LONGEST: Final = 16384
+"""Characters of stacks that are kept."""
+_HINTS: Final = {
+    "SIGXCPU": "it had used the processor time that it may, RLIMIT_CPU",
+    "SIGXFSZ": "a file of it had grown past RLIMIT_FSIZE",
+    "SIGSYS": "a filter refused a system call",
+    "SIGBUS": "memory that was mapped is not there: a file was cut, or /dev/shm is full",
+    "SIGILL": "code for another processor",
+    "SIGFPE": "a division by zero in C code",
+    "SIGTERM": "from outside",
+    "SIGINT": "from outside",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """What is kept of a death with the attempt it ended. Times in seconds, sizes in bytes."""
+
+    sentence: str
+    cause: str
+    exit_code: int | None
+    signal: str | None
+    core_dumped: bool
+    core: str | None
+    """Where the kernel puts cores, if it made one: the C-level stacks are in it."""
+    phase: str
+    max_rss: int
+    cpu_user: float
+    cpu_system: float
+    oom: bool
+    memory: Mapping[str, object] | None
+    """What the kernel says of memory (`oom.py`), of a death by SIGKILL."""
+    child_age: float
+    job_age: float | None
+    """How long the job had run."""
+    lease_age: float | None
+    """How long ago the supervisor's lease had been renewed."""
+    code_version: str | None
+    stack: str
+    """Of all threads: written by the interpreter as it crashed, or when the parent was about to end a job that did not stop, or when the memory
+    of a job that was killed had last grown much."""
+    log_tail: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as the database keeps it: without what is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def examine(
+    death: Death,
+    board: StatusBoard,
+    now: CurrentWork,
+    kind: str,
+    *,
+    asked: bytes = b"",
+    grown: Seen | None = None,
+    memory: Mapping[str, object] | None = None,
+    lease_age: float | None = None,
+    code_version: str = "",
+) -> PostMortem:
+    """Return the post-mortem of a death, from what its board still says.
+
+    asked: the stacks that it wrote when it was about to be ended. grown: what was seen of its job as its memory grew. memory: what the kernel
+    says of it. lease_age: seconds.
+    """
+    exit_ = death.exit
+    stacks = read(board.trace() or asked.decode(errors="replace"))
+    sentence = _sentence(death, now, _job(now, kind, board), stacks, memory)
+    stack = stacks.show(_LONGEST)
+    if grown is not None and not stack and exit_.signal == signal.SIGKILL:
+        last = read(grown.stacks.decode(errors="replace"))
+        if place := last.place():
+            when = f"{max(death.at - grown.at, 0.0):.1f} s before, at {grown.rss / 2**20:.0f} MiB,"
+            sentence = f"{sentence} {when} it stood in {place}."
+            stack = f"{when} it stood here:\n\n{last.show(_LONGEST)}"
+    return PostMortem(
+        sentence=sentence,
+        cause=death.cause,
+        exit_code=exit_.code,
+        signal=_name(exit_.signal),
+        core_dumped=exit_.core,
+        core=_core_pattern() if exit_.core else None,
+        phase="running" if now.runs else now.phase.name.lower(),
+        max_rss=exit_.rss,
+        cpu_user=round(exit_.user, 6),
+        cpu_system=round(exit_.system, 6),
+        oom=death.cause == "oom",
+        memory=memory,
+        child_age=round(death.age, 3),
+        job_age=round(max(death.at - now.started, 0.0), 3) if now.job else None,
+        lease_age=None if lease_age is None else round(lease_age, 3),
+        code_version=code_version or None,
+        stack=stack,
+        log_tail=board.log_tail().decode(errors="replace"),
+    )
+
+
+def _name(signum: int | None) -> str | None:
+    if signum is None:
+        return None
+    return signal.Signals(signum).name if signum in set(signal.Signals) else f"signal {signum}"
+
+
+def _core_pattern() -> str | None:
+    with suppress(OSError), open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
+        return file.read().strip()
+    return None
+
+
+def _job(now: CurrentWork, kind: str, board: StatusBoard) -> str:
+    """Return what it ran, in words: one job, or several in one call."""
+    others = len(board.company(now)) if now.job else 0
+    return f"{kind} #{now.job}" + (f" and {others} more in the same call" if others else "")
+
+
+def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: Mapping[str, object] | None) -> str:
+    doing = "before it started" if now.unstarted else "while it ran"
+    where = f" {doing} {job}" if now.job else f" while it was {now.phase.name.lower()}"
+    size = f" at {death.exit.rss / 2**20:.0f} MiB" if death.exit.rss else ""
+    place = stacks.place()
+    stood = f" It stood in {place}." if place else ""
+    place = f", in {place}" if place else ""
+    name = _name(death.exit.signal)
+    ended = f"its process was ended by {name or 'the parent'}."
+    match death.cause:
+        case "timeout":
+            # Without one if the job was out by then: it stopped, and its process did not.
+            timeout = f" of {now.deadline - now.started:.4g} s" if isfinite(now.deadline) else ""
+            return f"It ran past its timeout{timeout} and did not stop when it was told: {ended}{stood}"
+        case "cancel":
+            return f"It was cancelled and did not stop when it was told: {ended}{stood}"
+        case "drain":
+            return f"The supervisor was leaving and it did not stop in time: {ended}{stood}"
+        case "quit":
+            return f"The supervisor was told to leave at once: process {death.pid} was killed{where}."
+        case "lost":
+            return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}.{stood}"
+        case "handlers":
+            return f"Process {death.pid} could not load the handlers."
+        case "spawn":
+            return f"Process {death.pid} was not ready in time and was killed."
+        case "hook":
+            return f"A hook did not end in its time and did not stop when it was told{where}: {ended}{stood}"
+        case "stuck":
+            return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
+        case "stopped":
+            return f"Somebody stopped process {death.pid} and did not continue it: it was killed{where}."
+        case "oom":
+            return f"The kernel killed process {death.pid} for want of memory{size}{_allowed(memory)}{where}{place}."
+    if name == "SIGKILL":
+        return f"Somebody killed process {death.pid} with SIGKILL{size}{where}{place}."
+    if name is not None:
+        recursion = stacks.endless()
+        hint = f"its stack was full, {recursion} called itself without end" if recursion else _HINTS.get(name, "")
+        return f"Process {death.pid} died of {name}{f' ({hint})' if hint else ''}{size}{where}{place}."
+    return f"Process {death.pid} exited with code {death.exit.code}{where}{place}."
+
+
+def _allowed(memory: Mapping[str, object] | None) -> str:
+    limit = memory.get("limit") if memory else None
+    return f", of {limit / 2**20:.0f} MiB that its control group may take," if isinstance(limit, int) else ""

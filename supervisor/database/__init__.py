@@ -1,0 +1,4 @@
+"""The supervisor's session: a non-blocking connection, the lease, and what PostgreSQL tells it.
+
+Nothing here may wait for an answer: a database that does not answer must not delay a kill or a wake-up.
+"""

@@ -1,0 +1,336 @@
+"""Our place in the database: registered, beating, and taking over what the dead have left.
+
+One row with one lease, whatever the number of children, renewed by this process, which never runs user code and so cannot be starved by it.
+The deadline on the notice counts from before the beat was sent: a child that claims nothing past it claims nothing that a neighbour may
+have taken over. Nothing here waits; each step is a letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.database import identity as machine
+from jobherd.supervisor.database.connection import Answer, DatabaseConnection, Link
+from jobherd.supervisor.version import VERSION
+from jobherd.workers.system.procfs import alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobherd.supervisor.database.identity import Identity
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.workers.ipc.control_block import ControlBlock
+
+log = logging.getLogger("jobherd.supervisor")
+
+BEATS: Final = 3
+"""Beats a lease: two may be lost before it lapses."""
+CANCELS: Final = 1.0
+"""Seconds between two looks for jobs that were cancelled without our hearing of it, while one of ours has run for longer than that."""
+AGAIN: Final = 0.5
+"""Seconds until a beat that was refused is made again: a deadlock or a full disk must not cost the lease."""
+ECHO_PATIENCE: Final = 3.0
+"""Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing). They begin
+anew with each answer until the beat has its own: on a slow line it waits for those before it, and a session that is given up for that would be
+followed by one that does no better, until the lease has lapsed."""
+
+
+class Lease:
+    """Drives the supervisor's row. `step` is called each turn.
+
+    beaten: told of each beat that went well, and whether there are orders. mourned: returns the dead children, by incarnation, whose jobs
+    somebody else is about to settle and to give back.
+    """
+
+    def __init__(
+        self,
+        db: DatabaseConnection,
+        fleet: Fleet,
+        control: ControlBlock,
+        *,
+        me: Identity,
+        lease: float,
+        beaten: Callable[[bool], None] = lambda _ordered: None,
+        mourned: Callable[[], list[int]] = list,
+    ) -> None:
+        self._db = db
+        self._fleet = fleet
+        self._control = control
+        self._me = me
+        self._lease = lease
+        self._beaten = beaten
+        self._mourned = mourned
+        self._epoch = -1
+        self._asked = False
+        self._beat_at = 0.0
+        self._echo_by = float("inf")
+        self._in_flight = False
+        """The beat whose echo is waited for has no answer yet."""
+        self._unanswered = False
+        """Some beat has none: another one would wait behind it, and one more for each that is refused."""
+        self._neighbours_at = float("inf")
+        self._children_at = float("inf")
+        self._cancels_at = 0.0
+        self._dead: list[int] = []
+        self._open_since = 0.0
+        """Since when we can write without a gap: before that nobody could, for all we know, and the leases of the living may have lapsed."""
+        self._clock: tuple[float, float] | None = None
+        """What the server's clock was ahead of ours at the latest beat: at least, at most."""
+        self._steady_at = 0.0
+        self._renewed_at = float("-inf")
+        self._mute = False
+        """There is no room for notifications."""
+        self.heard_back = False
+        """Our latest beat was heard by ourselves."""
+        self.beats = 0
+        self.reclaimed = 0
+
+    def wake_at(self) -> float:
+        """When `step` must be called at the latest."""
+        if self._db.link is not Link.UP:
+            return float("inf")
+        if not self._fleet.supervisor:
+            return self._beat_at  # the rest is ours to do again once we are registered: `step` leaves it alone as well
+        beat_at = float("inf") if self._unanswered else self._beat_at
+        return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at, self._cancels_due())
+
+    def step(self, now: float) -> None:
+        """Register, beat, look for the dead: whatever is due."""
+        if self._db.link is not Link.UP:
+            self.heard_back = False
+            return
+        if self._epoch != self._db.epoch:
+            self._epoch = self._db.epoch
+            self._asked = False
+            self._connected(now)
+            self._beat_at, self._echo_by = now, float("inf")
+        if not self._fleet.supervisor:
+            if not self._asked and now >= self._beat_at:
+                self._register(now)
+            return
+        if self._db.unheard:
+            self.heard_back, self._echo_by = False, float("inf")  # nothing comes back, and the next session would be refused it too
+        if now >= self._echo_due():
+            self._echo_by = float("inf")
+            if self._db.pooled and self._renewed_at >= now - self._lease:
+                self.heard_back = False  # it is answered and does not hear: so will the next session be
+                return
+            self._db.lose("the session does not hear its own notifications", now)
+            return
+        if now >= self._beat_at and not self._unanswered:
+            self._beat(now)
+        if now >= self._neighbours_at:
+            self._neighbours_at = float("inf")
+            self._db.ask("find_neighbours", {"machine": self._me.machine, "supervisor": self._fleet.supervisor}, self._met)
+        if now >= self._children_at:
+            self._look_for_children(now)
+        if now >= self._cancels_due():
+            self._cancels_at = now + CANCELS
+            self.look_for_cancels()
+
+    @property
+    def underway(self) -> bool:
+        """We have asked for a registration, and have no answer yet."""
+        return self._asked
+
+    def change_lease(self, lease: float) -> None:
+        """From the next beat on it lasts so long."""
+        if lease != self._lease:
+            self._lease = lease
+            if self._fleet.supervisor:
+                self._beat_at = min(self._beat_at, time.monotonic())
+
+    def echoed(self, supervisor: str) -> bool:
+        """The beat of that supervisor was notified; ours proves that the session hears. Return whether that is news."""
+        if supervisor != str(self._fleet.supervisor):
+            return False
+        before, self.heard_back = self.heard_back, True
+        self._echo_by = float("inf")
+        return not before
+
+    def look_for_cancels(self) -> None:
+        """Somebody asked to cancel a running job; perhaps one of ours."""
+        if self._fleet.supervisor:
+            self._db.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
+
+    def _echo_due(self) -> float:
+        return max(self._echo_by, self._db.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
+
+    def _cancels_due(self) -> float:
+        oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
+        return max(self._cancels_at, oldest + CANCELS)
+
+    # -- letters ----------------------------------------------------------------------------------------------------
+
+    def _register(self, now: float) -> None:
+        self._asked = True
+        self._beat_at = float("inf")  # until the answer: nothing is due
+        me, asked = self._me, time.monotonic()
+        self._db.ask(
+            "register_supervisor",
+            {
+                "host": me.host,
+                "machine": me.machine,
+                "pid": me.pid,
+                "pid_started": me.pid_started,
+                "version": VERSION,
+                "lease": self._lease,
+            },
+            lambda answer: self._registered(answer, sent=now, asked=asked),
+        )
+
+    def _registered(self, answer: Answer, *, sent: float, asked: float) -> None:
+        self._asked = False
+        if not answer:
+            self._beat_at = sent + 0.5
+            return
+        self._admitted(sent, after_a_gap=True)  # who has just come may have come at the end of an outage of all
+        number = int(answer[0][0] or 0)
+        self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
+        self._fleet.registered(number)
+        self._control.lease_deadline = sent + self._lease
+        self._beat_at = sent + 0.2
+        self._neighbours_at = sent
+        log.info("registered as supervisor %d", number, extra={"supervisor": number, "host": self._me.host})
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + self._lease / BEATS
+        if self._echo_by == float("inf"):
+            self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
+        number, asked, self._unanswered = self._fleet.supervisor, time.monotonic(), True
+        self._db.ask(
+            "renew_lease",
+            {"supervisor": number, "lease": self._lease},
+            lambda answer: self._renewed(answer, number, sent=now, asked=asked),
+        )
+        self.look_for_cancels()
+
+    def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
+        self._unanswered = False
+        if number != self._fleet.supervisor:
+            return
+        self._echo_by, self._in_flight = self._echo_due(), False
+        if answer is None:
+            # Refused, or the session is gone. Nothing was notified: that it does not come back says nothing of our hearing.
+            self._echo_by = float("inf")
+            self._beat_at = min(self._beat_at, sent + AGAIN)
+            return
+        # A neighbour's last beat may have been a third of the lease before ours.
+        self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / BEATS)
+        self.beats += 1
+        if answer:
+            self._control.lease_deadline = sent + self._lease
+            self._note_room(told=answer[0][1] == "t")
+            self._beaten(answer[0][2] == "t")
+            self._note_clock(float(answer[0][3] or 0.0), asked=asked, now=time.monotonic())
+            self._reclaim(sent, answer[0][3])
+            return
+        self._control.lease_deadline = 0.0
+        self._beat_at, self._echo_by = sent, float("inf")
+        self._fleet.lease_lost(time.monotonic())
+
+    def _admitted(self, now: float, *, after_a_gap: bool) -> None:
+        """We have written. If nobody could for a while, that was an outage as any other, though the session stood: the leases of the living may have lapsed.
+
+        after_a_gap: nobody could, for all we know: somebody had locked the table, or commits waited for a standby that was away.
+        """
+        if self._db.barred or after_a_gap:
+            self._db.barred = ""
+            self._connected(now)
+        self._renewed_at = now
+
+    def _connected(self, now: float) -> None:
+        """We have a session (again), or one that takes writes again."""
+        self._open_since = now
+        if self.beats:
+            self._children_at = now
+
+    def _look_for_children(self, now: float) -> None:
+        """The server may be older than what we have told it: a child whose end it has forgotten would hold its jobs for as long as we live."""
+        self._children_at = float("inf")
+        fleet = self._fleet
+        living = [slot.incarnation for slot in fleet.alive()] + self._mourned()
+        parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
+        self._db.ask("forget_children", parameters, lambda answer: self._forgotten(answer, now))
+
+    def _forgotten(self, answer: Answer, sent: float) -> None:
+        if answer is None:
+            self._children_at = sent + AGAIN
+        elif answer:
+            log.warning(
+                "%d children that had ended were registered: the database is older than that, a backup or a standby that lagged; their jobs are given back",
+                len(answer), extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
+            )  # fmt: skip
+
+    def _note_room(self, *, told: bool) -> None:
+        """Without room the server is told nothing, and what should come back cannot: it says nothing of our hearing."""
+        if not told:
+            self._echo_by, self.heard_back = float("inf"), False
+        if told is not self._mute:
+            return
+        self._mute = not told
+        if self._mute:
+            log.warning("the server's queue of notifications is full: nobody is notified, and jobs wait for the poll; see jobherd doctor")
+        else:
+            log.info("the server's queue of notifications has room again")
+
+    def _note_clock(self, server: float, *, asked: float, now: float) -> None:
+        """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat; and what was scheduled may be due."""
+        before, self._clock = self._clock, (server - now, server - asked)  # a slow answer is no jump: it was made somewhen in between
+        least, most = self._clock
+        jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
+        if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
+            self._steady_at = now + self._lease
+            self._fleet.keeper_called = True
+            log.warning(
+                "the database's clock has jumped by %+.0f s against ours: everybody gets one whole lease to renew before jobs are taken over",
+                jump,
+            )
+
+    def _reclaim(self, now: float, clock: object) -> None:
+        """Take over from the dead. It comes after a beat, whose answer tells of the server's clock.
+
+        clock: what it was. Should it jump before this is executed, the leases of the living are held against the time from before.
+        """
+        # After an outage, too, everybody gets one whole lease to renew before anybody is reclaimed.
+        patient = now - self._open_since >= self._lease and time.monotonic() >= self._steady_at
+        dead = list(self._dead)  # who is met before the answer comes was not in the letter
+        self._db.ask(
+            "reclaim_supervisors",
+            {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "clock": clock, "patient": patient},
+            lambda answer: self._reclaimed(answer, dead),
+        )
+
+    def _reclaimed(self, answer: Answer, dead: list[int]) -> None:
+        if answer is None:
+            return
+        self._dead = [number for number in self._dead if number not in dead]
+        supervisors, jobs, hosts = answer[0]
+        if int(supervisors or 0):
+            self.reclaimed += int(jobs or 0)
+            log.warning("%s jobs were reclaimed from %s supervisors", jobs, supervisors, extra={"hosts": hosts})
+
+    def _met(self, answer: Answer) -> None:
+        now = time.monotonic()
+        if answer is None:
+            self._neighbours_at = now + 0.5
+            return
+        neighbours = [
+            machine.Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4])) for row in answer
+        ]
+        self._dead = machine.dead(neighbours)
+        if self._dead:
+            self._beat_at = now
+        if {neighbour.supervisor for neighbour in neighbours if not alive(neighbour.pid, neighbour.pid_started)} - set(self._dead):
+            self._neighbours_at = now + 0.05  # what their children run must have ended first
+
+    def _cancelled(self, answer: Answer) -> None:
+        now = time.monotonic()
+        for incarnation, token, job in answer or []:
+            self._fleet.cancel(incarnation=int(incarnation or 0), token=int(token or 0), job=int(job or 0), now=now)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -1,0 +1,107 @@
+"""Whether anything is left to do, for a supervisor that was told to leave once nothing is (`--until-empty`). It only asks; the loop leaves."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from jobherd.handlers._values.outcome import KEY_MISSING, WORKER_RESOLUTION_ERROR
+from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.policy.kinds import RESETTER
+from jobherd.supervisor.policy.plan import NEVER
+from jobherd.supervisor.policy.slot import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.workers.ipc.status_board import StatusBoard
+
+_LOOK: Final = 0.05
+"""Seconds between two looks whether every worker is idle."""
+_WAIT: Final = 1.0
+"""Seconds for which an answer is waited before the database is asked again."""
+_AGAIN: Final = 0.2
+"""Seconds before it is asked again once it has found something."""
+_MOST: Final = 10_000
+"""Scheduled jobs that are looked at for what they wait for: those that are put back come first."""
+_LACKING: Final = {KEY_MISSING: "a key of JOBHERD_KEYS", WORKER_RESOLUTION_ERROR: "a handler of their kind"}
+
+
+class UntilEmpty:
+    """Once every worker is idle, ask whether anything is left. `served`: the queues that count, by now; `empty` is called once nothing is."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        boards: Sequence[StatusBoard],
+        db: DatabaseConnection,
+        *,
+        served: Callable[[], Sequence[str]],
+        empty: Callable[[float], None],
+    ) -> None:
+        self._fleet = fleet
+        self._boards = boards
+        self._db = db
+        self._served = served
+        self._empty = empty
+        self._ask_at = 0.0
+        self._idled = -1
+        """How often the workers had gone idle when the resetter's looks were counted anew."""
+        self._looks = 0
+
+    def wake_at(self) -> float:
+        """When `step` must be called at the latest."""
+        return self._ask_at if self._asks() else NEVER
+
+    def step(self, now: float) -> None:
+        """Ask, if it is time, every worker is idle, and nobody's jobs are still to be given back."""
+        fleet = self._fleet
+        if not self._asks() or now < self._ask_at:
+            return
+        self._ask_at = now + _LOOK
+        workers = [slot for slot in fleet.workers() if slot.alive]
+        if not workers or fleet.deaths_open or not all(slot.state is State.READY and self._boards[slot.number].idle for slot in workers):
+            return
+        if fleet.stores and not self._stores_are_empty(sum(self._boards[slot.number].times_idle for slot in workers)):
+            return
+        if fleet.stores_alone:
+            self._empty(now)
+            return
+        self._ask_at = now + _WAIT
+        self._db.ask("find_work", {"served": list(self._served()) or None}, self._heard)
+
+    def _asks(self) -> bool:
+        return self._fleet.limits.until_empty and self._fleet.run_state is RunState.SERVING
+
+    def _stores_are_empty(self, idled: int) -> bool:
+        """Whether the resetter has found every table empty by a look that began after all workers had gone idle, `idled` times in all."""
+        slot = next(slot for slot in self._fleet.slots if slot.kind is RESETTER)
+        board = self._boards[slot.number]
+        looks = board.claims[0]
+        if slot.state is not State.READY or self._idled != idled:
+            self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
+        if looks >= self._looks + 2:  # one may have been on its way
+            return slot.state is State.READY and board.idle
+        self._fleet.resetter_called = True
+        return False
+
+    def _heard(self, answer: Answer) -> None:
+        now = time.monotonic()
+        if not self._asks():
+            return  # it was asked more than once, or we were told to leave meanwhile
+        if answer and answer[0][0] == "f":
+            self._ask_at = now + _WAIT
+            self._db.ask("count_lacking", {"served": list(self._served()) or None, "most": _MOST}, self._counted)
+        else:
+            self._ask_at = now + _AGAIN
+
+    def _counted(self, answer: Answer) -> None:
+        """Say what is left, which nobody hears of otherwise: these jobs are put back once a minute, and this supervisor is gone by then."""
+        if not self._asks():
+            return
+        if answer:
+            left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
+            self._fleet.warnings.append(f"jobs are left that wait for what is missing here: {left}")
+        self._empty(time.monotonic())

@@ -1,0 +1,317 @@
+"""The PostgreSQL that comes along: started with its first user, shared by all, stopped with the last.
+
+It lives in ``.jobherd/`` of the working directory and needs nothing installed but the extra ``embedded``:
+
+    postgres/          the data; the server's socket is in it, so only its owner (and root) can connect; no TCP at all
+    postgres.log       what the server says: never a failed statement, because payloads are in it
+    postgres.lock      held by whoever joins or leaves, so that no two of them overlap
+    postgres.users     every user holds a shared lock on it
+
+Who is there is never written down, because what is written down outlives a ``kill -9``. The kernel drops a lock with
+its holder: whoever leaves and can turn its shared lock into an exclusive one was the last, and stops the server. A user
+that was killed leaves the server running; the next one finds it.
+
+This module leaves no thread, no exit hook and no child process behind, and must not be used after a fork: the child
+shares its parent's place, and ``Server.leave`` does nothing in it. The processes of the server are for
+``jobherd.supervisor.embedded.server``, the programs for ``jobherd.supervisor.embedded.binaries``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from jobherd.handlers._enqueue.embedded import FOLDER, ROLE, address, fits, is_private, link_folders, link_name
+from jobherd.supervisor.embedded import binaries
+from jobherd.supervisor.embedded import server as process
+from jobherd.supervisor.embedded.binaries import EmbeddedUnavailable
+from jobherd.supervisor.embedded.server import GLANCE, locked, log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["FOLDER", "EmbeddedUnavailable", "Server", "find", "start"]
+
+SETTINGS = (
+    "max_connections=200",  # 64 children, what runs beside them, and people
+    "shared_buffers=128MB",
+    "fsync=on",
+    "synchronous_commit=on",
+    "io_method=sync",  # a queue is read from memory: three processes less
+    "jit=off",  # and its plans are never worth compiling
+    "unix_socket_permissions=0700",
+    "log_min_error_statement=panic",  # a failed statement has the payload in its text,
+    "log_error_verbosity=terse",  # and a broken constraint has the row in its detail
+    "log_checkpoints=off",
+)
+"""Written to ``postgresql.conf`` when the data is made; from then on the file is the user's."""
+INITDB = (
+    *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+    *(f"--set={setting}" for setting in SETTINGS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server that this process is counted as a user of."""
+
+    dsn: str
+    """What libpq needs to connect. A restart of the server does not change it."""
+    data: Path
+    log: Path
+    version: int
+    """The major version: 18."""
+    pid: int
+    """The postmaster at the time of joining. Who ends stray processes must spare it."""
+    started: bool
+    """Whether this call started it, rather than found it running."""
+    _spec: _Seat = field(repr=False, compare=False)
+
+    def leave(self, *, timeout: float = 60.0) -> bool:
+        """Stop using the server; the last user stops it (fast: open transactions are rolled back).
+
+        A second call does nothing, and neither does a call in a forked child.
+
+        Parameters:
+            timeout: seconds for the server's last checkpoint; then it is stopped without, and its next start recovers.
+
+        Returns:
+            Whether the server was stopped.
+
+        Raises:
+            EmbeddedUnavailable: another process joins or leaves, and was not through in time.
+
+        Example:
+            server = start(Path.cwd())
+            try:
+                work(server.dsn)
+            finally:
+                server.leave()
+
+        """
+        if not self._spec.is_ours():
+            return False
+        until = time.monotonic() + timeout
+        folder = self.data.parent
+        if not folder.is_dir():  # somebody removed it, and PostgreSQL sees that by itself
+            self._spec.close()
+            return False
+        with _alone(folder, until):
+            return _leave(self._spec, self.data, until)
+
+    def __enter__(self) -> Self:
+        """Give the server: joining was ``start`` or ``find``."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave."""
+        self.leave()
+
+
+def start(directory: Path, *, timeout: float = 60.0) -> Server:
+    """Join the server of a working directory; start it, and make its data, where needed.
+
+    Parameters:
+        directory: the working directory; everything goes to ``.jobherd/`` in it.
+        timeout: seconds that a start may take, recovery after a crash included.
+
+    Raises:
+        EmbeddedUnavailable: the extra is not installed, or the server does not start; the text has the remedy.
+
+    Example:
+        with start(Path.cwd()) as server, psycopg.connect(server.dsn) as conn:
+            work(conn)
+
+    """
+    folder = _folder_of(directory)
+    with _explained(folder):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            (folder / ".gitignore").write_text("*\n")
+        server = _join(folder, may_start=True, until=time.monotonic() + timeout)
+    assert server is not None  # only a call that may not start gives None
+    return server
+
+
+def find(directory: Path, *, timeout: float = 60.0) -> Server | None:
+    """Join the server of a working directory if one is running. Starts nothing and makes no file where there is none.
+
+    Parameters:
+        directory: the working directory.
+        timeout: seconds to wait for one that is just starting.
+
+    Raises:
+        EmbeddedUnavailable: there is one, and it cannot be used.
+
+    Example:
+        server = find(Path.cwd())
+
+    """
+    folder = _folder_of(directory)
+    with _explained(folder):
+        if not (folder / "postgres").exists():
+            return None
+        return _join(folder, may_start=False, until=time.monotonic() + timeout)
+
+
+def _folder_of(directory: Path) -> Path:
+    try:
+        return directory.absolute() / FOLDER
+    except FileNotFoundError:
+        raise EmbeddedUnavailable(
+            "The working directory was removed, so there is no place for a database. Go to another one, or name a database of yours "
+            "with --dsn or JOBHERD_DSN."
+        ) from None
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EmbeddedUnavailable(
+            f"The database in {folder} cannot be used: {error}. Mend that, or name a database of yours with --dsn or JOBHERD_DSN."
+        ) from error
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+
+
+class _Seat:
+    """One user's place: the descriptors whose locks say that it is there."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.fds: list[int] = []
+        self.link: Path | None = None
+        """The short link to the data, where its own path is too long, or is no text."""
+
+    def is_ours(self) -> bool:
+        """Whether it is still taken, and by this process: forked children share the lock and must not drop it."""
+        return bool(self.fds) and self.process == os.getpid()
+
+    def close(self) -> None:
+        while self.fds:
+            fd = self.fds.pop()
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with children that inherited the descriptor
+            os.close(fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _lock(fd: int, how: int, path: Path, until: float) -> None:
+    while not locked(fd, how):
+        if time.monotonic() > until:
+            raise EmbeddedUnavailable(f"Another process holds {path} while it starts or stops the database. Try again.")
+        time.sleep(GLANCE)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, until: float) -> Iterator[int]:
+    """Hold the lock under which users join and leave and servers start and stop; give its descriptor."""
+    path = folder / "postgres.lock"
+    fd = _open(path)
+    try:
+        _lock(fd, fcntl.LOCK_EX, path, until)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _join(folder: Path, *, may_start: bool, until: float) -> Server | None:
+    data = folder / "postgres"
+    with _alone(folder, until) as lock:
+        spec = _Seat()
+        users = folder / "postgres.users"
+        spec.fds.append(_open(users))
+        try:
+            _lock(spec.fds[0], fcntl.LOCK_SH, users, until)
+            found = process.ready(data, until)
+            if found is None and not may_start:
+                spec.close()
+                return None
+            pid = found or _start(data, lock, until)
+            dsn = address(_socket_folder(data, spec))
+            return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _spec=spec)
+        except BaseException:
+            _leave(spec, data, until)  # or a Ctrl-C during the start would leave a server that nobody uses
+            raise
+
+
+def _leave(spec: _Seat, data: Path, until: float) -> bool:
+    """Give up the place; stop the server if it was the last. The caller is alone."""
+    try:
+        if not locked(spec.fds[0], fcntl.LOCK_EX):
+            return False
+        if spec.link is not None:
+            spec.link.unlink(missing_ok=True)
+        return process.stop(data, until)
+    finally:
+        spec.close()
+
+
+# -- what joining needs ----------------------------------------------------------------------------------------------
+
+
+def _major(data: Path) -> int:
+    said = (data / "PG_VERSION").read_bytes()[:20]
+    try:
+        return int(said)
+    except ValueError:
+        raise EmbeddedUnavailable(
+            f"{data / 'PG_VERSION'} does not say which PostgreSQL has made the data: {said!r}. "
+            "Mend that, or name a database of yours with --dsn or JOBHERD_DSN."
+        ) from None
+
+
+def _start(data: Path, lock: int, until: float) -> int:
+    """Start the server, on data that is made if there is none; give its postmaster."""
+    major = _major(data) if data.exists() else None
+    account = binaries.server_account(data)
+    programs = binaries.readable(binaries.carried(major=major), account)
+    if major is None:
+        binaries.initialise(programs, data, account=account, superuser=ROLE, options=INITDB, hold=(lock,))
+    return process.launch(programs, data, account=account, until=until)
+
+
+def _socket_folder(data: Path, spec: _Seat) -> Path:
+    """Give a path by which libpq reaches the socket: the data folder, or a short link to it.
+
+    The link is in a folder that nobody else can write to, so nobody else can point it elsewhere. It says nothing that
+    ``data`` does not say: each user makes it anew, and none misses it when /tmp was emptied.
+    """
+    if fits(data):
+        return data
+    private = _private_folder(*link_folders())
+    spec.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    fcntl.flock(spec.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)  # or systemd-tmpfiles clears the link away after ten days
+    link = private / link_name(data)
+    if not link.is_symlink() or link.readlink() != data:
+        fresh = link.with_suffix(f".{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(data)
+        fresh.replace(link)
+    spec.link = link
+    return link
+
+
+def _private_folder(*candidates: Path) -> Path:
+    for folder in candidates:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if is_private(folder):
+            return folder
+    names = " and ".join(map(str, candidates))
+    raise EmbeddedUnavailable(
+        f"The path of the database is too long for a socket or is no text, and {names} are not private folders of this user. "
+        "Work in a folder with another path, or name a database of yours with --dsn or JOBHERD_DSN."
+    )

@@ -1,0 +1,234 @@
+"""The server process on one data folder: whether one is there, how it starts, how it stops.
+
+It must not count users: every caller holds the lock of ``jobherd.supervisor.embedded.lifecycle``, under which nobody else starts or stops.
+What is true is asked of the kernel and not of ``postmaster.pid``, which outlives its writer and whose number may by now
+be somebody else's. A server holds a lock on its data folder. The lock is taken before it starts and inherited by each of
+its processes, so it is held for as long as one of them lives, even as the orphan of a killed postmaster that still runs
+a query: a second server on the same pages would destroy them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jobherd.handlers._enqueue.embedded import SOCKET
+from jobherd.supervisor.embedded.binaries import Account, EmbeddedUnavailable, Programs, data_argument, environment, identity
+
+LARGEST_LOG = 10_000_000
+"""Bytes of log from which a start begins a new file and keeps this one as ``postgres.log.1``."""
+GLANCE = 0.005
+"""Seconds between two looks at a server that starts or stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postmaster:
+    """What ``postmaster.pid`` says, held against the living processes."""
+
+    pid: int
+    state: Literal["starting", "ready", "stopping", "dead"]
+
+
+def log_of(data: Path) -> Path:
+    """Name the log of the server on this data."""
+    return data.with_name(data.name + ".log")
+
+
+def locked(fd: int, how: int) -> bool:
+    """Take this lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) if it is free now; say whether it is ours."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def postmaster(data: Path) -> Postmaster | None:
+    """Say what is known of the postmaster; None while there is no ``postmaster.pid``, or not yet a number in it."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+        pid = int(lines[0])
+    except (FileNotFoundError, IndexError, ValueError):
+        return None
+    if not _works_in(pid, data):
+        return Postmaster(pid, "dead")
+    match lines[7:]:  # the eighth line; it is the last to be written
+        case [state] if state.strip() == "ready":
+            return Postmaster(pid, "ready")
+        case [state] if state.strip() == "stopping":
+            return Postmaster(pid, "stopping")
+        case _:
+            return Postmaster(pid, "starting")
+
+
+def ready(data: Path, until: float) -> int | None:
+    """Wait for a server that starts or stops: give the postmaster that takes connections, None if no process is left.
+
+    Parameters:
+        data: the data folder; it need not exist.
+        until: the monotonic time at which to give up.
+
+    Raises:
+        EmbeddedUnavailable: it is held, and was not ready in time.
+
+    """
+    while not is_free(data):
+        found = postmaster(data)
+        if found is not None and found.state == "ready":
+            return found.pid
+        if found is not None and found.state == "dead":
+            end_orphans(data)
+        if time.monotonic() > until:
+            raise EmbeddedUnavailable(
+                f"The database server on {data} is not ready, or is out of sight (another container?). "
+                f"See {log_of(data)}, or name a database of yours with --dsn or JOBHERD_DSN."
+            )
+        time.sleep(GLANCE)
+    return None
+
+
+def launch(programs: Programs, data: Path, *, account: Account | None, until: float) -> int:
+    """Start a server where none is; give its postmaster once it takes connections.
+
+    The server is nobody's child, in a session of its own (or Ctrl-C in the terminal would stop it), and listens on a
+    socket inside its data folder, where only its owner and root can come. TCP is off.
+
+    Parameters:
+        programs: of the version that the data needs; readable for the account.
+        data: the data folder.
+        account: who it runs as; None for the user that we are.
+        until: the monotonic time at which to give up.
+
+    Raises:
+        EmbeddedUnavailable: it did not start; the text has its last words.
+
+    """
+    found = postmaster(data)
+    if found is not None and found.state != "dead":
+        raise EmbeddedUnavailable(
+            f"Process {found.pid} is a PostgreSQL on {data} that jobherd did not start. Stop it, or name it with --dsn."
+        )
+    clear(data)
+    log = log_of(data)
+    if log.exists() and log.stat().st_size > LARGEST_LOG:
+        log.replace(log.with_name(log.name + ".1"))
+    alive = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    words = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        subprocess.run(
+            [
+                *("/bin/sh", "-c", '"$@" &', "sh", programs.bin / "postgres"),  # the shell leaves, and we have no child
+                *("-D", data_argument(data, account)),
+                *("-k", ".", "-c", "listen_addresses="),  # the data folder again, and short whatever its path is
+            ],
+            cwd=data,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            check=True,
+            timeout=30,
+            umask=0o077,
+            pass_fds=(alive,),
+            start_new_session=True,
+            **identity(account),
+        )
+    finally:
+        os.close(words)
+        os.close(alive)  # from here on the server alone holds the lock
+    pid = ready(data, until)
+    if pid is None:
+        raise EmbeddedUnavailable(
+            f"PostgreSQL did not start: {_last_words(log)} Mend that (all of it is in {log}), "
+            "or name a database of yours with --dsn or JOBHERD_DSN."
+        )
+    return pid
+
+
+def clear(data: Path) -> None:
+    """Remove what a killed server left: a number in it may be taken by now, and PostgreSQL would refuse to start."""
+    for name in ("postmaster.pid", f"{SOCKET}.lock", SOCKET):
+        (data / name).unlink(missing_ok=True)
+
+
+def stop(data: Path, until: float) -> bool:
+    """Stop the server, the harder the longer it takes; say whether there was one.
+
+    Parameters:
+        data: the data folder.
+        until: the monotonic time up to which its last checkpoint may take. After that it is stopped without one, and
+            its next start recovers.
+
+    """
+    soon = time.monotonic() + 2.0
+    while (found := postmaster(data)) is None and not is_free(data) and time.monotonic() < soon:
+        time.sleep(GLANCE)  # launched this moment, and interrupted: it has not written its number yet
+    if found is None or found.state == "dead":
+        return False
+    steps = ((signal.SIGINT, max(0.0, until - time.monotonic())), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 5.0))
+    for what, patience in steps:
+        if _send(found.pid, what, data, patience=patience):
+            break
+    last = max(until, time.monotonic() + 1.0)
+    while not is_free(data) and time.monotonic() < last:
+        end_orphans(data)
+        time.sleep(GLANCE)
+    return True
+
+
+def is_free(data: Path) -> bool:
+    """Whether no process of a server is left on this data."""
+    try:
+        fd = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        return locked(fd, fcntl.LOCK_EX)
+    finally:
+        os.close(fd)
+
+
+def _works_in(pid: int, data: Path) -> bool:
+    """Whether this process is a PostgreSQL whose working directory is the data folder. A zombie is not."""
+    try:
+        program = Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)")
+        return program == "postgres" and Path(f"/proc/{pid}/cwd").samefile(data)
+    except OSError:
+        return False
+
+
+def end_orphans(data: Path) -> None:
+    """Kill what a dead postmaster left. Recovery follows anyway; waiting for their long queries would gain nothing."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if _works_in(int(process.name), data):
+            _send(int(process.name), signal.SIGKILL, data, patience=0.0)
+
+
+def _send(pid: int, what: signal.Signals, data: Path, *, patience: float) -> bool:
+    """Signal a process of this server and wait this many seconds for its end; False if it lives on."""
+    with contextlib.suppress(ProcessLookupError):
+        fd = os.pidfd_open(pid)
+        try:
+            if _works_in(pid, data):  # looked at again: the number may have changed hands before the pidfd held it
+                signal.pidfd_send_signal(fd, what)
+                watch = select.poll()
+                watch.register(fd, select.POLLIN)
+                return bool(watch.poll(patience * 1000))
+        finally:
+            os.close(fd)
+    return True
+
+
+def _last_words(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        return " / ".join(file.read().decode(errors="replace").splitlines()[-3:])

@@ -1,0 +1,38 @@
+"""How late the loop is: how long what had happened may have waited before the loop looked at it. Two stores a turn; it reads no clock.
+
+A kill, a reap and a wake-up may each be delayed by so much, whatever the reason was: our own work, a page that was swapped out, a
+machine with too few processors.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+BOUNDS: Final = (0.001, 0.005, 0.02, 0.05, 0.2, 1.0)
+"""Upper bounds of the histogram, in seconds; one more bucket holds the rest."""
+LATE: Final = 0.05
+"""What the contract allows."""
+
+
+class LoopLag:
+    """Counts it. worst: the longest so far, in seconds."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0
+        self.worst = 0.0
+
+    def note(self, seconds: float) -> None:
+        """The loop did not look for so long."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.seconds += seconds
+        self.worst = max(self.worst, seconds)
+
+    def facts(self) -> dict[str, int]:
+        """Return the histogram by upper bound."""
+        return dict(zip((*map(str, BOUNDS), "+Inf"), self.counts, strict=True))
+
+    def __str__(self) -> str:
+        late = sum(self.counts[bisect_left(BOUNDS, LATE) + 1 :])
+        return f"the loop: {sum(self.counts)} turns, {late} of them more than {LATE * 1000:g} ms late, the worst {self.worst * 1000:.1f} ms"

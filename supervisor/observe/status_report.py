@@ -1,0 +1,184 @@
+"""What the parent says of itself: to the page and the metrics, to the service manager, in its process title, and in the log on request.
+
+It only reads; nothing follows from what it says.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import setproctitle
+
+from jobherd.supervisor.crash import orphans
+from jobherd.supervisor.policy.fleet import RunState
+from jobherd.supervisor.version import VERSION
+from jobherd.workers.ipc.counters import OUTCOMES
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
+    from jobherd.supervisor.database.connection import DatabaseConnection
+    from jobherd.supervisor.database.identity import Identity
+    from jobherd.supervisor.database.lease import Lease
+    from jobherd.supervisor.observe.log_stream import LogStream
+    from jobherd.supervisor.observe.loop_lag import LoopLag
+    from jobherd.supervisor.observe.systemd import ServiceManager
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.workers.ipc.control_block import ControlBlock
+    from jobherd.workers.ipc.status_board import StatusBoard
+
+TELL: Final = 1.0
+"""Seconds between the facts published for the page and the metrics; a change is published at once."""
+
+
+class StatusReport:
+    """Says it. `counts` are what the loop counts, `hurry` what calls for saying it now."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        control: ControlBlock,
+        boards: list[StatusBoard],
+        db: DatabaseConnection,
+        registration: Lease,
+        *,
+        manager: ServiceManager,
+        me: Identity,
+        voice: LogStream,
+        lateness: LoopLag,
+    ) -> None:
+        self.counts = {"notifications": 0, "wakes": 0, "released": 0}
+        self._fleet = fleet
+        self._control = control
+        self._boards = boards
+        self._db = db
+        self._registration = registration
+        self._manager = manager
+        self._me = me
+        self._voice = voice
+        self._lateness = lateness
+        self._settled: dict[str, dict[str, int]] = {}
+        self._timeouts: dict[str, int] = {}
+        self._errors: dict[str, dict[str, int]] = {}
+        self._started = time.monotonic()
+        self._at = self._watchdog_at = 0.0
+        self._told_ready = self._reloading = False
+        self._title = ""
+
+    def hurry(self) -> None:
+        """Something has changed that people wait for."""
+        self._at = 0.0
+
+    def reload_begins(self) -> None:
+        """Say so, and later that it is over. One that comes before we are READY is a part of the start, and none begins while we stop."""
+        if self._told_ready and self._fleet.run_state is RunState.SERVING:
+            self._reloading = True
+            self._manager.reloading()
+
+    def wake_at(self) -> float:
+        """When `publish` must be called at the latest."""
+        return self._watchdog_at if self._manager.interval else float("inf")
+
+    def count_buried(self, case: DeadChild, verdict: CrashOutcome | None, released: int) -> None:
+        """Count what the parent itself has written of the jobs of the dead: no board has."""
+        self.hurry()
+        self.counts["released"] += released + (verdict is not None)
+        if verdict is not None:
+            by_outcome = self._settled.setdefault(case.policy.name, {})
+            by_outcome[verdict.outcome] = by_outcome.get(verdict.outcome, 0) + 1
+            if verdict.code is not None:
+                by_code = self._errors.setdefault(case.policy.name, {})
+                by_code[verdict.code] = by_code.get(verdict.code, 0) + 1
+            if verdict.code == "JOB_TIMEOUT":
+                self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
+
+    def count_failed(self) -> int:
+        """Return how many jobs have failed in this run, without those that retry."""
+        failed = [OUTCOMES.index("failed"), OUTCOMES.index("poison")]
+        counted = sum(kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed)
+        return counted + sum(by_outcome.get("failed", 0) for by_outcome in self._settled.values())
+
+    def publish(self, now: float) -> None:
+        """Say what is due."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        self._manager.flush()
+        if fleet.run_state is RunState.SERVING:
+            if not self._told_ready and fleet.is_started():
+                self._told_ready = True
+                self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
+            if self._reloading and not fleet.reloading:
+                self._reloading = False
+                self._manager.tell("READY=1")  # or the service manager waits for the end of a reload that is over
+        if self._manager.interval and now >= self._watchdog_at:
+            self._watchdog_at = now + self._manager.interval
+            self._manager.tell("WATCHDOG=1")
+        if now < self._at:
+            return
+        self._at = now + TELL
+        if fleet.limits.web:
+            for slot in fleet.alive():
+                slot.rss = orphans.rss(slot.pid)
+        self._control.publish(self.facts(now))
+        busy = sum(1 for slot in fleet.workers() if slot.alive and not self._boards[slot.number].idle)
+        here = sum(1 for slot in fleet.workers() if slot.alive)
+        text = f"{fleet.run_state.name.lower()}, {busy} of {here} workers busy" + ("" if up else ", no database")
+        self._manager.status(text)
+        if text != self._title:
+            self._title = text
+            setproctitle.setproctitle(f"jobherd: supervisor [{self._me.host}] {text}")
+
+    def facts(self, now: float) -> dict[str, object]:
+        """Return what the page and the metrics show of the parent's knowledge."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        return {
+            "supervisor": fleet.supervisor or None,
+            "host": self._me.host,
+            "pid": self._me.pid,
+            "version": VERSION,
+            "database": up,
+            "listening": up and self._registration.heard_back,
+            "deaf": up and self._db.polls,
+            "draining": fleet.run_state is not RunState.SERVING,
+            "lease_until": self._control.lease_deadline,
+            "ready_ever": fleet.ever_ready,
+            "deaths": dict(fleet.deaths),
+            "respawns": fleet.respawns,
+            "reclaimed": self._registration.reclaimed,
+            "beats": self._registration.beats,
+            "started": self._started,
+            "settled": self._settled,
+            "timeouts": self._timeouts,
+            "errors": self._errors,
+            "at": now,
+            "dropped": self._voice.dropped,
+            "late": self._lateness.facts(),
+            "late_seconds": self._lateness.seconds,
+            **self.counts,
+            "children": [
+                {
+                    "slot": slot.number,
+                    "kind": slot.kind.name,
+                    "pid": slot.pid,
+                    "incarnation": slot.incarnation,
+                    "state": slot.state.value,
+                    "since": slot.since,
+                    "rss": slot.rss or None,
+                }
+                for slot in fleet.alive()
+            ],
+        }
+
+    def describe(self, now: float) -> list[str]:
+        """Return the state of the fleet in lines, for the log."""
+        fleet, up = self._fleet, self._fleet.database_since is not None
+        database = "the database is there" if up else f"no database: {self._db.barred or self._db.trouble}"
+        lines = [f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {fleet.wanted} workers wanted, {database}"]
+        for slot in fleet.alive():
+            record = self._boards[slot.number].now()
+            doing = "unknown" if record is None else record.phase.name.lower()
+            if record is not None and record.job:
+                kind = self._boards[slot.number].tally.policy(record.kind).name
+                doing = f"{kind} #{record.job} for {now - record.started:.1f} s"
+            lines.append(f"{slot.name}: pid {slot.pid}, {slot.state.value} for {now - slot.since:.1f} s, {doing}")
+        lines.append(f"{self._lateness}; {self._voice.dropped} lines of the log were dropped")
+        return lines

@@ -1,0 +1,61 @@
+"""What the plan must respect, taken from the settings once, so that neither fleet nor plan knows what can be set, or how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from jobherd.supervisor.settings.definitions import Settings
+
+
+@dataclass(slots=True)
+class Limits:
+    """Times in seconds, sizes in bytes; 0 switches a limit off."""
+
+    workers: int = 4
+    max_workers: int = 64
+    web: bool = True
+    lease: float = 15.0
+    grace: float = 5.0
+    hurry: float = 0.5
+    drain_timeout: float = 300.0
+    spawn_timeout: float = 10.0
+    respawn_initial: float = 0.1
+    respawn_max: float = 30.0
+    max_jobs: int = 0
+    max_age: float = 0.0
+    max_rss: int = 0
+    jitter: float = 0.1
+    until_empty: bool = False
+    hold: float = 0.0
+    reserved: tuple[tuple[str, int], ...] = ()
+    """Queues, and how many workers serve nothing else."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds a job may run in front of others, and hold back the outcomes before it: with time left to write these within `hold`."""
+        return 0.8 * self.hold
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return what the plan must know of the settings."""
+        return cls(
+            workers=settings.workers,
+            max_workers=settings.max_workers,
+            web=settings.http is not None,
+            lease=settings.lease,
+            grace=settings.grace,
+            hurry=min(settings.grace, 0.5),
+            drain_timeout=settings.drain_timeout,
+            spawn_timeout=settings.spawn_timeout,
+            respawn_initial=settings.respawn_initial,
+            respawn_max=settings.respawn_max,
+            max_jobs=settings.max_jobs,
+            max_age=settings.max_age,
+            max_rss=settings.max_rss,
+            jitter=settings.jitter,
+            until_empty=settings.until_empty,
+            hold=settings.hold if settings.most_claimed > 1 else 0.0,
+            reserved=settings.reserved,
+        )

@@ -1,0 +1,448 @@
+"""The parent's hands on its children: the boards, our ends of the pipes, forks, signals, and what is left after a death.
+
+It does what it is told and notes on the fleet what happened; when and why stands in `plan.py`. It waits for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource  # noqa: F401  # os.wait4 imports it at the first death, when there may be no file left to open it with
+import selectors
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from jobherd.supervisor.crash import orphans
+from jobherd.supervisor.crash.memory_growth import AFTER, MemoryGrowth
+from jobherd.supervisor.crash.oom import OomWatch
+from jobherd.supervisor.crash.postmortem import examine
+from jobherd.supervisor.crash.recovery import DeadChild
+from jobherd.supervisor.crash.revision import revision
+from jobherd.supervisor.observe.sampler import ask_stacks
+from jobherd.supervisor.policy.fleet import late_at
+from jobherd.supervisor.policy.plan import NEVER, Dismiss, Finish, FlushOutcomes, Fork, Interrupt, Kill, ReleaseRest, WakeChild
+from jobherd.supervisor.policy.slot import End, Exit, Slot, Stage, State
+from jobherd.supervisor.process import spawn
+from jobherd.supervisor.process.output_pipe import OutputPipe
+from jobherd.supervisor.settings.child import for_kind
+from jobherd.workers.inspect.captured import digest
+from jobherd.workers.ipc.pipes import Inbox, nudge
+from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from jobherd.workers.job.finished import Finished, settlement
+from jobherd.workers.system.failpoints import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobherd.supervisor.database.connection import Answer, DatabaseConnection
+    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.plan import Action
+    from jobherd.supervisor.process.signals import SignalPipe
+    from jobherd.workers.ipc.control_block import ControlBlock
+    from jobherd.workers.process.spec import ChildSettings
+
+log = logging.getLogger("jobherd.supervisor")
+
+LOOK: Final = 0.25
+"""Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
+LOOK_IDLE: Final = 1.0
+FLOOD: Final = 0.001
+"""Seconds to the next look while somebody prints more than its pipe holds."""
+_SOONEST: Final = 0.01
+"""Seconds between two looks at who holds others' work."""
+HEIRS: Final = 1.0
+"""So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
+
+
+class Children:
+    """Every process below us, by slot. `settings` is what the next child is told; `bury` takes what is left of one."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        control: ControlBlock,
+        selector: selectors.BaseSelector,
+        signals: SignalPipe,
+        db: DatabaseConnection,
+        *,
+        settings: ChildSettings,
+        fds: Callable[[], list[int]],
+        deaths: int,
+        bury: Callable[[DeadChild], None],
+    ) -> None:
+        self.settings = settings
+        self.boards = [StatusBoard(f"jobherd-{slot.number}") for slot in fleet.slots]
+        self._fleet = fleet
+        self._control = control
+        self._selector = selector
+        self._signals = signals
+        self._db = db
+        self._fds = fds
+        self._deaths = deaths
+        self._bury = bury
+        self._ends: dict[int, spawn.Ends] = {}
+        self._drains: dict[int, OutputPipe] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._oom = OomWatch()
+        self.growth = MemoryGrowth()
+        self._strays = orphans.Orphans()
+        self._look_at = 0.0
+        self.look_for_late_at = NEVER
+        """When held jobs must be looked at next."""
+        self._heirs_until = 0.0
+        self._read = (-1, "")
+        """Of which reading of the code its revision is known, and that."""
+        self._told_to_say: set[int] = set()
+        """Slots whose children were asked where they stand before they are ended."""
+
+    # -- note -------------------------------------------------------------------------------------------------------
+
+    def listen(self, number: int, now: float) -> bool:
+        """Take the reports of a slot's child; return whether that changed its state."""
+        slot, ends = self._fleet.slots[number], self._ends.get(number)
+        if ends is None:
+            return False
+        try:
+            data = os.read(ends.report, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(ends.report)  # it is dying: its SIGCHLD says the rest
+            return False
+        before = slot.state
+        self._expect_work(now)
+        for report in self._inboxes[number].take(data):
+            self._fleet.on_message(slot, report, now)
+        if slot.state is not before:
+            self.growth.begin(slot)
+            log.info("%s is ready", slot.name, extra={"pid": slot.pid, "incarnation": slot.incarnation})
+        return slot.state is not before
+
+    def reap(self, now: float) -> None:
+        """Note every death, and who was stopped or goes on. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
+        self._note_stopped(now)
+        strangers = 0
+        while gone := _next(os.WEXITED | os.WNOWAIT):
+            slot = next((slot for slot in self._fleet.alive() if slot.pid == gone.si_pid), None)
+            if slot is not None:
+                # Before it is reaped, its number cannot be anybody else's: whatever is left of its group ends here.
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(slot.pid, signal.SIGKILL)
+            pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
+            strangers += slot is None
+            if slot is not None and pid:
+                reach("parent:reaped")
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+                signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+                ours = slot.stop_sequence is not None and slot.stop_sequence.stage is Stage.KILLED
+                oom = signum == signal.SIGKILL and not ours and self._oom.claim(now)
+                exit_ = Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime, oom)
+                self._record_death(slot, exit_, now)
+        if strangers and now < self._heirs_until:
+            self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
+
+    def _note_stopped(self, now: float) -> None:
+        while (change := _next(os.WSTOPPED | os.WCONTINUED)) is not None:
+            slot = next((slot for slot in self._fleet.alive() if slot.pid == change.si_pid), None)
+            if slot is not None and change.si_code == os.CLD_STOPPED:
+                self._fleet.stopped(slot, change.si_status, now)
+            elif slot is not None and change.si_code == os.CLD_CONTINUED:
+                self._fleet.continued(slot)
+
+    def _end_strays(self) -> None:
+        for pid in self._strays.end(list(self._fleet.alive())):
+            log.info("ended process %d, which a job had left behind", pid)
+
+    def _record_death(self, slot: Slot, exit_: Exit, now: float) -> None:
+        ends = self._ends.pop(slot.number)
+        self._drain_report(slot, ends, now)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(ends.report)
+        os.close(ends.report)
+        with suppress(OSError):
+            os.close(ends.wake)
+        board = self.boards[slot.number]
+        drain = self._drains.pop(slot.number, None)
+        said = b"" if drain is None else drain.rest()
+        record = board.now() or CurrentWork(Phase.BOOTING)
+        policy = board.tally.policy(record.kind)
+        if record.runs and board.begun != record.job:  # announced, and not started
+            record = record._replace(job=0) if policy.table else record._replace(phase=Phase.CLAIMING)
+        slot.now = record
+        pid, was = slot.pid, slot.state
+        death = self._fleet.on_exit(slot, exit_, now=now, started=board.jobs_started, jitter=random.uniform(-1, 1))
+        limits = self._fleet.limits
+        report = examine(
+            death,
+            board,
+            record,
+            policy.name,
+            asked=board.stacks() if slot.number in self._told_to_say else b"",
+            grown=self.growth.seen(slot, board, record),
+            memory=self._oom.evidence() if exit_.signal == signal.SIGKILL and death.cause in ("oom", "signal") else None,
+            lease_age=now - (self._control.lease_deadline - limits.lease) if self._control.lease_deadline else None,
+            code_version=slot.code_version,
+        )
+        self._told_to_say.discard(slot.number)
+        others = board.company(record) if record.job else []
+        self._bury(DeadChild(death, record, policy, report, _finished(board), others, digest(said), cleared=board.cleared))
+        expected = death.cause in ("left", "worn", "handlers")
+        level = logging.INFO if expected else logging.WARNING
+        text = f"{slot.name} left" if death.cause in ("left", "worn") else report.sentence
+        log.log(
+            level, "%s", text, extra={"pid": pid, "cause": death.cause, "was": was.value, **({"job": record.job} if record.job else {})}
+        )
+        told = "It was asked to leave, and left." if death.cause in ("left", "worn") else report.sentence
+        self._fleet.explained(
+            slot, End(slot.name, pid, death.cause, told, now, 0 if policy.table else record.job, policy.name if record.job else "")
+        )
+        self._end_strays()
+        self._heirs_until = now + HEIRS
+        slot.now = CurrentWork(Phase.BOOTING)
+
+    def _drain_report(self, slot: Slot, ends: spawn.Ends, now: float) -> None:
+        with suppress(BlockingIOError, OSError):
+            while data := os.read(ends.report, 65536):
+                for report in self._inboxes[slot.number].take(data):
+                    self._fleet.on_message(slot, report, now)
+
+    def look(self, now: float) -> None:
+        """Look at the boards, as seldom as the ladder allows; at the idle flags whenever somebody is to be woken."""
+        if self._fleet.pending_wakeups:
+            self.look_who_is_idle()
+        self._fleet.lease_deadline = self._control.lease_deadline if self._fleet.supervisor else NEVER
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        self._oom.look(now)
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works and slot.state is State.READY]
+        boards = {slot.number: self.boards[slot.number] for slot in workers}
+        self._fleet.saw_times_idle({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
+        for drain in self._drains.values():
+            if drain.look(now):
+                self._look_at = now + FLOOD
+        limit = self._fleet.limits.max_rss
+        for slot in self._fleet.alive():
+            board = self.boards[slot.number]
+            record = board.now()
+            rss = orphans.rss(slot.pid) if limit and slot.kind.works else 0
+            self._fleet.on_status(slot, now_record=record, started=board.jobs_started, rss=rss, now=now, hook=board.hook)
+            if record is not None and record.runs and now - record.started >= AFTER and slot.stop_sequence is None:
+                self.growth.look(slot, board, record, now)
+            slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
+
+    def look_who_is_idle(self) -> None:
+        """Look at the idle flags alone, until enough are found for the calls there are."""
+        found = 0
+        for slot in self._fleet.alive():
+            if slot.state is State.READY and slot.kind.works:
+                board = self.boards[slot.number]
+                self._fleet.saw_idle(slot, idle=board.idle, claims=board.claims[0])
+                found += slot.idle and slot.stop_sequence is None
+                if found >= self._fleet.pending_wakeups:
+                    return
+
+    def anyone_idle(self) -> bool:
+        """Whether a worker is idle at this moment, by its board, or has been since the boards were last looked at.
+
+        A single look may find all at work between two rests; who believed it would let go of the keys, and take them again at once.
+        """
+        workers = [slot for slot in self._fleet.alive() if slot.kind.works]
+        return any(board.idle or board.times_idle != slot.times_idle for slot in workers for board in (self.boards[slot.number],))
+
+    def look_at(self) -> float:
+        """When the boards should be looked at again: often while anything runs, seldom while all wait."""
+        if any(slot.now.job or slot.stop_sequence for slot in self._fleet.alive()):
+            return self._look_at
+        return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
+
+    def look_for_late(self, now: float) -> None:
+        """Look whether somebody holds others' work behind a long job; while anybody works, and just when that can first be so."""
+        if now < self.look_for_late_at:
+            return
+        # In a crowd too they are looked at as often as else: as soon as somebody is idle, there is somebody to take the others over.
+        patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
+        again = NEVER
+        boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
+        held = {number: board.now() for number, board in boards.items() if board.held or board.outcomes.is_doubled}
+        late = {
+            number: late_at(record, boards[number].unwritten, patience)
+            for number, record in held.items()
+            if record is not None and record.runs
+        }
+        if any(board.idle for board in boards.values()):
+            self._fleet.saw_crowd(1.0, idle=True)
+        elif any(at <= now for at in late.values()):
+            # Only now: read at each look it would take a hundredth of a processor from jobs as short as that.
+            self._fleet.saw_crowd(orphans.crowd(), idle=False)
+        for slot in self._fleet.alive():
+            if slot.number in boards:
+                board = boards[slot.number]
+                if not board.idle:
+                    again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
+                if (record := held.get(slot.number)) is not None:
+                    others, before = board.held > 0, board.outcomes.is_doubled
+                    self._fleet.saw_held(slot, record, now, others=others, unwritten=board.unwritten, before=before)
+                    if now < (at := late.get(slot.number, 0.0)):
+                        again = min(again, at)
+        self.look_for_late_at = again
+
+    def _expect_work(self, now: float) -> None:
+        if self._fleet.limits.hold:
+            self.look_for_late_at = min(self.look_for_late_at, now + self._fleet.limits.patience)
+
+    def take_back(self, now: float) -> None:
+        """Look who holds jobs it has not started: gates have changed."""
+        self.look_for_late_at = now
+
+    def look_now(self) -> None:
+        """Look at the boards in this turn."""
+        self._look_at = 0.0
+
+    # -- do ---------------------------------------------------------------------------------------------------------
+
+    def do(self, action: Action, now: float) -> None:
+        """Carry out one action of a plan."""
+        match action:
+            case Fork(slot):
+                self._fork(slot, now)
+            case WakeChild(slot):
+                if (ends := self._ends.get(slot.number)) is not None:
+                    nudge(ends.wake)
+                    self._expect_work(now)
+            case ReleaseRest(slot, token):
+                self._relieve(slot, token, now)
+            case FlushOutcomes(slot, token):
+                self._help(slot, token, now)
+            case Dismiss(slot):
+                if (ends := self._ends.get(slot.number)) is not None:
+                    self.boards[slot.number].dismiss()
+                    os.close(ends.wake)
+                    self._ends[slot.number] = replace(ends, wake=os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC))
+            case Interrupt(slot, what):
+                self.boards[slot.number].interrupt(what)
+                self._signal(slot, signal.SIGUSR2, group=False)
+                log.info("%s is told to stop job %d: %s", slot.name, what.job, what.reason.name.lower(), extra={"token": what.token})
+            case Kill(slot, signum):
+                if signum is not signal.SIGKILL and ask_stacks(slot.pid, self.boards[slot.number]):
+                    self._told_to_say.add(slot.number)  # its post-mortem says what it was at; nobody can ask it then
+                log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
+                self._signal(slot, signum, group=True)
+            case Finish():
+                pass  # the loop's to hear
+
+    def _fork(self, slot: Slot, now: float) -> None:
+        fleet, board = self._fleet, self.boards[slot.number]
+        board.clear()
+        fleet.incarnations += 1
+        slot.code_version = self.settings.code_version or self._revision()
+        inherited = spawn.Inherited(self._selector, self._signals, self._db, list(self._ends.values()), self.boards, self._fds())
+        jitter = random.uniform(-1, 1)
+        try:
+            pid, ends = spawn.fork_child(
+                slot,
+                incarnation=fleet.incarnations,
+                supervisor=fleet.supervisor,
+                control=self._control,
+                settings=for_kind(replace(self.settings, queues=(slot.reserved,)) if slot.reserved else self.settings, slot.kind.name),
+                inherited=inherited,
+                deaths=self._deaths,
+            )
+        except OSError as problem:
+            fleet.fork_failed(slot, now=now, jitter=jitter)
+            log.error("the system refuses another process: %s", problem.strerror, extra={"slot": slot.number})
+            return
+        self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
+        if ends.output >= 0:
+            self._drains[slot.number] = OutputPipe(ends.output, board)
+        self._selector.register(ends.report, selectors.EVENT_READ, slot.number)
+        fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
+
+    def _revision(self) -> str:
+        """Return which code is here, read once for each reading of it: a disk that hangs must not hold up every fork."""
+        generation, known = self._read
+        if generation != self._fleet.generation:
+            generation, known = self._read = self._fleet.generation, revision(self.settings.app_dir)
+        return known
+
+    def _relieve(self, slot: Slot, token: int, now: float) -> None:
+        """Only what is read after the word is given is believed: what the child has announced by then may have started."""
+        board = self.boards[slot.number]
+        board.revoke(token)
+        record = board.now()
+        if record is None or record.token != token or not record.job:
+            return  # it is through with that job, and hands back the rest itself
+        finished = [(claim, [one for one in part if one.job != record.job]) for claim, part in _finished(board)]
+        if (later := board.now()) is None or later.token != token:
+            return  # it is through with that claim; what was read may be of the next one, and who is not told would take that for lost
+
+        def answered(answer: Answer) -> None:
+            if answer is None:  # the child names all of it again, but not before its job ends, and that may run for hours
+                self._fleet.not_relieved(slot, token, time.monotonic())
+
+        self._write_finished(slot, record, finished, answered, now)
+        rest = {"child": record.child, "token": token, "job": record.job, "called": [one.job for one in board.company(record)] or None}
+        self._db.ask("release_rest", rest, answered)
+
+    def _help(self, slot: Slot, token: int, now: float) -> None:
+        """Write what was finished in front of the job that runs, and nothing later: by the last that it has run a child knows that its claim stands."""
+        board = self.boards[slot.number]
+        board.help(token)
+        record = board.now()
+        if record is None or record.token != token or not record.runs:
+            return
+        finished = _finished(board)
+        if board.now() != record or any(claim == token and one.job == record.job for claim, part in finished for one in part):
+            return  # it is through with that job: what was read may be of later ones, of which not all are announced, and it writes them itself
+
+        def answered(answer: Answer) -> None:
+            if answer is None:
+                self._fleet.not_helped(slot, token, time.monotonic())
+
+        self._write_finished(slot, record, finished, answered, now)
+
+    def _write_finished(
+        self, slot: Slot, record: CurrentWork, finished: list[tuple[int, list[Finished]]], answered: Callable[[Answer], None], now: float
+    ) -> None:
+        for claim, part in finished:
+            if part:
+                written = settlement(record.child, claim, part, ran_on=f"{self.settings.host}/{slot.pid}", now=now)
+                self._db.ask("settle_jobs", written, answered, _leave_it_to_the_child)
+
+    def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
+        # Its pid is its own as long as it is not reaped, and reaping is ours alone.
+        if group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(slot.pid, signum)  # it may have moved to another one, and have left there what it has started
+        with suppress(ProcessLookupError, PermissionError):
+            if not group or os.getpgid(slot.pid) != slot.pid:
+                os.kill(slot.pid, signum)
+
+
+def _leave_it_to_the_child() -> None:
+    """The server will not have what it says, now or later: the child names it again when its job ends, one by one if need be."""
+
+
+def finished_of(board: StatusBoard, token: int) -> list[Finished]:
+    """Return what a board's ledger holds of that claim."""
+    found = []
+    for entry in board.outcomes.entries(token):
+        with suppress(ValueError, TypeError, KeyError):  # nothing a child may have written can bring the parent down
+            found.append(Finished.from_entry(entry))
+    return found
+
+
+def _finished(board: StatusBoard) -> list[tuple[int, list[Finished]]]:
+    """Return by claim what a board's ledger holds."""
+    return [(claim, finished_of(board, claim)) for claim in board.outcomes.claims()]
+
+
+def _next(changes: int) -> os.waitid_result | None:
+    """A child of which one of these changes is to be told; None if there is none."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_ALL, 0, changes | os.WNOHANG)
+    return None

@@ -1,0 +1,551 @@
+"""What can be set, in one place: each setting with its explanation, unit, default and range.
+
+A value comes from a flag, else the environment (`JOBHERD_*`), else `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml` of the
+working directory, else it is the default; what was not given is never taken for what was given as the default. Flags, errors and
+`docs/settings.md` are made from the fields below: a setting is added by adding a field. This module must not act on a setting.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from jobherd.supervisor.settings import readers as values
+from jobherd.supervisor.settings.field import Setting, setting
+from jobherd.supervisor.settings.sources import Given, SettingsError, gather, still_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+_TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. Times are in seconds, sizes in bytes. Made by `Settings.load`; the defaults alone by `Settings()`."""
+
+    # -- the database ----------------------------------------------------------------------------------------------------
+    dsn: str | None = setting(
+        None,
+        values.dsn(),
+        "The database. With none, Jobherd starts an embedded PostgreSQL of its own and says so.",
+        group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True, for_good=True,
+    )  # fmt: skip
+    listen_dsn: str | None = setting(
+        None,
+        values.dsn(),
+        "Where the parent listens and renews its lease, when `dsn` leads through a pooler: LISTEN needs a session of its own, and is left out there.",
+        group="Database", metavar="DSN", says="the same as `dsn`", secret=True, for_good=True,
+    )  # fmt: skip
+    schema: str = setting(
+        "jobherd", values.schema(), "The database schema that holds the queue.", group="Database", metavar="NAME", for_good=True
+    )
+    embedded_dir: Path = setting(  # noqa: RUF009  # a path never changes
+        Path(),
+        values.path(),
+        "The folder in which the embedded PostgreSQL keeps its `.jobherd/`.",
+        group="Database", metavar="PATH", says="the working directory", for_good=True,
+    )  # fmt: skip
+    db_retry_initial: float = setting(
+        0.5,
+        values.span(0.1, 60),
+        "How long to wait before the database is tried again after it was lost; doubled each time, with jitter.",
+        group="Database", metavar="TIME",
+    )  # fmt: skip
+    db_retry_max: float = setting(30.0, values.span(0.5, 300), "The longest such wait.", group="Database", metavar="TIME")
+    db_retry_max_attempts: int = setting(
+        0,
+        values.whole(1, 10_000, zero="for ever"),
+        "How often the supervisor tries to reach a database that does not answer before it ends with 69, for those whose service manager "
+        "is to hear of it. What runs then is handed back, or settled by the next supervisor.",
+        group="Database", metavar="N", says="0: for ever",
+    )  # fmt: skip
+    lease: float = setting(
+        15.0,
+        values.span(3, 3600),
+        "How long a supervisor may be silent before others take its jobs over. It renews three times in that span.",
+        group="Database", metavar="TIME",
+    )  # fmt: skip
+
+    # -- the work --------------------------------------------------------------------------------------------------------
+    handlers: tuple[str, ...] = setting(
+        (),
+        values.words("folders, files or dotted modules", ":"),
+        "Where the jobs are. The flag may be repeated; a variable has colons between.",
+        group="Work", metavar="PATH", says="none",
+    )  # fmt: skip
+    hooks: tuple[str, ...] = setting(
+        (),
+        values.words("folders, files or dotted modules", ":"),
+        "Where hooks are, beside those in the modules of `handlers`; jobs in these are not served. Their middleware is the outermost.",
+        group="Work", metavar="PATH", says="none",
+    )  # fmt: skip
+    reload: bool = setting(
+        False,
+        values.switch(),
+        "For development: reload when a Python file changes in `handlers`, `hooks` or `app_dir`. If the new code does not load, the old "
+        "workers stay.",
+        group="Work", for_good=True,
+    )  # fmt: skip
+    app_dir: Path = setting(  # noqa: RUF009  # a path never changes
+        Path(),
+        values.path(),
+        "The folder that stands first on the import path of children, so that handlers can import your code.",
+        group="Work", metavar="PATH", says="the working directory",
+    )  # fmt: skip
+    code_version: str = setting(
+        "",
+        values.label(),
+        "What post-mortems call the version of your code: a commit, a tag, an image.",
+        group="Work", metavar="NAME", says="the commit that the git repository of `app_dir` is at",
+    )  # fmt: skip
+    queues: tuple[str, ...] = setting(
+        (),
+        values.queues(),
+        "The queues to serve. `batch*` is every queue whose name begins with `batch`. `high:2` reserves two of the workers for that queue. "
+        "`queue_order` says how workers choose between the queues.",
+        group="Work", metavar="NAMES", says="all",
+    )  # fmt: skip
+    queue_priorities: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(-32768, 32767),
+        "Strict tiers: workers claim from the queues with the lowest number first, whatever the weights. A queue without a number has 0.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
+    queue_order: str = setting(
+        "turns",
+        values.choice("turns", "strict"),
+        "turns: workers take turns between the queues that hold jobs, by `queue_weights`. strict: workers claim from the first queue in "
+        "`queues` that holds a job; without `queues`, the most urgent job of all queues comes first.",
+        group="Work", metavar="ORDER",
+    )  # fmt: skip
+    queue_weights: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(1, 1000),
+        "The share of each queue in the time of the workers: with `mail=1,default=3`, `default` gets three times as much as `mail` while both "
+        "hold jobs. A queue without a weight has 1.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
+    queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
+        (),
+        values.numbers(1, 100_000),
+        "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
+        group="Work", metavar="NAMES", says="none",
+    )  # fmt: skip
+    max_claim_batch: int = setting(
+        0,
+        values.whole(1, 1000, zero="as `batch` says"),
+        "The most jobs of one queue that a child claims at a time. A claim never mixes queues.",
+        group="Work", metavar="N", says="0: as `batch` says",
+    )  # fmt: skip
+    max_claim_per_worker: int = setting(
+        0,
+        values.whole(1, 1000, zero="as `batch` says"),
+        "The most jobs that a child holds at a time, the one that runs included.",
+        group="Work", metavar="N", says="0: as `batch` says",
+    )  # fmt: skip
+    coalesce_notifies: int = setting(
+        1,
+        values.whole(1, 1000),
+        "How many notifications that were heard together wake one child. Each says that there is work in a queue, not how much.",
+        group="Work", metavar="N",
+    )  # fmt: skip
+    batch: int = setting(
+        500,
+        values.whole(1, 1000),
+        "The most jobs that a child claims at a time; it claims no more than it expects to run within `hold`. Should the whole host die, "
+        "what it had finished of a claim and not yet written runs again: 1 keeps that to one job.",
+        group="Work", metavar="N",
+    )  # fmt: skip
+    hold: float = setting(
+        0.05,
+        values.span(0.001, 60, zero="whole batches, whatever they take"),
+        "How much work a child claims at a time, by what the kinds have lately taken. What it has not started when the job in front takes "
+        "longer is given back to the others, and what it has finished is written.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    budget: tuple[str, ...] = setting(
+        (),
+        values.amounts(),
+        "What all jobs that run here together may take, by what they `cost`: a job that does not fit is passed over until there is room.",
+        group="Work", metavar="NAME=AMOUNT", says="none: jobs are not weighed",
+    )  # fmt: skip
+    budget_patience: float = setting(
+        60.0,
+        values.span(0.1, 86400),
+        "How long a job with a cost waits before room is kept for it, so that smaller ones do not pass it for ever.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    poll: float = setting(
+        5.0,
+        values.span(1, 300),
+        "Backstop: every so often, give or take a tenth, one child looks for work although nobody was heard to enqueue any.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    unknown_delay: float = setting(
+        60.0,
+        values.span(1, 86400),
+        "A job of a kind that no module here declares goes back and returns after this long: another machine may know it.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    unknown_for: float = setting(
+        86400.0, values.span(60, 30 * 86400), "Such a job fails once it is this old.", group="Work", metavar="TIME"
+    )
+    sweep: float = setting(
+        2.0,
+        values.span(0.2, 60),
+        "How often the keeper looks for running jobs that nobody holds any more.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    long_transaction: float = setting(
+        60.0,
+        values.span(0.001, 86400),
+        "A job's transaction that was open longer is warned about: as long as it is open, nothing in the database can be vacuumed that was "
+        "updated or deleted since it began.",
+        group="Work", metavar="TIME",
+    )  # fmt: skip
+    until_empty: bool = setting(
+        False,
+        values.switch(),
+        "Run the jobs that are there, then exit: with 0, or with 1 if a job failed. For CI, cron and tests.",
+        group="Work",
+    )
+    ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 although jobs failed.", group="Work")
+
+    # -- the children ----------------------------------------------------------------------------------------------------
+    workers: int = setting(
+        4, values.whole(0, 64), "How many children run jobs. The signals TTIN and TTOU add and take one.", group="Children", metavar="N"
+    )
+    max_workers: int = setting(
+        64,
+        values.whole(1, 64),
+        "The most children that TTIN may lead to. Memory is set aside for so many.",
+        group="Children", metavar="N", for_good=True,
+    )  # fmt: skip
+    spawn_timeout: float = setting(
+        10.0,
+        values.span(0.5, 600),
+        "A new child that is not ready after this long is killed and tried again. So is one that somebody has stopped for this long while it runs no job.",
+        group="Children", metavar="TIME",
+    )  # fmt: skip
+    respawn_initial: float = setting(
+        0.1,
+        values.span(0.01, 60),
+        "How long a place rests after its child has crashed; doubled with each crash in a row, with jitter.",
+        group="Children", metavar="TIME",
+    )  # fmt: skip
+    respawn_max: float = setting(30.0, values.span(0.1, 3600), "The longest such rest.", group="Children", metavar="TIME")
+    max_jobs: int = setting(
+        0,
+        values.whole(1, 1_000_000_000, zero="never"),
+        "Replace a child after so many jobs.",
+        group="Children", metavar="N", says="0: never",
+    )  # fmt: skip
+    max_age: float = setting(
+        0.0,
+        values.span(1, 30 * 86400, zero="never"),
+        "Replace a child that is this old, between two jobs.",
+        group="Children", metavar="TIME", says="0: never",
+    )  # fmt: skip
+    max_rss: int = setting(
+        0,
+        values.size(32_000_000, 10**13, zero="never"),
+        "Replace a child that holds more memory than this. Looked at while a job runs; the job may end first.",
+        group="Children", metavar="SIZE", says="0: never",
+    )  # fmt: skip
+    jitter: float = setting(
+        0.1,
+        values.fraction(0, 0.5),
+        "The three limits above vary from child to child by up to this share, so that not all are replaced at one moment.",
+        group="Children", metavar="SHARE",
+    )  # fmt: skip
+
+    # -- webhooks --------------------------------------------------------------------------------------------------------
+    webhook_secret: tuple[str, ...] = setting(
+        (),
+        values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
+        "What signs the calls of webhooks; two while one is replaced by the other. Without it webhooks are not called by this supervisor.",
+        group="Webhooks", metavar="SECRET", says="none", secret=True,
+    )  # fmt: skip
+    webhook_allow: tuple[str, ...] = setting(
+        (),
+        values.words("host names, addresses or networks", ","),
+        "Who may be called by webhooks though the address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
+        group="Webhooks", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    webhook_timeout: float = setting(
+        10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
+    )
+
+    # -- the page --------------------------------------------------------------------------------------------------------
+    page: bool = setting(
+        True,
+        values.switch(),
+        "Serve the page at `http`, if the extra `web` is installed. Health and metrics are served either way.",
+        group="The page",
+    )  # fmt: skip
+    page_operate_token: tuple[str, ...] = setting(
+        (),
+        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        "Whoever shows it may act: pause, retry, cancel. Each may have a name before it, for the audit: `alice=...`. Give it in the environment "
+        "rather than as a flag, which everybody on the machine can read.",
+        group="The page", metavar="TOKEN", says="none: only this machine is answered", secret=True,
+    )  # fmt: skip
+    page_view_token: tuple[str, ...] = setting(
+        (),
+        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        "Whoever shows it may look and not act.",
+        group="The page", metavar="TOKEN", says="none", secret=True,
+    )  # fmt: skip
+    page_hosts: tuple[str, ...] = setting(
+        (),
+        values.words("names of hosts", ",", pattern=re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9a-fA-F:.]{2,45}")),
+        "The names by which the page is reached, beside those of the machine itself: `jobs.example.com`. With tokens and no names every name "
+        "will do.",
+        group="The page", metavar="HOSTS", says="none",
+    )  # fmt: skip
+    page_path: str = setting(
+        "",
+        values.url_path(),
+        "The path below which a proxy shows the page, if it takes that path away before it asks here.",
+        group="The page", metavar="PATH", says="none",
+    )  # fmt: skip
+    page_read_only: bool = setting(False, values.switch(), "Nothing can be changed from the page, whatever the token.", group="The page")
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+    grace: float = setting(
+        5.0,
+        values.span(0.1, 300),
+        "Each rung of the ladder for a job past its time: the timer in the handler, after this SIGTERM, after this again SIGKILL.",
+        group="Shutdown", metavar="TIME",
+    )  # fmt: skip
+    drain_timeout: float = setting(
+        300.0,
+        values.span(0, 86400),
+        "How long running jobs may go on after TERM or Ctrl-C. What is cut off is ready again, its attempt given back.",
+        group="Shutdown", metavar="TIME",
+    )  # fmt: skip
+
+    # -- watching --------------------------------------------------------------------------------------------------------
+    http: tuple[str, int] | None = setting(
+        ("127.0.0.1", 8790),
+        values.address(),
+        "Where the page, /metrics, /livez, /readyz and /startupz are served. On another address than one of this machine alone the page needs a "
+        "token.",
+        group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790", for_good=True,
+    )  # fmt: skip
+    log_capture: bool = setting(
+        True,
+        values.switch(),
+        "Keep what handlers print and log with the attempt. Standard output and error of a worker are then a pipe; each line that was printed "
+        "goes to the supervisor's log as a message when the job ends.",
+        group="Watching",
+    )  # fmt: skip
+    log_size: int = setting(
+        65536,
+        values.whole(1024, 65536),
+        "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
+        group="Watching", metavar="BYTES",
+    )  # fmt: skip
+    audit_keep: float = setting(
+        365 * 86400.0,
+        values.span(86400, 3650 * 86400, zero="for ever"),
+        "How long it is kept who paused, resumed, capped, cancelled, retried, purged or ordered what (`jobherd.audit`).",
+        group="Watching", metavar="TIME",
+    )  # fmt: skip
+    metrics_tenants: int = setting(
+        0,
+        values.whole(1, 1000, zero="none"),
+        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        group="Watching", metavar="N", says="0: none",
+    )  # fmt: skip
+    log_jobs: str = setting(
+        "auto",
+        values.choice("auto", "all", "failures", "none"),
+        "Which finished jobs get a log line. failures: a warning for each failed attempt and an error for each failed job. "
+        "all: also a line for every other outcome. auto: `all` if standard error is a terminal, `failures` otherwise. "
+        "If there are too many lines about one kind, Jobherd leaves some out and logs how many.",
+        group="Watching", metavar="WHICH", says="auto",
+    )  # fmt: skip
+    log_format: str = setting(
+        "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
+    )
+    log_level: str = setting(
+        "INFO", values.choice("DEBUG", "INFO", "WARNING", "ERROR"), "The least that is logged.", group="Watching", metavar="LEVEL"
+    )
+
+    given: Given = field(default_factory=Given, repr=False, compare=False)
+    """Where the values came from, to explain them and to read them again."""
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, object] = MappingProxyType({}),
+        *,
+        environ: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        only: Iterable[str] | None = None,
+    ) -> Self:
+        """Read the settings.
+
+        flags: what the command line gave, by field name; what is absent was not given.
+        environ: default the process's own. An empty variable counts as not set.
+        directory: where `jobherd.toml` and `pyproject.toml` are looked for; default the working directory.
+        only: the names to read; the others keep their defaults. So a command that needs the database alone does not stumble over the rest.
+
+        Raises SettingsError with one sentence for each thing that is wrong.
+
+        >>> Settings.load({"workers": "2"}, environ={}, directory=Path("/")).workers
+        2
+        """
+        told = specifications()
+        given = gather(
+            {name: told[name] for name in (told if only is None else only)}, flags, environ=environ, directory=directory, known=told
+        )
+        loaded = cls(**given.values, given=given)
+        if problems := loaded.contradictions():
+            raise SettingsError(problems)
+        return loaded
+
+    def again(self) -> Self:
+        """Return the settings read anew from the same flags and places, as SIGHUP asks. Raises SettingsError.
+
+        What holds for good stays: children in another schema than their parent's would claim under a registration that is not there, and
+        with more workers wanted than there are places a reload would never end. `given.waiting` names what was changed of that.
+        """
+        fresh = type(self).load(self.given.flags, directory=self.given.directory)
+        still_there(self.given, fresh.given)
+        kept = {name: getattr(self, name) for name, told in specifications().items() if told.for_good}
+        waiting = tuple(name for name, value in kept.items() if getattr(fresh, name) != value)
+        sources = {**fresh.given.sources, **dict.fromkeys(waiting, "the start of this supervisor")}
+        result = replace(fresh, **kept, given=replace(fresh.given, sources=sources, waiting=waiting))
+        if problems := result.contradictions():
+            raise SettingsError(problems)
+        return result
+
+    def source(self, name: str) -> str:
+        """Return where a setting's value came from, in words: "--workers", "JOBHERD_WORKERS", "jobherd.toml", "default"."""
+        return self.given.sources.get(name, "default")
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The queues to serve, and prefixes of them, the most urgent first, without their numbers of workers."""
+        named = tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
+        if not self.queue_priorities:
+            return named
+        order = dict(self.queue_priorities)
+        return tuple(sorted(named or (*order, *({"*"} - set(order))), key=lambda queue: order.get(queue, 0)))
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """A number for each served queue: workers claim from a queue only if those with a lower number are empty."""
+        if self.queue_order == "strict":
+            return tuple(range(len(self.served)))
+        numbers = dict(self.queue_priorities)
+        return tuple(numbers.get(queue, 0) for queue in self.served)
+
+    @property
+    def reserved(self) -> tuple[tuple[str, int], ...]:
+        """Which queues have workers of their own, and how many."""
+        return tuple((queue, int(count)) for queue, _, count in (each.partition(":") for each in self.queues) if count)
+
+    @property
+    def most_claimed(self) -> int:
+        """How many jobs a claim takes at the most."""
+        return min(limit for limit in (self.batch, self.max_claim_batch, self.max_claim_per_worker) if limit)
+
+    def serves(self, queue: str) -> bool:
+        """Return whether a queue is served here.
+
+        >>> Settings(queues=("high:2", "batch*")).serves("batch-eu")
+        True
+        """
+        if not self.queues:
+            return True  # asked for each job that wakes somebody
+        served = self.served
+        return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
+
+    def resolved_log_format(self) -> str:
+        """Return text or json: `auto` is text when standard error is a terminal."""
+        if self.log_format != "auto":
+            return self.log_format
+        return "text" if _at_terminal() else "json"
+
+    def resolved_log_jobs(self) -> str:
+        """Return all, failures or none: `auto` is all when standard error is a terminal."""
+        if self.log_jobs != "auto":
+            return self.log_jobs
+        return "all" if _at_terminal() else "failures"
+
+    def contradictions(self) -> tuple[str, ...]:
+        """Return a sentence for each pair of settings that cannot both be meant."""
+        pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
+        names = [each.partition("=")[0] for each in self.budget]
+        twice = tuple(
+            f"budget (from {self.source('budget')}) names {name} twice: give one amount"
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        )
+        if self.queue_weights and self.queue_order == "strict":
+            given = f"queue_weights (from {self.source('queue_weights')}) has no effect with queue_order = strict"
+            twice += (f"{given} (from {self.source('queue_order')}): remove one of them",)
+        kept = sum(count for _, count in self.reserved)
+        others = len(self.served) > len(self.reserved)
+        if kept and kept + others > self.workers:
+            rest = " leaves none for the other queues" if others else " is fewer"
+            told = f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for queues of their own"
+            return (
+                *twice,
+                f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+            )
+        return twice + tuple(
+            f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
+            f"{high} = {getattr(self, high):g} (from {self.source(high)}): lower the one or raise the other"
+            for low, high in pairs
+            if getattr(self, low) > getattr(self, high)
+        )
+
+
+def _at_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def specifications() -> dict[str, Setting]:
+    """Return what each setting says of itself, by name, in order."""
+    return {each.name: each.metadata["setting"] for each in fields(Settings) if "setting" in each.metadata}
+
+
+def shown(name: str, value: object) -> str:
+    """Return a setting's value as people write it; a secret is not shown."""
+    match value:
+        case None:
+            return "off" if name == "http" else "none"
+        case _ if specifications()[name].secret:
+            return "(set)" if value else "none"
+        case bool():
+            return str(value).lower()
+        case (str() as host, int() as port):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case tuple():
+            parts = [f"{part[0]}={part[1]}" if isinstance(part, tuple) else str(part) for part in value]
+            return (specifications()[name].reader.separator or ",").join(parts) or "none"
+        case float() if name != "jitter":
+            return values.show_span(value)
+        case _:
+            return str(value)
+
+
+def render_settings_markdown() -> str:
+    """Return `docs/settings.md`. Made by `python -m jobherd.supervisor.settings.definitions > docs/settings.md`; a test compares."""
+    from jobherd.supervisor.settings.page import render  # noqa: PLC0415  # the page is made once in a while, settings are read at every start
+
+    return render(specifications(), {each.name: each.default for each in fields(Settings)})
+
+
+if __name__ == "__main__":
+    print(render_settings_markdown(), end="")

@@ -1,0 +1,65 @@
+"""Writes `docs/settings.md` from what the settings say of themselves. Nothing in the page is written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobherd.supervisor.settings.sources import flag_of, variable_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobherd.supervisor.settings.field import Setting
+
+HEAD = """\
+# Settings
+
+<!-- Made from supervisor/settings/definitions.py by `python -m jobherd.supervisor.settings.definitions > docs/settings.md`. Do not edit. -->
+
+A setting comes from a flag of `jobherd run`, else from the environment, else from `jobherd.toml` or from `[tool.jobherd]` in
+`pyproject.toml` of the working directory (`jobherd.toml` first, never both), else it is the default. A variable that is set to
+nothing counts as not set. `jobherd run --print-settings` shows every value and where it came from; `jobherd check` looks at them
+without starting anything.
+
+```toml
+# jobherd.toml
+workers = 8
+queues = ["mail", "media"]
+drain_timeout = "10m"
+```
+
+Spans of time are written `"500ms"`, `"30s"`, `"10m"`, `"1h30m"`, `"7d"`, or as a number of seconds. Sizes are written `"900MB"`,
+`"2GiB"`, or as a number of bytes; `M` and `G` alone are the binary ones.
+
+Not on this page, since producers without a supervisor read it too: the environment's `JOBHERD_MAX_PAYLOAD`, in bytes, is the longest payload
+that Python producers and `jobherd enqueue` let in and the longest result that a worker stores; default 1,000,000. `JOBHERD_KEYS` and
+`JOBHERD_KEYS_FILE` are [the keys of encryption](security.md#encryption), `JOBHERD_ALLOW_WRITABLE_HANDLERS=1` trusts
+[who else may change handlers](security.md#handlers-that-others-could-change). And what only
+[the forge's imports](forge.md#imports-from-github) read.
+"""
+
+
+def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
+    """Return the whole page."""
+    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415  # settings imports this module to make the page
+
+    lines = [HEAD]
+    for group in dict.fromkeys(setting.group for setting in settings.values()):
+        lines.append(f"## {group}\n")
+        for name, setting in settings.items():
+            if setting.group != group:
+                continue
+            variables = ", ".join(f"`{variable}`" for variable in (variable_of(name), *setting.variables))
+            flag = flag_of(name)
+            flags = f"`{flag}` or `--no-{flag[2:]}`" if isinstance(defaults[name], bool) else f"`{flag}`"
+            default = setting.default_in_words or f"`{shown(name, defaults[name])}`"
+            lines += [
+                f"### `{name}`\n",
+                f"{setting.explanation}\n",
+                f"- flag {flags}, environment {variables}",
+                f"- default: {default}",
+                f"- must be {setting.reader.allowed}",
+                *(["- a change takes a restart"] if setting.for_good else []),
+                "",
+            ]
+    return "\n".join(lines).rstrip() + "\n"

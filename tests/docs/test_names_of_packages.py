@@ -1,0 +1,25 @@
+"""What is installed has the one name `jobherd`: its packages are listed, and no test loads them under the names of their folders."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+
+from tests.docs.pages import ROOT
+
+TOPS = ("supervisor", "workers", "handlers", "sql")
+
+
+def test_setup_cfg_lists_every_package_of_the_tree():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listed = set(config["options"]["packages"].split())
+    found = {f"jobherd.{file.parent.relative_to(ROOT)}".replace("/", ".") for top in TOPS for file in (ROOT / top).rglob("__init__.py")}
+    assert listed == found - {"jobherd.handlers._facade"} | {"jobherd"}
+
+
+def test_no_package_is_loaded_under_the_name_of_its_folder():
+    """A second copy of a module would have classes and state of its own."""
+    plain = [name for name in sys.modules if name.split(".")[0] in TOPS]
+    ours = [name for name in plain if str(ROOT) in str(getattr(sys.modules[name], "__file__", None))]
+    assert ours == []

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar, Union
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobherd import BindingError, Job, Json, PayloadError, check_payload, handler
+from jobherd.handlers._values.payload import decode_payload
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Flags(enum.Flag):
+    A = 1
+    B = 2
+
+
+@dataclass
+class Address:
+    street: str
+    number: int = 1
+
+
+@dataclass
+class Customer:
+    name: str
+    address: Address
+    tags: list[str] = field(default_factory=list)
+    parent: Customer | None = None
+    label: str = field(init=False, default="")
+
+    def __post_init__(self):
+        if not self.name:
+            raise ValueError("a customer has a name")
+        self.label = self.name.upper()
+
+
+class Options(TypedDict):
+    width: int
+    height: NotRequired[int]
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+    total: int = 0
+
+
+@dataclass
+class IntPage(Page[int]):
+    next: IntPage | None = None
+
+
+UserId = NewType("UserId", int)
+
+
+def one(annotation, value):
+    """Bind one parameter of this annotation and return its argument."""
+
+    def function(x): ...
+
+    function.__annotations__ = {"x": annotation}
+    return handler("demo:one")(function).binding.bind({"x": value})["x"]
+
+
+MOMENT = datetime(2025, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "argument"),
+    [
+        (int, 7, 7),
+        (int, 10**500, 10**500),
+        (float, 7, 7.0),
+        (float, 0.5, 0.5),
+        (str, "", ""),
+        (bool, False, False),
+        (None, None, None),
+        (Any, {"a": [1]}, {"a": [1]}),
+        (object, 5, 5),
+        (Optional[int], None, None),  # noqa: UP045
+        (Optional[int], 5, 5),  # noqa: UP045
+        (int | str, "x", "x"),
+        (float | None, 7, 7.0),
+        (int | float, 7, 7),
+        (Union[list[int], dict[str, int]], {"a": 1}, {"a": 1}),
+        (datetime | str, "2025-01-31T12:00:00+00:00", MOMENT),
+        (datetime | str, "soon", "soon"),
+        (datetime | None, "2025-01-31T12:00:00Z", MOMENT),
+        (list, [1, "x"], [1, "x"]),
+        (list[int], [1, 2], [1, 2]),
+        (Sequence[int], [1, 2], [1, 2]),
+        (list[list[float]], [[1], [2.5]], [[1.0], [2.5]]),
+        (tuple, [1, 2], (1, 2)),
+        (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
+        (tuple[int, str], [1, "x"], (1, "x")),
+        (set[int], [1, 1, 2], {1, 2}),
+        (frozenset[str], ["a"], frozenset("a")),
+        (dict, {"a": 1}, {"a": 1}),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (dict[str, Any], {"a": 1}, {"a": 1}),
+        (Mapping[Color, float], {"red": 1}, {Color.RED: 1.0}),
+        (Literal["a", 1, None], "a", "a"),  # noqa: PYI061
+        (Literal["a", 1, None], None, None),  # noqa: PYI061
+        (Color, "red", Color.RED),
+        (Literal[Color.RED], "red", Color.RED),
+        (Level, 2, Level.HIGH),
+        (Flags, 3, Flags.A | Flags.B),
+        (datetime, "2025-01-31T12:00:00+00:00", MOMENT),
+        (date, "2025-01-31", date(2025, 1, 31)),
+        (time, "12:05:00", time(12, 5)),
+        (UUID, "00000000-0000-0000-0000-000000000007", UUID(int=7)),
+        (Decimal, "12.50", Decimal("12.50")),
+        (Decimal, 12, Decimal(12)),
+        (Annotated[int, "positive"], 5, 5),
+        (UserId, 5, 5),
+        (Address, {"street": "Low Road"}, Address("Low Road")),
+        (list[Address], [{"street": "a", "number": 2}], [Address("a", 2)]),
+        (Options, {"width": 1}, {"width": 1}),
+        (Options, {"width": 1, "height": 2}, {"width": 1, "height": 2}),
+        (Pair, [1, 2], Pair(1, 2)),
+        (Pair, {"a": 1, "b": 2}, Pair(1, 2)),
+        (Page[int], {"items": [1], "total": 1}, Page([1], 1)),
+        (IntPage, {"items": [1]}, IntPage([1])),
+        (datetime | date, "2030-01-31", date(2030, 1, 31)),
+        ("int", 5, 5),
+        ("list[Address]", [{"street": "a"}], [Address("a")]),
+    ],
+)
+def test_a_value_that_fits_becomes_the_argument(annotation, value, argument):
+    found = one(annotation, value)
+    assert found == argument
+    assert type(found) is type(argument)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "path", "says"),
+    [
+        (int, "7", "$.x", "must be int, not str"),
+        (int, True, "$.x", "must be int, not bool"),
+        (int, 7.0, "$.x", "must be int, not float"),
+        (int, None, "$.x", "must be int, not null"),
+        (float, True, "$.x", "must be float, not bool"),
+        (float, 10**400, "$.x", "too large"),
+        (str, 7, "$.x", "must be str, not int"),
+        (str, {}, "$.x", "must be str, not an object"),
+        (bool, 1, "$.x", "must be bool, not int"),
+        (None, 1, "$.x", "must be null"),
+        (Optional[int], "x", "$.x", "must be int | None, not str"),  # noqa: UP045
+        (int | str, [], "$.x", "must be int | str, not an array"),
+        (list[int] | None, [1, "x"], "$.x[1]", "must be int, not str"),
+        (list[int], {"a": 1}, "$.x", "must be an array, not an object"),
+        (list[int], [1, 2, None], "$.x[2]", "must be int, not null"),
+        (tuple[int, str], [1], "$.x", "an array with 2 items, not an array with 1"),
+        (tuple[int, str], [1, 2], "$.x[1]", "must be str"),
+        (set[Any], [[1]], "$.x", "members of a set"),
+        (dict[str, int], {"a": "b"}, "$.x.a", "must be int"),
+        (dict[str, int], {"a b": "b"}, '$.x["a b"]', "must be int"),
+        (dict[str, list[int]], {"a": [1, "b"]}, "$.x.a[1]", "must be int"),
+        (dict[Color, int], {"green": 1}, "$.x.green", "must be Color"),
+        (Literal["a", 1], True, "$.x", "one of 'a', 1"),
+        (Literal["a", 1], [], "$.x", "not an array"),
+        (Color, "green", "$.x", "must be Color, one of 'red', 'blue'"),
+        (Color, [], "$.x", "must be Color"),
+        (Level, True, "$.x", "must be Level"),
+        (datetime, "soon", "$.x", "2025-01-31T12:00:00+00:00"),
+        (datetime, 5, "$.x", "not int"),
+        (datetime, "2030-01-31", "$.x", "a date and time with a zone"),
+        (datetime, "2030-01-31T12:00:00", "$.x", "a date and time with a zone"),
+        (bytes, "anything", "$.x", "is annotated bytes, which Jobherd cannot convert from JSON"),
+        (list[Path], ["a"], "$.x[0]", "is annotated Path"),
+        (Page[int], {"items": ["a"]}, "$.x.items[0]", "must be int"),
+        (date, "2025-02-31", "$.x", "a date"),
+        (UUID, "7", "$.x", "a UUID"),
+        (Decimal, "x", "$.x", "Decimal"),
+        (Decimal, "NaN", "$.x", "finite"),
+        (Decimal, 1.5, "$.x", "Decimal"),
+        (Address, {}, "$.x", "lacks the field 'street' of Address"),
+        (Address, {"street": 5}, "$.x.street", "must be str"),
+        (Address, {"street": "a", "town": "b"}, "$.x", "'town' that Address has no field for"),
+        (Address, [], "$.x", "an object with the fields of Address"),
+        (list[Customer], [{"name": "", "address": {"street": "a"}}], "$.x[0]", "makes no Customer: ValueError: a customer has a name"),
+        (Customer, {"name": "a", "address": {"street": "a", "number": "1"}}, "$.x.address.number", "must be int"),
+        (Options, {}, "$.x", "lacks the field 'width'"),
+        (Options, {"width": 1, "height": "2"}, "$.x.height", "must be int"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_its_place(annotation, value, path, says):
+    with pytest.raises(BindingError) as caught:
+        one(annotation, value)
+    assert caught.value.path == path
+    assert path in str(caught.value)
+    assert says in str(caught.value)
+    assert isinstance(caught.value, PayloadError)
+
+
+def test_an_error_never_shows_the_value():
+    with pytest.raises(BindingError) as caught:
+        one(dict[str, int], {"password": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_type_that_mentions_itself_is_checked_all_the_way_down():
+    inner = {"name": "b", "address": {"street": "x"}}
+    bound = one(Customer, {"name": "a", "address": {"street": "x"}, "parent": inner})
+    assert bound.parent.name == "b"
+    with pytest.raises(BindingError, match=r"\$\.x\.parent"):
+        one(Customer, {"name": "a", "address": {"street": "x"}, "parent": inner | {"parent": {"name": 5}}})
+
+
+def test_a_dataclass_makes_the_round_trip_with_its_derived_fields():
+    customer = Customer("a", Address("b"), ["t"], Customer("c", Address("d")))
+    assert one(Customer, decode_payload(check_payload(customer))) == customer
+
+
+@handler("demo:mail")
+def mail(order_id: int, *, copies: int = 1, note: str | None = None) -> None: ...
+
+
+def test_only_what_was_given_is_bound():
+    assert mail.binding.bind({"order_id": 7}) == {"order_id": 7}
+    assert mail.binding.bind({"note": None, "order_id": 7}) == {"order_id": 7, "note": None}
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ({}, r"payload at \$\.order_id is missing, expected int"),
+        ({"order_id": 7, "oder": 1}, "has a key 'oder' that the handler has no parameter for; it has copies, note, order_id"),
+        ([1], "must be an object with the handler's parameters as keys, not an array"),
+        (None, "not null"),
+        ("x", "not a string"),
+        (True, "not a boolean"),
+        (7, "not a number"),
+        ({"order_id": 7, "x" * 10_000: 1}, "has a key 'x{80}'"),
+    ],
+)
+def test_a_payload_that_is_not_the_handlers_is_refused(payload, says):
+    with pytest.raises(BindingError, match=says):
+        mail.binding.bind(payload)
+
+
+def test_a_handler_without_parameters_takes_an_empty_object():
+    @handler("demo:tick")
+    def tick() -> None: ...
+
+    assert tick.binding.bind({}) == {}
+    with pytest.raises(BindingError, match="it has none"):
+        tick.binding.bind({"a": 1})
+
+
+@pytest.mark.parametrize("document", [None, 5, "x", [1], {}, {"payload": 1}, {"a": 1}])
+def test_a_handler_with_one_parameter_called_payload_takes_any_document_whole(document):
+    @handler("demo:any")
+    def whatever(job: Job, payload: Json) -> None: ...
+
+    assert whatever.binding.bind(document) == {"payload": document}
+    assert whatever.payload(document) == document
+
+
+def test_the_whole_document_is_checked_too():
+    @handler("demo:ints")
+    def ints(payload: list[int]) -> None: ...
+
+    with pytest.raises(BindingError, match=r"payload at \$\[1\] must be int"):
+        ints.binding.bind([1, "x"])
+
+
+def test_a_handler_with_double_star_takes_every_key():
+    @handler("demo:open")
+    def opened(a: int, **rest: Any) -> None: ...
+
+    assert opened.binding.bind({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    with pytest.raises(BindingError, match=r"\$\.a is missing"):
+        opened.binding.bind({"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("function", "takes"),
+    [
+        (lambda job: None, True),
+        (lambda job, x: None, True),
+        (lambda x, job: None, False),
+    ],
+)
+def test_a_first_parameter_called_job_without_annotation_is_the_job(function, takes):
+    assert handler("demo:x")(function).signature.takes_job is takes
+
+
+def test_a_first_parameter_annotated_job_is_the_job_whatever_its_name():
+    def positional(me: Job, /, x: int): ...
+
+    def quoted(me: "Job", x: int): ...  # noqa: UP037
+
+    def other(job: str): ...
+
+    assert handler("demo:x")(positional).signature.takes_job
+    assert handler("demo:x")(quoted).signature.takes_job
+    assert not handler("demo:x")(other).signature.takes_job
+    assert handler("demo:x")(other).binding.bind({"job": "x"}) == {"job": "x"}
+
+
+def test_an_annotation_that_only_type_checkers_can_resolve_is_not_checked_and_said_so():
+    @handler("demo:unknown")
+    def unknown(known: int, odd: Unknown) -> None: ...
+
+    assert unknown.binding.unchecked == ("odd",)
+    assert unknown.binding.bind({"known": 1, "odd": "anything"}) == {"known": 1, "odd": "anything"}
+    with pytest.raises(BindingError, match="must be int"):
+        unknown.binding.bind({"known": "1", "odd": 1})
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+annotations = st.recursive(
+    st.sampled_from([int, str, float, bool, None, Any, Color, Level, datetime, UUID, Decimal, Address, Customer, Options, Literal["a", 1]]),
+    lambda inner: (
+        inner.map(lambda one: list[one])
+        | inner.map(lambda one: dict[str, one])
+        | inner.map(lambda one: tuple[one, ...])
+        | inner.map(lambda one: Optional[one])  # noqa: UP045
+    ),
+    max_leaves=4,
+)
+
+
+@given(annotations, documents)
+def test_any_document_for_any_annotation_is_bound_or_refused_with_a_path(annotation, document):
+    try:
+        one(annotation, document)
+    except BindingError as problem:
+        assert problem.path.startswith("$.x")

@@ -1,0 +1,100 @@
+"""What is checked before anything is sent. No database."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from jobherd import AsyncClient, Client, PayloadError, aenqueue_many_on, aenqueue_on, enqueue_many_on, enqueue_on, handler
+from jobherd.handlers._enqueue.bulk import many_by_name, one_by_name
+from jobherd.handlers._enqueue.options import check_options, show_job
+
+NOWHERE = "host=/nonexistent"
+MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@handler("mail:receipt")
+def receipt(order_id: int) -> None: ...
+
+
+def test_options_are_in_the_units_of_the_statement():
+    options = check_options(delay="10m", timeout=timedelta(minutes=1), priority=-5, queue="media", max_attempts=8, good_until=MOMENT)
+    (chunk,) = many_by_name("mail:receipt", [{"a": 1}, {}], {"delay": "10m"})
+    statement = chunk.statement()
+    assert (options.delay, options.timeout, options.priority, options.queue, options.max_attempts) == (600, 60, -5, "media", 8)
+    assert statement.name == "enqueue_jobs"
+    assert statement.parameters["payloads"] == ['{"a":1}', "{}"]
+    assert statement.parameters["delay"] == 600
+    assert statement.parameters["queue"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "says"),
+    [
+        ({"delay": "1m", "run_at": MOMENT}, ValueError, "delay and run_at exclude each other"),
+        ({"run_at": datetime(2030, 1, 1)}, ValueError, "run_at has no time zone"),  # noqa: DTZ001
+        ({"run_at": "2030-01-01"}, TypeError, "run_at must be a datetime"),
+        ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, ValueError, "run_at must lie between"),
+        ({"good_until": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
+        ({"run_at": datetime(8999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))}, ValueError, "run_at must lie between"),
+        ({"good_until": datetime(1900, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, ValueError, "good_until must lie between"),
+        ({"good_until": datetime(2030, 1, 1)}, ValueError, "good_until has no time zone"),  # noqa: DTZ001
+        ({"queue": "No"}, ValueError, "queue 'No'"),
+        ({"priority": 2**31}, ValueError, "priority"),
+        ({"max_attempts": 0}, ValueError, "max_attempts"),
+        ({"timeout": 0}, ValueError, "timeout"),
+        ({"delay": float("inf")}, ValueError, "delay"),
+        ({"dely": 5}, TypeError, r"^enqueue\(\) has no option 'dely'; it has cost, delay, encrypt, .*payload_bytes"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_named(options, problem, says):
+    with pytest.raises(problem, match=says):
+        one_by_name("mail:receipt", {}, options)
+
+
+def test_an_option_that_is_none_is_told_with_the_call_that_was_made_and_with_what_there_is():
+    client = Client(NOWHERE)
+    for call in (client.enqueue_many, client.enqueue_stream):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no option 'dely'; it has cost, delay, encrypt") as caught:
+            call("a:b", [], dely=5)
+        assert "payload_bytes" not in str(caught.value), "a list of jobs takes none"
+    for name in ("enqueue_many", "enqueue_stream"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) has no option 'dely'"):
+            asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", [], dely=5))
+    for one in (enqueue_on, enqueue_many_on):
+        with pytest.raises(TypeError, match=rf"^{one.__name__}\(\) has no option 'dely'"):
+            one(None, "a:b", [], dely=5)
+    for other in (aenqueue_on, aenqueue_many_on):
+        with pytest.raises(TypeError, match=rf"^{other.__name__}\(\) has no option 'dely'"):
+            asyncio.run(other(None, "a:b", [], dely=5))
+
+
+def test_what_is_no_connection_or_client_is_refused_where_it_is_given():
+    with pytest.raises(TypeError, match="connection must be a connection of psycopg, not a int"):
+        receipt.options(connection=5)
+    with pytest.raises(TypeError, match="client must be a Client or an AsyncClient, not a str"):
+        receipt.options(client="postgresql:///app")
+
+
+def test_a_negative_delay_means_now():
+    assert check_options(delay="-5m").delay == 0
+
+
+@pytest.mark.parametrize("kind", ["os.system()", "../../x", "a;drop table", "<script>", "x" * 10_000, "", None, 5])
+def test_a_bad_kind_is_refused(kind):
+    with pytest.raises(ValueError, match="is not a name"):
+        one_by_name(kind, {}, {})
+
+
+def test_a_bad_payload_is_refused():
+    with pytest.raises(PayloadError, match=r"^payload at \$\.a"):
+        one_by_name("a:b", {"a": "\0"}, {})
+
+
+@pytest.mark.parametrize(("job_id", "problem"), [("7", TypeError), (True, TypeError), (None, TypeError), (2**63, ValueError)])
+def test_an_id_that_is_none_is_refused(job_id, problem):
+    with pytest.raises(problem, match="id"):
+        show_job(job_id)

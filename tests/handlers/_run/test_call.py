@@ -1,0 +1,341 @@
+"""Calls that are ended by real signals, as the worker's alarm does it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import os
+import signal
+import time
+
+import pytest
+
+from jobherd import Job, JobTimeout, handler
+from jobherd.handlers._run.call import call, interrupt
+from tests.handlers import ringer
+
+JOB = Job(id=7, kind="demo:x")
+
+
+inside = []
+
+
+def call_handler(handler, arguments):
+    """Call as a worker does, whose alarm rings for the handler and for nothing else."""
+    try:
+        inside.append(True)
+        return call(handler, JOB, arguments)
+    finally:
+        inside.clear()
+
+
+due = []
+
+
+def begun():
+    """Called by a handler: from now on it may be rung. A timer that runs before that may ring for nobody, or in the making of the call."""
+    signal.setitimer(signal.ITIMER_REAL, *due)
+
+
+def begun_to_wait():
+    """Called by a handler right before it waits: as `begun`, once it does."""
+    asyncio.get_running_loop().call_soon(begun)
+
+
+@contextlib.contextmanager
+def interrupts(after, *, every=0.0, by_hook=True):
+    """Ring as the worker's timer does: once so many seconds after the handler has called `begun`, then every `every`."""
+
+    def ring(number, frame):
+        if not inside:
+            return
+        rings.append(time.monotonic())
+        problem = JobTimeout("time is up")
+        if by_hook:
+            interrupt(problem, frame)
+        else:
+            raise problem
+
+    rings = []
+    before = signal.signal(signal.SIGALRM, ring)
+    due[:] = after, every
+    try:
+        yield rings
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open():
+    gc.collect()  # a file that an earlier test left to the collector is not this test's
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    gc.collect()  # an unclosed loop or a coroutine that was not awaited warns here, and a warning is an error
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_function_is_called_with_its_arguments():
+    assert call(handler("a:b")(lambda x, y=2: (x, y)), JOB, {"x": 1}) == (1, 2)
+
+
+def test_a_function_that_takes_the_job_gets_it():
+    assert call(handler("a:b")(lambda job, x: (job, x)), JOB, {"x": 1}) == (JOB, 1)
+
+
+def test_a_coroutine_is_run_to_its_end():
+    @handler("a:b")
+    async def work(job: Job, x: int) -> int:
+        await asyncio.sleep(0)
+        return x + job.id
+
+    assert call_handler(work, {"x": 1}) == 8
+
+
+def test_a_function_that_returns_a_coroutine_is_run_too():
+    async def inner():
+        return 5
+
+    assert call(handler("a:b")(lambda: inner()), JOB, {}) == 5
+
+
+@pytest.mark.parametrize("problem", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+def test_what_a_coroutine_raises_comes_out(problem):
+    @handler("a:b")
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise problem
+
+    with pytest.raises(problem):
+        call_handler(work, {})
+
+
+def test_what_a_coroutine_leaves_running_is_ended():
+    ended = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("background")
+
+    async def numbers():
+        try:
+            yield 1
+        finally:
+            ended.append("generator")
+
+    @handler("a:b")
+    async def work() -> str:
+        task = asyncio.create_task(background())
+        work_numbers.append(numbers())
+        async for _ in work_numbers[0]:
+            break
+        await asyncio.sleep(0)
+        assert not task.done()
+        await asyncio.to_thread(ended.append, "thread")
+        return "done"
+
+    work_numbers = []
+    assert call_handler(work, {}) == "done"
+    assert sorted(ended) == ["background", "generator", "thread"]
+
+
+@pytest.mark.parametrize("by_hook", [True, False])
+def test_a_function_that_computes_for_ever_is_ended(by_hook):
+    def endless():
+        begun()
+        while True:
+            pass
+
+    with interrupts(0.05, by_hook=by_hook), pytest.raises(JobTimeout, match="time is up"):
+        call_handler(handler("a:b")(endless), {})
+
+
+@pytest.mark.parametrize("by_hook", [True, False])
+def test_a_coroutine_that_computes_for_ever_is_ended(by_hook):
+    cleaned = []
+
+    @handler("a:b")
+    async def endless() -> None:
+        try:
+            begun()
+            while True:
+                pass
+        finally:
+            cleaned.append(True)
+
+    with interrupts(0.05, by_hook=by_hook) as rings, pytest.raises(JobTimeout, match="time is up"):
+        call_handler(endless, {})
+    assert cleaned == [True]
+    assert len(rings) == 1
+
+
+@pytest.mark.parametrize("by_hook", [True, False])
+def test_a_coroutine_that_waits_for_ever_is_ended_and_may_clean_up_by_awaiting(by_hook):
+    cleaned = []
+
+    @handler("a:b")
+    async def endless() -> None:
+        try:
+            begun_to_wait()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(True)
+
+    with interrupts(0.05, by_hook=by_hook) as rings, pytest.raises(JobTimeout, match="time is up"):
+        call_handler(endless, {})
+    assert cleaned == [True]
+    assert len(rings) == 1
+
+
+def test_a_task_beside_the_coroutine_that_computes_for_ever_is_ended():
+    @handler("a:b")
+    async def work() -> None:
+        async def endless():
+            begun()
+            while True:
+                pass
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(endless())
+
+    with interrupts(0.05), pytest.raises(JobTimeout):
+        call_handler(work, {})
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_ended_by_the_second_ring():
+    swallowed = []
+
+    @handler("a:b")
+    async def stubborn() -> None:
+        begun_to_wait()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed.append(True)
+                if len(swallowed) > 3:
+                    raise
+
+    with interrupts(0.05, every=0.1) as rings, pytest.raises(JobTimeout):
+        call_handler(stubborn, {})
+    assert swallowed
+    assert len(rings) >= 2
+
+
+def test_a_coroutine_that_cleans_up_for_ever_is_ended_by_the_second_ring():
+    @handler("a:b")
+    async def slow() -> None:
+        try:
+            begun_to_wait()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    with interrupts(0.05, every=0.1), pytest.raises(JobTimeout):
+        call_handler(slow, {})
+
+
+def test_a_coroutine_that_answers_its_cancellation_with_a_value_has_finished():
+    @handler("a:b")
+    async def calm() -> str:
+        try:
+            begun_to_wait()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "partial"
+
+    with interrupts(0.05):
+        assert call_handler(calm, {}) == "partial"
+
+
+def test_a_coroutine_that_answers_with_another_exception_is_heard():
+    @handler("a:b")
+    async def angry() -> None:
+        try:
+            begun_to_wait()
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("clean-up failed")
+
+    with interrupts(0.05), pytest.raises(ValueError, match="clean-up failed"):
+        call_handler(angry, {})
+
+
+def test_a_thread_that_never_ends_does_not_hold_the_call():
+    import threading
+
+    release = threading.Event()
+
+    @handler("a:b")
+    async def work() -> None:
+        begun_to_wait()
+        await asyncio.to_thread(release.wait)
+
+    try:
+        with interrupts(0.05, every=0.2), pytest.raises(JobTimeout):
+            call_handler(work, {})
+    finally:
+        release.set()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+# Python drops what is raised in a weak reference's callback. The ring is lost then, and the next one is heard.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_at_any_moment_ends_the_call_and_leaves_nothing_behind():
+    """Two hundred rings swept over the life of a call: in its set-up, its work, its rest and its closing."""
+
+    @handler("a:b")
+    async def work() -> str:
+        task = asyncio.create_task(asyncio.sleep(0.0001))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await task
+        return "done"
+
+    ends = []
+    for number in range(200):
+        with interrupts(0.000_005 + number * 0.000_005, every=1):
+            begun()
+            try:
+                ends.append(call_handler(work, {}))
+            except JobTimeout:
+                ends.append("timeout")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    assert set(ends) <= {"done", "timeout"}
+    assert "timeout" in ends
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_alarm_that_does_not_say_what_it_interrupts_ends_the_call_too(waits):
+    cleaned = []
+
+    @handler("a:b")
+    async def endless() -> None:
+        try:
+            (begun_to_wait if waits else begun)()
+            if not waits:
+                # Not `while cond:`, whose back edge CPython 3.12 and 3.13 leave out of the exception table: `finally` would be skipped.
+                for _ in itertools.count():
+                    pass
+            await asyncio.Event().wait()
+        finally:
+            if waits:
+                await asyncio.sleep(0)
+            cleaned.append(True)
+
+    before = signal.signal(signal.SIGALRM, ringer.ring)
+    due[:] = 0.05, 0.0
+    try:
+        with pytest.raises(JobTimeout):
+            call(endless, JOB, {})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert cleaned == [True]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from jobherd import Job
+
+
+@pytest.mark.promise("D37")
+def test_a_job_tells_what_is_known_of_it():
+    job = Job(id=7, kind="mail:receipt", created=0.5, run=86400, attempt=5, max_attempts=5, payload={"secret": 1})
+    assert job.created_at == datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
+    assert job.run_at == datetime(1970, 1, 2, tzinfo=UTC)
+    assert job.is_last_attempt
+    assert not job.cancelled
+    assert repr(job) == "<Job 7 mail:receipt attempt 5 of 5>"
+
+
+def test_the_time_that_remains_is_never_negative_and_may_be_endless():
+    assert Job(id=1, kind="x").remaining() == float("inf")
+    assert Job(id=1, kind="x", deadline=time.monotonic() - 5).remaining() == 0
+    assert 50 < Job(id=1, kind="x", deadline=time.monotonic() + 60).remaining() <= 60
+
+
+@pytest.mark.parametrize(("said", "heard"), [(0.5, 0.5), (-1, 0), (2, 1), (float("nan"), 0), (float("inf"), 1), (1, 1)])
+def test_progress_is_a_share_from_nothing_to_all(said, heard):
+    told = []
+    Job(id=1, kind="x", on_progress=lambda *what: told.append(what)).progress(said, "note", {"n": 1})
+    assert told == [(heard, "note", {"n": 1})]
+
+
+def test_progress_that_nobody_watches_is_silent():
+    Job(id=1, kind="x").progress(0.5)
+
+
+def test_whether_it_is_cancelled_is_asked_each_time():
+    asked = iter([False, True])
+    job = Job(id=1, kind="x", on_cancelled=lambda: next(asked))
+    assert [job.cancelled, job.cancelled] == [False, True]
+
+
+def test_its_log_lines_carry_its_ids_and_not_its_payload(caplog):
+    job = Job(id=7, kind="mail:receipt", attempt=2, payload={"secret": "hunter2"})
+    with caplog.at_level(logging.INFO, logger="jobherd.job"):
+        job.log.info("sent %d", 3)
+        job.log.info("again")
+    record = caplog.records[0]
+    assert (record.getMessage(), record.job, record.kind, record.attempt) == ("sent 3", 7, "mail:receipt", 2)
+    assert "hunter2" not in caplog.text
+    assert job.log is job.log
+
+
+def test_a_job_does_not_leave_its_process():
+    with pytest.raises(TypeError, match=r"hand over job\.id"):
+        pickle.dumps(Job(id=1, kind="x"))

@@ -1,0 +1,390 @@
+"""What arrives equals what was enqueued, or it is refused: over generated annotations and values of them, one job, many, and by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, Required, TypedDict, TypeVar, Unpack
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+import typing_extensions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobherd import BindingError, PayloadError, handler
+from jobherd.handlers._enqueue.bulk import one_by_name
+from jobherd.handlers._values.payload import decode_payload
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Color(enum.Enum):
+    RED = "red"
+    DAY = "2030-01-31"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
+@dataclass
+class Page(Generic[V]):
+    items: list[V]
+    first: V | None = None
+
+
+@dataclass
+class Both(Generic[K, V]):
+    one: K
+    pages: dict[str, Page[V]] = field(default_factory=dict)
+
+
+@dataclass
+class Swapped(Both[V, K], Generic[K, V]):
+    more: K | None = None
+
+
+class Made(NamedTuple):
+    """An annotation, a strategy of its values, and whether none of them may be refused."""
+
+    annotation: Any
+    values: Any
+    sure: bool = True
+
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.sampled_from(
+    ["2030-01-31", "12:00", "12.50", "red", "1"]
+)
+zones = st.sampled_from([UTC, timezone(timedelta(hours=-5, minutes=-30)), timezone(timedelta(hours=5, seconds=7, microseconds=1))])
+SCALARS = [
+    Made(int, st.integers()),
+    Made(float, st.floats(allow_nan=False, allow_infinity=False)),
+    Made(str, texts),
+    Made(bool, st.booleans()),
+    Made(None, st.none()),
+    Made(datetime, st.datetimes(timezones=zones).map(lambda one: one.replace(fold=0))),
+    Made(date, st.dates()),
+    Made(time, st.times().map(lambda one: one.replace(fold=0))),  # which == does not see
+    Made(UUID, st.uuids() | st.just(UUID(int=7))),
+    Made(Decimal, st.decimals(allow_nan=False, allow_infinity=False) | st.just(Decimal(20300131))),
+    Made(Color, st.sampled_from(Color)),
+    Made(Level, st.sampled_from(Level)),
+    Made(Word, st.sampled_from(Word)),
+    Made(Bits, st.sampled_from([Bits.A, Bits.A | Bits.B])),
+    Made(Literal["a", 1, True, Color.RED], st.sampled_from(["a", 1, True, Color.RED])),
+    Made(NewType("UserId", int), st.integers()),
+    Made(Annotated[int, "positive"], st.integers()),
+    Made(Annotated[int, pydantic.Field(ge=0)], st.integers(0, 10)),
+]
+names = st.sampled_from(["id", "name", "of", "kind"])
+keys = st.text("ab 1", min_size=0, max_size=3)
+
+
+def objects(make: Any, parts: list[tuple[str, Made]]) -> Any:
+    return st.builds(make, **{name: part.values for name, part in parts})
+
+
+@st.composite
+def records(draw, inner):
+    """A class with some fields, of any of the libraries, with any of a dataclass's features."""
+    parts = [(name, draw(inner)) for name in sorted(draw(st.sets(names, min_size=1, max_size=3)))]
+    sure = all(part.sure for _, part in parts)
+    hints = {name: part.annotation for name, part in parts}
+    match draw(st.sampled_from(["dataclass", "inherited", "generic", "typed", "named", "pydantic", "msgspec", "attrs"])):
+        case "dataclass" | "inherited" as how:
+            given = {one: draw(st.booleans()) for one in ("frozen", "kw_only", "slots")}
+            last, part = parts[-1]
+            late = draw(st.booleans())
+            fields = [(name, hint) for name, hint in hints.items() if name != last]
+            filled = field(default=None, init=False) if late else field(default_factory=list)
+            base = dataclasses.make_dataclass("Base", fields, **given)
+            kind = dataclasses.make_dataclass("Derived", [(last, part.annotation, filled)], bases=(base,), **given)
+            if how == "dataclass":
+                kind = dataclasses.make_dataclass("Plain", [*fields, (last, part.annotation, filled)], **given)
+            if not late:
+                return Made(kind, objects(kind, parts), sure)
+
+            def make(**values):
+                made = kind(**{name: value for name, value in values.items() if name != last})
+                object.__setattr__(made, last, values[last])
+                return made
+
+            return Made(kind, objects(make, parts), sure)
+        case "generic":
+            one, other = parts[0][1], parts[-1][1]
+            pages = st.builds(Page, st.lists(other.values, max_size=2), st.none() | other.values)
+            optional = other.annotation is None or other.sure
+            both = {"one": one.values, "pages": st.dictionaries(keys, pages, max_size=1)}
+            if draw(st.booleans()):
+                return Made(Both[one.annotation, other.annotation], st.builds(Both, **both), sure and optional)
+            swapped = st.builds(Swapped, **both, more=st.none() | other.values)
+            return Made(Swapped[other.annotation, one.annotation], swapped, sure and optional)
+        case "typed":
+            kind = typing_extensions.TypedDict("Typed", {name: NotRequired[hint] for name, hint in hints.items()})
+            some = st.fixed_dictionaries({}, optional={name: part.values for name, part in parts})
+            return Made(kind, some.map(lambda one: {name: one[name] for name in hints if name in one}), sure)
+        case "named":
+            kind = NamedTuple("Named", list(hints.items()))
+            return Made(kind, objects(kind, parts), sure)
+        case "pydantic":
+            kind = pydantic.create_model("Model", **{name: (hint, ...) for name, hint in hints.items()})
+            return Made(kind, objects(kind.model_construct, parts), sure=False)
+        case "msgspec":
+            kind = msgspec.defstruct("Struct", list(hints.items()))
+            return Made(kind, objects(kind, parts), sure=False)
+    kind = attrs.make_class("Attrs", {name: attrs.field(type=hint) for name, hint in hints.items()})
+    return Made(kind, objects(kind, parts), sure)
+
+
+@st.composite
+def unions(draw, inner):
+    parts = draw(st.lists(inner, min_size=2, max_size=3))
+    return Made(typing.Union[tuple(part.annotation for part in parts)], st.one_of(*(part.values for part in parts)), sure=False)
+
+
+def grown(inner):
+    return (
+        inner.map(lambda one: Made(list[one.annotation], st.lists(one.values, max_size=2), one.sure))
+        | inner.map(lambda one: Made(Sequence[one.annotation], st.lists(one.values, max_size=2), one.sure))
+        | inner.map(lambda one: Made(tuple[one.annotation, ...], st.lists(one.values, max_size=2).map(tuple), one.sure))
+        | st.tuples(inner, inner).map(
+            lambda two: Made(
+                tuple[two[0].annotation, two[1].annotation], st.tuples(two[0].values, two[1].values), two[0].sure and two[1].sure
+            )
+        )
+        | inner.map(lambda one: Made(dict[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure))
+        | inner.map(lambda one: Made(Mapping[str, one.annotation], st.dictionaries(keys, one.values, max_size=2), one.sure))
+        | inner.map(lambda one: Made(Optional[one.annotation], st.none() | one.values, one.sure))  # noqa: UP045
+        | unions(inner)
+        | records(inner)
+    )
+
+
+annotations = st.recursive(st.sampled_from(SCALARS), grown, max_leaves=5)
+
+
+def taker(annotation: Any) -> Any:
+    def take(x): ...
+
+    take.__annotations__ = {"x": annotation}
+    return handler("demo:take")(take)
+
+
+ZONE = re.compile(r", tzinfo=[\w.]+(\([^()]*(\([^()]*\))?[^()]*\))?")
+
+
+def assert_arrived(arrived: object, value: object) -> None:
+    # Of the same types all the way down, but for the class of a zone.
+    assert ZONE.sub("", repr(arrived)) == ZONE.sub("", repr(value))
+    assert arrived == value
+
+
+@given(annotations, st.data())
+def test_what_arrives_equals_what_was_enqueued_or_it_is_refused(made, data):
+    value = data.draw(made.values)
+    take = taker(made.annotation)
+    try:
+        [text] = take._one((), {"x": value}).texts
+    except PayloadError as problem:
+        assert problem.path.startswith("$.x")
+        assert not made.sure, problem
+        with pytest.raises(PayloadError):
+            list(take._many([{"x": value}]))
+        return
+    [[many]] = [chunk.texts for chunk in take._many([{"x": value}])]
+    [named] = one_by_name("demo:take", {"x": value}, {}).texts
+    assert text == many == named
+    assert_arrived(take.binding.bind(decode_payload(text))["x"], value)
+    assert take._one((), {"x": value}).texts == [chunk.texts[0] for chunk in take._many([take.payload(x=value)])]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "says"),
+    [
+        (str | date, "2030-01-31", "would arrive as date, not as str"),
+        (str | UUID, str(UUID(int=7)), "would arrive as UUID, not as str"),
+        (Color | str, "red", "would arrive as Color, not as str"),
+        (date | Decimal, Decimal(20300131), "would arrive as date, not as Decimal"),
+        (list[int] | tuple[int, ...], (1, 2), "would arrive as list, not as tuple"),
+        (Page[int] | Both[int, int], Both([]), "would not arrive|would arrive|lacks|must be"),
+        (int | Bits, Bits.A, "would arrive as int, not as Bits"),
+        (dict[str, list[int]] | Page[int], {"items": [1]}, "would arrive as Page, not as dict"),
+    ],
+)
+def test_what_a_union_would_take_for_another_member_is_refused(annotation, value, says):
+    with pytest.raises(BindingError, match=says):
+        taker(annotation).payload(x=value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime | date, date(2030, 1, 31)),
+        (date | datetime, datetime(2030, 1, 31, tzinfo=UTC)),
+        (str | date, date(2030, 1, 31)),
+        (dict[str, Any] | Page[int], Page([1])),
+        (Page[Page[int]], Page([Page([1])])),
+        (float | None, 7),
+    ],
+)
+def test_what_a_union_can_tell_apart_arrives(annotation, value):
+    take = taker(annotation)
+    assert take.binding.bind(take.payload(x=value))["x"] == value
+
+
+def test_the_order_of_a_union_is_its_own():
+    assert taker(list[Level | Literal[1]]).binding.bind({"x": [1]})["x"] == [Level.LOW]
+    assert type(taker(list[Literal[1] | Level]).binding.bind({"x": [1]})["x"][0]) is int  # typing calls the two annotations equal
+
+
+@dataclass
+class Scaled:
+    n: int
+    scale: InitVar[int] = 2
+
+    def __post_init__(self, scale: int) -> None:
+        self.n *= scale
+
+
+@dataclass
+class Needs:
+    n: int
+    seed: InitVar[int]
+
+
+@dataclass
+class Twin:
+    n: int
+
+
+@dataclass
+class Base:
+    n: int
+
+
+@dataclass
+class Sub(Base):
+    pass
+
+
+@dataclass(eq=False)
+class Unequal:
+    n: int
+
+
+@dataclass
+class Unset:
+    n: int
+    later: int = field(init=False)
+
+
+def test_a_dataclass_that_makes_something_else_of_its_own_form_is_refused():
+    with pytest.raises(BindingError, match=r"\$\.x\.n would not arrive as it was given"):
+        taker(Scaled).payload(x=Scaled(3))
+    with pytest.raises(BindingError, match="lacks the field 'seed' of Needs, an InitVar"):
+        taker(Needs).payload(x=Needs(1, 2))
+    assert taker(Needs).binding.bind({"x": {"n": 1, "seed": 2}})["x"] == Needs(1, 2)
+    with pytest.raises(BindingError, match="would arrive as Base, not as Twin"):
+        taker(Base).payload(x=Twin(1))
+    with pytest.raises(BindingError, match="would arrive as Base, not as Sub"):
+        taker(list[Base]).payload(x=[Base(1), Sub(1)])
+
+
+def test_a_model_that_loses_a_field_of_a_dataclass_is_refused():
+    model = pydantic.create_model("Model", unset=(Unset, ...))
+    value = Unset(1)
+    value.later = 5  # pydantic leaves out what __init__ does not take
+    with pytest.raises(BindingError, match=r"\$\.x\.unset\.later would"):
+        taker(model).payload(x=model.model_construct(unset=value))
+
+
+def test_a_dataclass_without_equality_or_with_a_field_not_set_arrives():
+    assert taker(Unequal).payload(x=Unequal(1)) == {"x": {"n": 1}}
+    assert taker(Unset).payload(x=Unset(1)) == {"x": {"n": 1}}
+
+
+def test_the_hour_that_comes_twice_arrives():
+    moment = datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+    take = taker(Page[datetime])
+    assert take.binding.bind(take.payload(x=Page([moment])))["x"].items[0].astimezone(UTC) == moment.astimezone(UTC)
+
+
+class MoreWork(TypedDict, total=False):
+    width: Required[int]
+    on: date
+
+
+def test_what_double_star_takes_is_checked_and_converted():
+    @handler("demo:more")
+    def more(a: int, **rest: Unpack[MoreWork]) -> None: ...
+
+    @handler("demo:dates")
+    def dates(**days: date) -> None: ...
+
+    assert more.binding.bind(more.payload(a=1, width=2, on=date(2030, 1, 31))) == {"a": 1, "width": 2, "on": date(2030, 1, 31)}
+    assert dates.binding.bind(dates.payload(first=date(2030, 1, 31))) == {"first": date(2030, 1, 31)}
+    for payload, says in [
+        ({"a": 1}, r"\$\.width is missing, expected"),
+        ({"a": 1, "width": "2"}, r"\$\.width must be int"),
+        ({"a": 1, "width": 2, "x": 1}, "has a key 'x'"),
+    ]:
+        with pytest.raises(BindingError, match=says):
+            more.binding.bind(payload)
+    with pytest.raises(BindingError, match=r"\$\.first must be a date"):
+        dates.binding.bind({"first": "soon"})
+
+
+class Parcel(TypedDict):
+    page: Page[int]
+    to: str | date
+
+
+def test_a_typed_dict_in_another_order_arrives():
+    parcel = {"to": date(2030, 1, 31), "page": Page([1])}
+    take = taker(Parcel)
+    assert take.binding.bind(take.payload(x=parcel))["x"] == parcel
+
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+
+
+def test_enqueue_many_takes_what_enqueue_takes():
+    def texts_of(take, calls):
+        return [text for chunk in take._many(calls) for text in chunk.texts]
+
+    assert texts_of(taker(Page[int]), [Page([1]), {"x": Page([2])}, (Page([3]),)]) == [
+        f'{{"x":{{"items":[{n}],"first":null}}}}' for n in (1, 2, 3)
+    ]
+    assert texts_of(taker(Point), [Point(1)]) == ['{"x":{"x":1,"y":0}}']
+    assert texts_of(taker(int), [1, (2,)]) == ['{"x":1}', '{"x":2}']
+    with pytest.raises(BindingError, match="index 1: payload at") as caught:
+        texts_of(taker(Page[int]), [Page([1]), Page(["a"])])
+    assert caught.value.index == 1
+    with pytest.raises(TypeError, match="not one str"):
+        texts_of(taker(str), "abc")
+    with pytest.raises(TypeError, match="not one dict"):
+        texts_of(taker(str), {"x": "a"})

@@ -1,0 +1,70 @@
+"""What the supervisor tells the maintenance process of a job that died with its process."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from jobherd.supervisor.crash.deaths import DeathPost
+from jobherd.supervisor.crash.postmortem import PostMortem
+from jobherd.supervisor.crash.recovery import CrashOutcome, DeadChild
+from tests.supervisor.crash.test_recovery import POLICY, death, now
+
+
+def case() -> DeadChild:
+    said = PostMortem(
+        sentence="Process 7 died of SIGSEGV.", cause="signal", exit_code=None, signal="SIGSEGV", core_dumped=False, core=None, phase="running",
+        max_rss=1, cpu_user=0.1, cpu_system=0.1, oom=False, memory=None, child_age=1.0, job_age=0.5, lease_age=None, code_version=None,
+        stack="", log_tail="",
+    )  # fmt: skip
+    return DeadChild(death(), now(), POLICY, said)
+
+
+@pytest.fixture
+def post():
+    post = DeathPost()
+    yield post
+    post.close()
+
+
+def told(post):
+    return json.loads(os.read(post.reading, 1 << 18))
+
+
+def test_a_death_is_told_with_its_post_mortem(post):
+    dead = case()
+    assert post.tell(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1))
+    message = told(post)
+    assert (message["job"], message["kind"], message["crashes"]) == (dead.now.job, dead.policy.name, dead.now.crashes + 1)
+    assert (message["post_mortem"]["sentence"], message["post_mortem"]["outcome"]) == (dead.post_mortem.sentence, "retry")
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "abandoned"])
+def test_a_process_that_a_drain_or_a_cancel_has_ended_is_not_told(post, outcome):
+    dead = case()
+    assert not post.tell(dead, dead.now, CrashOutcome(outcome, None))
+    with pytest.raises(BlockingIOError):
+        os.read(post.reading, 1)
+
+
+def test_of_an_encrypted_job_neither_payload_nor_log_is_told(post):
+    dead = case()
+    dead.policy = replace(dead.policy, sealed=True)
+    dead.post_mortem = replace(dead.post_mortem, log_tail="secret")
+    post.tell(dead, dead.now, CrashOutcome("failed", "WORKER_CRASHED", crash=1))
+    message = told(post)
+    assert not message["payload"]
+    assert "secret" not in json.dumps(message)
+
+
+def test_a_full_socket_costs_a_line_in_the_log_and_no_time(post, caplog):
+    dead = case()
+    dead.post_mortem = replace(dead.post_mortem, stack="x" * 100_000, log_tail="y" * 100_000)
+    sent = 0
+    while post.tell(dead, dead.now, CrashOutcome("retry", "WORKER_CRASHED", crash=1)):
+        sent += 1
+    assert sent > 20, "the stack and the log are cut, so that many fit"
+    assert "on_death hooks are not called for a job" in caplog.text

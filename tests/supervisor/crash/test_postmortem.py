@@ -1,0 +1,108 @@
+"""The sentence that explains a death, and what is kept beside it, cause by cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from jobherd.supervisor.crash.postmortem import examine
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot import Death, Exit, Stage, StopReason, StopSequence
+from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+
+MIB = 2**20
+ASKED = b'Current thread 0x1 (most recent call first):\n  File "/srv/app/resize.py", line 41 in shrink\n'
+RAN = CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, started=100.0, deadline=160.0)
+IDLE = CurrentWork(Phase.IDLE, 1)
+
+
+@pytest.fixture
+def board():
+    found = StatusBoard("test")
+    yield found
+    found.close()
+
+
+def look(board, *, cause, exit_, now=RAN, **more):
+    death = Death(3, "worker", 77, 1, 1, exit_, cause, True, None, 170.0, 60.0)
+    return examine(death, board, now, "image:resize", **more)
+
+
+@pytest.mark.parametrize(
+    ("cause", "exit_", "now", "asked", "sentence"),
+    [
+        ("timeout", Exit(None, signal.SIGKILL), RAN, ASKED,
+         "It ran past its timeout of 60 s and did not stop when it was told: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),
+        ("timeout", Exit(0, None), RAN._replace(deadline=float("inf")), b"",
+         "It ran past its timeout and did not stop when it was told: its process was ended by the parent."),
+        ("cancel", Exit(None, signal.SIGTERM), RAN, b"", "It was cancelled and did not stop when it was told: its process was ended by SIGTERM."),
+        ("drain", Exit(None, signal.SIGKILL), RAN, ASKED,
+         "The supervisor was leaving and it did not stop in time: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),
+        ("lost", Exit(None, signal.SIGKILL), RAN, b"", "Its claim was lost to another supervisor: process 77 was ended while it ran image:resize #5."),
+        ("quit", Exit(None, signal.SIGKILL), RAN, b"", "The supervisor was told to leave at once: process 77 was killed while it ran image:resize #5."),
+        ("signal", Exit(None, signal.SIGKILL, rss=33 * MIB), RAN, b"", "Somebody killed process 77 with SIGKILL at 33 MiB while it ran image:resize #5."),
+        ("signal", Exit(None, signal.SIGKILL), IDLE, b"", "Somebody killed process 77 with SIGKILL while it was idle."),
+        ("signal", Exit(None, signal.SIGXCPU), RAN, b"",
+         "Process 77 died of SIGXCPU (it had used the processor time that it may, RLIMIT_CPU) while it ran image:resize #5."),
+        ("signal", Exit(None, signal.SIGABRT), RAN, b"", "Process 77 died of SIGABRT while it ran image:resize #5."),
+        ("signal", Exit(None, signal.SIGRTMIN + 3), RAN, b"", f"Process 77 died of signal {signal.SIGRTMIN + 3} while it ran image:resize #5."),
+        ("exit", Exit(3, None), RAN, b"", "Process 77 exited with code 3 while it ran image:resize #5."),
+        ("spawn", Exit(None, signal.SIGKILL), CurrentWork(Phase.BOOTING), b"", "Process 77 was not ready in time and was killed."),
+        ("stopped", Exit(None, signal.SIGKILL), IDLE, b"",
+         "Somebody stopped process 77 and did not continue it: it was killed while it was idle."),
+        ("handlers", Exit(78, None), CurrentWork(Phase.BOOTING), b"", "Process 77 could not load the handlers."),
+    ],
+)  # fmt: skip
+def test_the_sentence(board, cause, exit_, now, asked, sentence):
+    assert look(board, cause=cause, exit_=exit_, now=now, asked=asked).sentence == sentence
+
+
+def test_a_crash_says_where_it_happened_and_keeps_what_was_last_said(board):
+    crash = board.open_trace()
+    os.write(
+        crash,
+        b'Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "/srv/app/resize.py", line 41 in shrink\n',
+    )
+    os.close(crash)
+    board.log(b"about to shrink\n")
+    report = look(
+        board,
+        cause="signal",
+        exit_=Exit(None, signal.SIGSEGV, core=True, rss=64 * MIB, user=1.25),
+        asked=b"older",
+        lease_age=2.5,
+        code_version="v7",
+    )
+    assert report.sentence == "Process 77 died of SIGSEGV at 64 MiB while it ran image:resize #5, in shrink at /srv/app/resize.py:41."
+    kept = report.as_dict()
+    assert kept["stack"].startswith("Fatal Python error: Segmentation fault")
+    assert (kept["signal"], kept["core_dumped"], kept["phase"], kept["cause"]) == ("SIGSEGV", True, "running", "signal")
+    assert (kept["max_rss"], kept["cpu_user"], kept["lease_age"], kept["code_version"]) == (64 * MIB, 1.25, 2.5, "v7")
+    assert (kept["job_age"], kept["child_age"], kept["log_tail"]) == (70.0, 60.0, "about to shrink\n")
+    assert kept["core"], "where cores go on this machine"
+    assert not kept["oom"]
+    assert "exit_code" not in kept, "what is not known is left out"
+    assert "memory" not in kept
+
+
+def test_a_death_for_want_of_memory_says_how_much_there_was(board):
+    memory = {"counted": "control group", "oom_kills": 4, "version": 2, "group": "/web", "limit": 2048 * MIB, "peak": 2048 * MIB, "used": 9}
+    report = look(board, cause="oom", exit_=Exit(None, signal.SIGKILL, rss=1946 * MIB, oom=True), memory=memory)
+    assert report.sentence == (
+        "The kernel killed process 77 for want of memory at 1946 MiB, of 2048 MiB that its control group may take, while it ran image:resize #5."
+    )
+    assert report.oom
+    assert report.as_dict()["memory"] == memory
+
+
+def test_deaths_for_want_of_memory_are_counted_as_such_unless_we_killed_it():
+    fleet = Fleet(Limits(workers=2))
+    for number, stop_sequence in ((0, None), (1, StopSequence(StopReason.TIMEOUT, 0.0, 9, 5, stage=Stage.KILLED))):
+        slot = fleet.slots[number]
+        fleet.forked(slot, pid=number + 10, incarnation=number, now=0.0, started=0, jitter=0.0)
+        slot.stop_sequence = stop_sequence
+        fleet.on_exit(slot, Exit(None, signal.SIGKILL, oom=True), now=9.0, started=0, jitter=0.0)
+    assert fleet.deaths == {"oom": 1, "timeout": 1}

@@ -1,0 +1,148 @@
+"""What becomes of the job a child died with."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobherd.supervisor.crash.postmortem import PostMortem
+from jobherd.supervisor.crash.recovery import SELDOM, CrashOutcome, CrashRecovery, DeadChild, delay, judge
+from jobherd.supervisor.policy.slot import Death, Exit, Stage, StopReason, StopSequence
+from jobherd.workers.ipc.counters import Policy
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
+
+POLICY = Policy("a:b", max_attempts=5, max_crashes=3, backoff=(30.0, 2.0, 0.2, 3600.0))
+
+
+def death(cause="signal", why=None, stage=Stage.KILLED):
+    stop_sequence = None if why is None else StopSequence(why, 0.0, 9, 5, stage=stage)
+    return Death(0, "worker", 1, 1, 1, Exit(None, 9), cause, True, stop_sequence, 0.0, 1.0)
+
+
+def now(*, attempts=1, crashes=0, phase=Phase.RUNNING):
+    return CurrentWork(phase, 1, 9, 5, 1, attempts, 5, crashes)
+
+
+def taken(**counts):
+    """A record of a job that was announced and had not started."""
+    return now(phase=Phase.CLAIMING, **counts)
+
+
+@pytest.mark.parametrize(
+    ("record", "dead", "verdict"),
+    [
+        (now(), death(), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=2, crashes=1), death(), CrashOutcome("retry", "WORKER_CRASHED", 60.0, 1)),
+        (now(attempts=3, crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=5), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
+        (now(), death("exit"), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
+        (now(attempts=2), death("timeout", StopReason.TIMEOUT), CrashOutcome("retry", "JOB_TIMEOUT", 60.0)),
+        (now(attempts=5), death("timeout", StopReason.TIMEOUT), CrashOutcome("failed", "JOB_TIMEOUT")),
+        (now(), death("cancel", StopReason.CANCEL, Stage.TERMED), CrashOutcome("cancelled", "JOB_CANCELLED")),
+        (now(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
+        (now(), death("quit", StopReason.QUIT), CrashOutcome("abandoned", None)),
+        (now(), death("stopped", StopReason.STOPPED), CrashOutcome("abandoned", None)),
+        (now(), death("lost", StopReason.LOST), None),
+        (now(), death("hook", StopReason.HOOK), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),  # `after_job`, of a job without a timeout
+        (taken(), death(), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),
+        (taken(attempts=2, crashes=1), death("exit"), CrashOutcome("abandoned", "WORKER_CRASHED", 60.0, 1)),
+        (taken(attempts=5), death("oom"), CrashOutcome("abandoned", "WORKER_CRASHED", 0.0, 1)),  # its last attempt has not begun
+        (taken(crashes=2), death(), CrashOutcome("failed", "WORKER_CRASHED", 0.0, 1)),
+        (taken(), death("drain", StopReason.DRAIN), CrashOutcome("abandoned", None)),
+        (taken(), death("cancel", StopReason.CANCEL, Stage.TERMED), CrashOutcome("cancelled", "JOB_CANCELLED")),
+        (taken(), death("lost", StopReason.LOST), None),
+        # It was told, and died of something else before the parent did anything: a crash.
+        (now(), death("signal", StopReason.CANCEL, Stage.TOLD), CrashOutcome("retry", "WORKER_CRASHED", 0.0, 1)),
+    ],
+)
+def test_the_verdict(record, dead, verdict):
+    assert judge(record, POLICY, dead, 0.0) == verdict
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (32767, 3600)])
+@pytest.mark.promise("A23")
+def test_the_backoff(attempts, seconds):
+    assert delay(POLICY, attempts, 0.0) == seconds
+    assert delay(POLICY, attempts, -1.0) == pytest.approx(seconds * 0.8)
+    assert delay(POLICY, attempts, 1.0) == pytest.approx(min(seconds * 1.2, 3600))
+
+
+@pytest.mark.parametrize("backoff", [(1.0, 1e6, 0.2, 3600.0), (0.001, 86_400_000.0, 0.0, 3600.0)])
+def test_a_backoff_that_no_number_holds_is_its_cap(backoff):
+    assert delay(Policy(backoff=backoff), 100, 0.0) == 3600
+    assert delay(Policy(backoff=(0.0, *backoff[1:])), 100, 0.0) == 0
+
+
+REPORT = PostMortem(
+    sentence="it died", cause="signal", exit_code=None, signal="SIGKILL", core_dumped=False, core=None, phase="idle", max_rss=0, cpu_user=0.0,
+    cpu_system=0.0, oom=False, memory=None, child_age=1.0, job_age=None, lease_age=None, code_version=None, stack="", log_tail="",
+)  # fmt: skip
+
+
+class Refusing:
+    """A database that refuses every letter, and counts them."""
+
+    def __init__(self):
+        self.letters = []
+
+    def ask(self, name, parameters, answered, refused=None):
+        self.letters.append(name)
+        answered(None)
+
+
+def test_a_letter_that_is_refused_is_sent_ever_more_seldom_and_at_once_when_the_database_is_back():
+    post, closed = Refusing(), []
+    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    recovery.take(DeadChild(death(), now(), POLICY, REPORT))
+    clock, rests = 0.0, []
+    for _ in range(20):
+        recovery.step(clock)
+        rests.append(recovery.wake_at() - clock)
+        clock = recovery.wake_at()
+    assert rests[0] <= 0.05
+    assert all(later > 1.1 * earlier for earlier, later in zip(rests[:6], rests[1:7], strict=True))
+    assert all(SELDOM * 0.7 < rest <= SELDOM for rest in rests[8:]), rests
+    assert post.letters == ["end_backend"] * 20
+    recovery.hurry()
+    assert recovery.wake_at() == 0.0
+    recovery.step(clock)
+    assert recovery.wake_at() - clock <= 0.05, "and it begins anew"
+    assert not closed
+
+
+class Protected:
+    """A database that must not end the session of the dead child, which stays; and answers all else."""
+
+    def __init__(self, refused="1"):
+        self.refused = refused
+        self.letters = []
+
+    def ask(self, name, parameters, answered, refused=None):
+        self.letters.append(name)
+        answered([("1", self.refused)] if name == "end_backend" else [])
+
+
+def test_a_session_that_must_not_be_ended_is_waited_for_for_one_lease(caplog):
+    post, closed = Protected(), []
+    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
+    clock = 100.0
+    while recovery.cases and clock < 200:
+        recovery.step(clock)
+        if recovery.cases:
+            clock = max(clock, recovery.wake_at())
+    assert 115.0 <= clock < 116.0
+    assert post.letters[-1] == "release_child"
+    assert len(closed) == 1
+    assert "must not end the database session" in caplog.text
+
+
+def test_a_session_that_was_told_to_end_is_waited_for_as_long_as_it_takes():
+    post, closed = Protected(refused="0"), []
+    recovery = CrashRecovery(post, host="here", lease=lambda: 15.0, closed=lambda *what: closed.append(what))
+    recovery.take(DeadChild(death("lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
+    clock = 100.0
+    while clock < 200:
+        recovery.step(clock)
+        clock = max(clock, recovery.wake_at())
+    assert set(post.letters) == {"end_backend"}
+    assert not closed

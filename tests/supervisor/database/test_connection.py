@@ -1,0 +1,418 @@
+"""The parent's session: it never waits, and it comes back by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from decimal import Decimal
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from jobherd.handlers._values.outcome import OK, Outcome
+from jobherd.supervisor.database.connection import ANSWER_PATIENCE, CONNECT_PATIENCE, DatabaseConnection, Link, Request
+from jobherd.supervisor.process.spawn import Lookup
+from jobherd.workers.job.finished import Finished, settlement
+from tests.support.patience import LIMIT
+from tests.support.postgres import Cluster, quick_place
+from tests.support.queue import Queue
+
+
+class Driver:
+    """Turns the crank of a courier, and notes the longest step."""
+
+    def __init__(self, dsn):
+        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="test", retry_initial=0.05, retry_max=1.0)
+        self.longest = 0.0
+
+    def step(self, now=None):
+        begun = time.monotonic()
+        self.db.step(begun if now is None else now)
+        self.longest = max(self.longest, time.monotonic() - begun)
+
+    def until(self, condition):
+        limit = time.monotonic() + LIMIT
+        while True:
+            self.step()
+            if condition():
+                return
+            assert time.monotonic() < limit, (self.db.link, self.db.trouble)
+            fd = self.db.fileno()
+            wait = min(max(self.db.wake_at() - time.monotonic(), 0), 1.0)
+            reading, writing = ([fd], [fd]) if fd >= 0 else ([], [])
+            select.select(reading, writing if self.db.events() & 2 else [], [], wait)
+
+    def up(self):
+        self.until(lambda: self.db.link is Link.UP)
+        return self
+
+    def ask(self, name, **parameters):
+        answers = []
+        self.db.ask(name, parameters, answers.append)
+        self.until(lambda: answers)
+        return answers[0]
+
+
+@pytest.fixture
+def driver(database):
+    driver = Driver(database)
+    yield driver
+    driver.db.close()
+
+
+def test_the_time_is_told_to_the_moment_however_few_digits_a_role_wants(database):
+    """In whole hours, or in digits of a billion seconds, it seemed to stand still and to jump, and whoever sees that takes nobody over."""
+    with Queue(database) as queue:
+        queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET extra_float_digits = -15")
+        driver = Driver(database).up()
+        ((_, _, _, told, *_),) = driver.ask("renew_lease", supervisor=queue.supervisor().id, lease=15.0)
+        ((own,),) = queue.run("SELECT extract(epoch FROM clock_timestamp())")
+        assert 0 <= own - Decimal(told) < 2 * LIMIT
+        driver.db.close()
+
+
+def test_what_is_said_of_some_jobs_of_a_claim_and_not_of_others_is_written_whatever_the_role_says_of_lists(database):
+    """Of the jobs that a dead child had finished nothing is to be said, of the one it died with a good deal: most of each list is NULL."""
+    with Queue(database) as queue:
+        queue.run("ALTER DATABASE " + conninfo_to_dict(database)["dbname"] + " SET array_nulls = off")
+        driver = Driver(database).up()
+        done, died = queue.enqueue_many("a:b", 2)
+        child = queue.child()
+        token = child.claim(2)[0].token
+        failed = Outcome("failed", "failed", error="it died", code="WORKER_CRASHED")
+        finished = [
+            Finished(done, OK, 0.1, time.monotonic()),
+            Finished(died, failed, 0.2, time.monotonic(), usage='{"max_rss": 1}', crashed=1),
+        ]
+        written = settlement(child.id, token, finished, ran_on="here/1", now=time.monotonic())
+        assert driver.ask("settle_jobs", **written), "refused"
+        assert queue.states([done, died]) == ["completed", "failed"]
+        assert queue.run("SELECT error IS NULL, usage IS NULL FROM jobherd.history WHERE id = %s", done) == [(True, True)]
+        driver.db.close()
+
+
+def test_it_asks_and_is_answered_in_order(driver):
+    driver.up()
+    assert driver.ask("next_due") == []
+    answers = []
+    for number in range(3):
+        driver.db.ask("show_job", {"id": number}, lambda answer, number=number: answers.append((number, answer)))
+    driver.until(lambda: len(answers) == 3)
+    assert answers == [(0, []), (1, []), (2, [])]
+
+
+@pytest.mark.promise("A7")
+def test_a_notification_is_heard_at_once_also_one_that_came_while_a_statement_ran(driver, database):
+    driver.up()
+    assert driver.ask("start_hearing") == [("16", "yes")]
+    with psycopg.connect(database, autocommit=True) as other:
+        other.execute("SELECT jobherd.enqueue('a:b')")
+        driver.until(lambda: "default" in driver.db.notifications)
+        driver.db.notifications.clear()
+        other.execute("SELECT jobherd.enqueue('a:b')")
+        driver.ask("show_job", id=1)
+    driver.until(lambda: "default" in driver.db.notifications)
+
+
+@pytest.mark.promise("A7")
+def test_a_notification_behind_the_last_answer_is_heard_with_it(driver, database):
+    """libpq stops at the end of an answer that nobody has taken, and reads on when it is: what lies behind it shows on no socket any more."""
+    driver.up()
+    driver.until(lambda: driver.db.listening and driver.db.is_quiet)
+    driver.step()
+    driver.db.notifications.clear()
+    answers = []
+    driver.db.ask("next_due", {}, answers.append)
+    driver.step()
+    fd = driver.db.fileno()
+    assert select.select([fd], [], [], LIMIT)[0]
+    with socket.socket(fileno=os.dup(fd)) as wire, psycopg.connect(database, autocommit=True) as other:
+        limit, answer = time.monotonic() + LIMIT, b""
+        while not answer.endswith(b"Z\0\0\0\5I"):
+            answer = wire.recv(65536, socket.MSG_PEEK)
+            assert time.monotonic() < limit
+        other.execute("SELECT pg_notify('jobherd_jobs', 'behind')")
+        while b"behind" not in wire.recv(65536, socket.MSG_PEEK):
+            assert time.monotonic() < limit
+    driver.step()
+    assert answers == [[]]
+    assert driver.db.notifications == ["behind"]
+
+
+def test_a_refused_statement_is_answered_with_none_and_the_session_goes_on(driver):
+    driver.up()
+    assert driver.ask("show_job", id="not a number") is None
+    assert [event.statement for event in driver.db.happened] == ["show_job"]
+    assert driver.ask("next_due") == []
+
+
+@pytest.mark.promise("A7", "C26")
+def test_a_session_that_is_ended_comes_back_and_listens_again(driver, database):
+    driver.up()
+    epoch = driver.db.epoch
+    answers = []
+    with psycopg.connect(database, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'")
+        driver.db.ask("next_due", {}, answers.append)
+        driver.until(lambda: answers)
+        assert answers == [None]
+        driver.until(lambda: driver.db.link is Link.UP and driver.db.epoch > epoch)
+        assert driver.ask("start_hearing") == [("16", "yes")]
+        other.execute("SELECT jobherd.enqueue('a:b')")
+        driver.until(lambda: "default" in driver.db.notifications)
+
+
+def test_a_session_that_may_not_write_any_more_is_made_anew(driver):
+    """A primary that was made read-only refuses a beat and goes on: another of the hosts may be the primary by now."""
+    driver.up()
+    epoch, answers = driver.db.epoch, []
+    driver.db._queue.append(Request("steer", b"SET default_transaction_read_only = on", [], answers.append))
+    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0) is None
+    driver.until(lambda: driver.db.epoch > epoch and driver.db.link is Link.UP)
+    assert driver.ask("register_supervisor", host="h", machine="m", pid=1, pid_started=1, version="0", lease=15.0)
+
+
+@pytest.mark.promise("C26")
+def test_it_survives_a_server_that_is_killed_and_started():
+    with Cluster(place=quick_place()) as own, own.database() as dsn:
+        driver = Driver(dsn).up()
+        own.kill()
+        driver.until(lambda: driver.db.link is not Link.UP)
+        for _ in range(5):
+            driver.until(lambda: driver.db.link is Link.AWAY)
+        own.start()
+        driver.up()
+        driver.db.close()
+        assert driver.longest < CONNECT_PATIENCE  # a blocking connect would wait for the server
+
+
+@pytest.fixture
+def silent():
+    """A server that takes connections and never says a word: what a network that swallows every packet looks like."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield f"host=127.0.0.1 port={server.getsockname()[1]} user=nobody dbname=x"
+
+
+def test_a_server_that_never_answers_is_given_up_in_time_and_nothing_waits(silent):
+    driver = Driver(silent)
+    now = time.monotonic()
+    driver.step(now)
+    assert driver.db.link is Link.CONNECTING
+    driver.step(now + CONNECT_PATIENCE - 0.1)
+    assert driver.db.link is Link.CONNECTING
+    driver.step(now + CONNECT_PATIENCE + 0.1)
+    assert driver.db.link is Link.AWAY
+    assert "no connection" in driver.db.trouble
+    assert driver.longest < CONNECT_PATIENCE
+
+
+def test_a_statement_without_an_answer_is_given_up_in_time(driver, database):
+    driver.up()
+    driver.until(lambda: driver.db.is_quiet)  # what a session begins with would be in front of it
+    answers = []
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE jobherd.scheduled IN ACCESS EXCLUSIVE MODE")
+        now = time.monotonic()
+        driver.db.ask("next_due", {}, answers.append)
+        driver.step(now)
+        driver.step(now + ANSWER_PATIENCE + 0.1)
+        assert answers == [None]
+        assert driver.db.link is Link.AWAY
+
+
+def test_what_is_asked_between_two_steps_is_not_kept_until_something_else_happens(driver):
+    """As for what the last step of a turn was notified of: a cancelled job ran on for up to a second."""
+    driver.until(lambda: driver.db.is_quiet)
+    answers = []
+    driver.db.ask("next_due", {}, answers.append)
+    assert driver.db.wake_at() <= time.monotonic()
+    driver.step()
+    assert driver.db.wake_at() > time.monotonic(), "it is on its way"
+    driver.until(lambda: answers)
+
+
+def test_a_host_name_is_never_looked_up_here():
+    driver = Driver("host=database.invalid dbname=x")
+    driver.step()
+    assert driver.db.link is Link.NAMING
+    assert driver.db.wants_addresses == ["database.invalid"]
+    assert driver.db.fileno() == -1
+    driver.db.addressed({}, time.monotonic())
+    assert driver.db.link is Link.AWAY
+    assert "database.invalid" in driver.db.trouble
+    assert driver.db.wake_at() <= time.monotonic() + 1.0
+
+
+@pytest.mark.parametrize("host", ["/run/postgresql", "127.0.0.1", "::1", "@abstract", ""])
+def test_what_is_no_name_needs_no_look_up(host, monkeypatch):
+    monkeypatch.delenv("PGHOST", raising=False)
+    driver = Driver(f"host='{host}' port=1 dbname=x")
+    driver.step()
+    assert driver.db.wants_addresses == []
+
+
+@pytest.mark.parametrize("where", ["dsn", "environment"])
+def test_nor_one_that_a_service_names(where, tmp_path, monkeypatch, silent):
+    """libpq would find it by itself, look it up by itself, and the parent would wait for the name server."""
+    port = silent.split()[1].removeprefix("port=")
+    file = tmp_path / "services"
+    file.write_text(f"[jobs]\nhost=gone.invalid,here.invalid\nport=1,{port}\nuser=x\n\n[other]\nhost=other.invalid\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    monkeypatch.setenv("PGSERVICE", "jobs" if where == "environment" else "other")
+    driver = Driver("service=jobs dbname=x" if where == "dsn" else "dbname=x")
+    driver.step()
+    assert driver.db.wants_addresses == ["gone.invalid", "here.invalid"]
+    driver.db.addressed({"here.invalid": ["127.0.0.1"]}, time.monotonic())
+    assert driver.db.link is Link.CONNECTING
+    assert (peer(driver.db), driver.db._where) == ("127.0.0.1", f"here.invalid port {port}")
+    assert os.environ["PGSERVICE"] == ("jobs" if where == "environment" else "other")
+
+
+def test_a_service_that_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    (tmp_path / "services").write_text("[jobs]\nhost=here.invalid\n")
+    driver = Driver("service=gone dbname=x host=127.0.0.1 port=1")
+    driver.step()
+    assert driver.db.link is Link.AWAY
+    assert 'definition of service "gone" not found' in driver.db.trouble
+
+
+def test_of_several_hosts_those_without_an_address_are_left_out(silent):
+    port = silent.split()[1].removeprefix("port=")
+    driver = Driver(f"host=gone.invalid,here.invalid port=1,{port} dbname=x user=x")
+    driver.step()
+    assert driver.db.wants_addresses == ["gone.invalid", "here.invalid"]
+    driver.db.addressed({"here.invalid": ["127.0.0.1"]}, time.monotonic())
+    assert driver.db.link is Link.CONNECTING
+
+
+def peer(db):
+    """The address that its socket is connected to."""
+    if db.fileno() < 0:
+        return None
+    with socket.socket(fileno=os.dup(db.fileno())) as twin, contextlib.suppress(OSError):
+        return twin.getpeername()[0]
+
+
+def test_every_address_of_a_name_is_tried(silent):
+    """`localhost` is two of them on most machines, and the server may listen on the second."""
+    port = conninfo_to_dict(silent)["port"]
+    driver = Driver(f"host=db.invalid port={port} dbname=x user=x")
+    driver.step()
+    driver.db.addressed({"db.invalid": ["127.0.0.7", "127.0.0.1"]}, time.monotonic())  # nobody listens at the first
+    driver.until(lambda: peer(driver.db) == "127.0.0.1")
+    driver.db.close()
+
+
+@pytest.fixture
+def void():
+    """An address that no word comes back from, not even that it takes connections: its queue of them is full, so the kernel drops what comes."""
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(8):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield f"host=127.0.0.1 port={server.getsockname()[1]} user=nobody dbname=x"
+
+
+def test_a_vanished_host_holds_up_nothing(void):
+    """libpq, asked before the socket is ready, waits for the connection: until the kernel gives it up, here after ten minutes."""
+    driver = Driver(f"{void} tcp_user_timeout=600000")
+    for _ in range(10):
+        driver.step()
+        assert driver.db.link is Link.CONNECTING
+    driver.step(time.monotonic() + CONNECT_PATIENCE + 1)
+    assert driver.db.link is Link.AWAY
+    assert "no connection to 127.0.0.1 port" in driver.db.trouble
+    assert driver.longest < 60
+
+
+@pytest.mark.parametrize("first", ["silent", "void", "refusing"])
+def test_of_several_hosts_the_second_is_tried_when_the_first_is_not_it(cluster, request, first):
+    here = conninfo_to_dict(cluster.dsn())
+    port = 1 if first == "refusing" else conninfo_to_dict(request.getfixturevalue(first))["port"]
+    driver = Driver(make_conninfo(cluster.dsn(), host=f"127.0.0.1,{here['host']}", port=f"{port},{here['port']}"))
+    if first != "refusing":
+        for _ in range(3):
+            driver.step()
+        assert driver.db.link is Link.CONNECTING
+        driver.step(time.monotonic() + CONNECT_PATIENCE / 2 + 1)  # half the time is the first one's
+    driver.up()
+    driver.db.close()
+    assert driver.longest < 60
+
+
+def test_a_time_to_connect_that_is_no_number_is_ours(silent):
+    driver = Driver(make_conninfo(silent, connect_timeout="²"))
+    now = time.monotonic()
+    driver.step(now)
+    assert driver.db.wake_at() == now + CONNECT_PATIENCE
+    driver.db.close()
+
+
+def test_each_of_several_hosts_gets_the_time_that_the_dsn_says(silent):
+    port = conninfo_to_dict(silent)["port"]
+    driver = Driver(make_conninfo(silent, host="127.0.0.1,127.0.0.1", port=f"{port},{port}", connect_timeout=100))
+    now = time.monotonic()
+    driver.step(now)
+    driver.step(now + 99)
+    assert driver.db.wake_at() == now + 100
+    driver.step(now + 101)
+    assert (driver.db.link, driver.db.wake_at()) == (Link.CONNECTING, now + 201)
+    driver.step(now + 202)
+    assert driver.db.link is Link.AWAY
+
+
+def test_of_several_hosts_one_that_takes_no_writes_is_passed_over(cluster, database):
+    with psycopg.connect(database, autocommit=True) as connection, cluster.database() as other:
+        name = conninfo_to_dict(other)["dbname"]
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        here = conninfo_to_dict(other)
+        driver = Driver(make_conninfo(other, host=f"{here['host']},127.0.0.1", port=f"{here['port']},1"))
+        driver.until(lambda: driver.db.trouble)
+        assert "read-only" in driver.db.trouble
+        assert "refused" in driver.db.trouble, "the second was tried too"
+
+
+def test_a_look_up_is_made_by_a_child():
+    lookup = Lookup(["localhost", "no-such-host.invalid"])
+    found = None
+    while found is None:  # its words and its end need not come together
+        assert select.select([lookup.fd], [], [], LIMIT)[0]
+        found = lookup.read()
+    assert set(found) == {"localhost"}
+    assert "127.0.0.1" in found["localhost"]
+    lookup.close()
+    os.waitpid(lookup.pid, 0)
+
+
+def test_without_a_session_the_answer_is_none(silent):
+    driver = Driver("host=database.invalid dbname=x")
+    answers = []
+    driver.step()
+    driver.db.addressed({}, time.monotonic())
+    driver.db.ask("next_due", {}, answers.append)
+    driver.db.step(0.0)
+    assert answers == [None]
+
+
+def test_what_is_said_of_a_failure_is_the_failure_and_not_libpqs_advice(tmp_path):
+    driver = Driver(f"host={tmp_path} dbname=x")
+    driver.until(lambda: driver.db.trouble)
+    assert "No such file or directory" in driver.db.trouble
+    assert "Is the server running" not in driver.db.trouble
+
+
+def test_no_secret_in_what_is_said_of_a_failure(cluster):
+    driver = Driver(cluster.dsn("no_such_database") + " password=hunter2")
+    driver.until(lambda: driver.db.trouble)
+    assert "hunter2" not in driver.db.trouble
+    assert "no_such_database" in driver.db.trouble

@@ -1,0 +1,220 @@
+"""How a parent hears of orders, carries them out and answers: on a real session, turned by hand, with the time handed in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from jobherd.supervisor.database import identity as lease
+from jobherd.supervisor.database.connection import DatabaseConnection
+from jobherd.supervisor.database.fleet_commands import MOST, SOONEST, FleetCommands, Refused, as_json, objection
+from jobherd.supervisor.database.lease import Lease
+from jobherd.supervisor.policy.fleet import Fleet, RunState
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.workers.ipc.control_block import ControlBlock
+from tests.support.patience import LIMIT
+from tests.support.queue import Queue
+
+
+class Parent:
+    """A supervisor's session, its registration and its orders."""
+
+    def __init__(self, dsn):
+        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.fleet, self.control = Fleet(Limits()), ControlBlock()
+        self.done = []
+        self.deaf = False
+        trades = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
+        self.orders = FleetCommands(self.db, self.fleet, trades)
+        self.registration = Lease(
+            self.db, self.fleet, self.control, me=lease.identity(), lease=15.0, beaten=lambda ordered: ordered and self.orders.look()
+        )
+
+    def echo(self, order, now):
+        self.done.append(order.id)
+        return {"said": order.arguments.get("say"), "to": order.asked_by}
+
+    def later(self, order, now):
+        self.done.append(order.id)
+
+    def never(self, order, now):
+        raise Refused("not today")
+
+    def fall(self, order, now):
+        return {}["nothing"]
+
+    def turn(self, ahead=0.0):
+        now = self.now = time.monotonic() + ahead
+        self.db.step(now)
+        self.registration.step(now)
+        notes, self.db.notifications = self.db.notifications, []
+        for note in notes:
+            if note.startswith("@beat:"):
+                self.registration.echoed(note.removeprefix("@beat:"))
+            elif note.startswith("@order:") and not self.deaf:
+                self.orders.heard(note.removeprefix("@order:"))
+        self.orders.step(now)
+        self.db.step(now)
+
+    def until(self, condition, ahead=0.0):
+        limit = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < limit, (self.db.link, self.db.trouble, self.done)
+            self.turn(ahead)
+
+
+@pytest.fixture
+def parent(database):
+    parent = Parent(database)
+    parent.until(lambda: parent.registration.heard_back)
+    yield parent
+    parent.db.close()
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+def give(queue, parent, name, **arguments):
+    return queue.run("SELECT jobherd.order(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments))[0][0]
+
+
+def told(queue, number):
+    row = queue.connection.cursor(row_factory=dict_row).execute(queue.text("show_order"), {"order": number}).fetchone()
+    return row if row["done_at"] is not None else None
+
+
+def test_an_order_is_heard_carried_out_once_and_answered(parent, queue):
+    number = give(queue, parent, "echo", say="hello")
+    parent.until(lambda: told(queue, number))
+    assert told(queue, number)["answer"] == {"said": "hello", "to": "anna"}
+    assert told(queue, number)["taken_at"] is not None
+    assert parent.done == [number]
+    parent.turn()
+    assert parent.orders.wake_at() == float("inf"), "or the loop would spin"
+
+
+def test_what_was_not_heard_of_is_found_at_the_next_beat(parent, queue):
+    parent.deaf = True
+    number = give(queue, parent, "echo")
+    before = parent.registration.beats
+    parent.until(lambda: told(queue, number), ahead=5.1)
+    assert parent.registration.beats > before
+
+
+def test_what_is_refused_unknown_or_broken_is_answered_with_why(parent, queue):
+    refused, unknown, broken, fine = (give(queue, parent, name) for name in ("never", "dance", "break", "echo"))
+    parent.until(lambda: told(queue, fine))
+    assert told(queue, refused)["error"] == "not today"
+    assert "does not know the order 'dance'; it knows break, echo" in told(queue, unknown)["error"]
+    assert told(queue, broken)["error"] == "it failed: KeyError: 'nothing'"
+    assert parent.done == [fine], "and the parent lives"
+
+
+DEEP = "[" * 4000 + "]" * 4000
+READS_ALL = pytest.mark.skipif(sys.version_info >= (3, 13), reason="CPython 3.13 reads every depth that PostgreSQL stores")
+
+
+@pytest.mark.parametrize("arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)])
+def test_arguments_that_python_cannot_hold_are_refused_and_the_parent_lives(parent, queue, arguments):
+    number = queue.run("SELECT jobherd.order(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[0][0]
+    fine = give(queue, parent, "echo")
+    parent.until(lambda: told(queue, fine))
+    assert told(queue, number)["error"] == "its arguments cannot be read: too deep, or a number that is too long"
+    assert parent.done == [fine]
+
+
+def test_an_answer_may_come_later_and_only_the_first_counts(parent, queue):
+    number = give(queue, parent, "later")
+    parent.until(lambda: parent.done == [number])
+    for _ in range(10):
+        parent.turn()
+    assert told(queue, number) is None
+    parent.orders.answer(number, {"stack": "a\0b\ud800"})
+    parent.orders.answer(number, {"stack": "another"})
+    parent.until(lambda: told(queue, number))
+    assert told(queue, number)["answer"] == {"stack": "a\N{REPLACEMENT CHARACTER}b?"}
+
+
+def test_a_flood_is_worked_off_a_few_at_a_time(parent, queue):
+    queue.run("SELECT jobherd.order(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
+    asked = []
+    ask = parent.db.ask
+    parent.db.ask = lambda name, *rest: (asked.append((name, parent.now)), ask(name, *rest))
+    most = 0
+    limit = time.monotonic() + LIMIT
+    while len(parent.done) < 40:
+        assert time.monotonic() < limit
+        before = len(parent.done)
+        parent.turn()
+        most = max(most, len(parent.done) - before)
+    assert most <= MOST
+    times = [at for name, at in asked if name == "take_orders"]
+    assert len(times) >= 40 / MOST
+    assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= SOONEST * 0.99
+
+
+def test_an_answer_that_was_lost_is_written_by_the_next_session_and_the_order_is_not_carried_out_again(parent, queue):
+    number = give(queue, parent, "later")
+    parent.until(lambda: parent.done == [number])
+    parent.orders.answer(number, {"well": True})
+    parent.orders.step(time.monotonic())  # the letter waits for its turn
+    parent.db.lose("a test says so", time.monotonic())
+    assert told(queue, number) is None
+    parent.until(lambda: told(queue, number), ahead=1.0)
+    assert told(queue, number)["answer"] == {"well": True}
+    assert parent.done == [number]
+
+
+def test_orders_to_others_are_no_business_of_ours(parent, queue):
+    other = queue.supervisor()
+    queue.run("SELECT jobherd.order(%s, 'echo')", other.id)
+    for _ in range(20):
+        parent.turn()
+    assert parent.done == []
+
+
+def test_an_answer_that_cannot_be_written_is_answered_in_fixed_words(parent, queue, monkeypatch):
+    number = give(queue, parent, "later")
+    parent.until(lambda: parent.done == [number])
+    monkeypatch.setattr("jobherd.supervisor.database.fleet_commands.as_json", lambda _: "{")
+    parent.orders.answer(number, {})
+    parent.until(lambda: told(queue, number))
+    assert told(queue, number)["error"] == "the answer cannot be written down"
+
+
+def test_what_postgresql_cannot_hold_does_not_get_there():
+    document = {"a": "x\0y", "b\ud800": [float("nan"), float("inf"), 1.5, None, True], "c": {"d": ("e",)}}
+    assert json.loads(as_json(document)) == {"a": "x\N{REPLACEMENT CHARACTER}y", "b?": [None, None, 1.5, None, True], "c": {"d": ["e"]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("add", "as many as max_workers allows"), ("remove", "no worker left"), ("reload", None), ("drain", None)],
+)
+def test_what_cannot_be_done_is_said_beforehand(name, said):
+    fleet = Fleet(Limits(workers=2, max_workers=2))
+    fleet.wanted = 0 if name == "remove" else 2
+    assert (said in objection(name, fleet)) if said else objection(name, fleet) is None
+    fleet.enter_state(RunState.DRAINING, 0.0)
+    assert (objection(name, fleet) is None) == (name == "drain"), "to drain twice is to drain; anything else comes too late"
+
+
+def test_a_supervisor_that_was_reclaimed_takes_no_orders_under_its_old_number(parent, queue):
+    old = parent.fleet.supervisor
+    number = give(queue, parent, "echo")
+    with psycopg.connect(queue.dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.supervisors")
+    parent.fleet.lease_lost(time.monotonic())
+    parent.orders.heard(str(old))
+    for _ in range(20):
+        parent.orders.step(time.monotonic())
+        parent.db.step(time.monotonic())
+    assert (told(queue, number), parent.done) == (None, [])

@@ -1,0 +1,543 @@
+"""Registered, beating, heard: on a real session, with the time handed in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psycopg
+import pytest
+
+from jobherd import sql
+from jobherd.supervisor.database import identity as lease
+from jobherd.supervisor.database.connection import DatabaseConnection, Link, Request
+from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
+from jobherd.supervisor.database.notifications import Rejected
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.system.procfs import started
+from tests.support.network import Network
+from tests.support.patience import LIMIT
+from tests.support.queue import Child, Queue
+
+LEASE = 15.0
+
+
+class Parent:
+    """A supervisor's session and registration, turned by hand."""
+
+    def __init__(self, dsn):
+        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.fleet, self.control = Fleet(Limits()), ControlBlock()
+        self.mourned = []
+        self.registration = Lease(self.db, self.fleet, self.control, me=lease.identity(), lease=LEASE, mourned=lambda: self.mourned)
+        self.heard = []
+        self.refused = []
+
+    def turn(self, now):
+        self.db.step(now)
+        self.registration.step(now)
+        self.db.step(now)
+        for note in self.db.notifications:
+            self.heard.append(note)
+            if note.startswith("@beat:"):
+                self.registration.echoed(note.removeprefix("@beat:"))
+        self.db.notifications.clear()
+        self.refused += [event.statement for event in self.db.happened if isinstance(event, Rejected)]
+        self.db.happened.clear()
+
+    def until(self, condition, ahead=0.0):
+        limit = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < limit, (self.db.link, self.db.trouble)
+            self.turn(time.monotonic() + ahead)
+
+
+@pytest.fixture
+def parent(database):
+    parent = Parent(database)
+    parent.until(lambda: parent.registration.heard_back)
+    yield parent
+    parent.db.close()
+
+
+def leases(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute("SELECT id, lease_until > clock_timestamp(), host FROM jobherd.supervisors ORDER BY id").fetchall()
+
+
+@pytest.mark.promise("D14", "D26")
+def test_it_registers_beats_and_hears_itself(parent, database):
+    assert parent.fleet.supervisor
+    assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
+    assert parent.registration.beats >= 1
+
+
+def test_the_deadline_counts_from_before_the_beat(parent):
+    before = parent.registration.beats
+    sent = time.monotonic() + 100
+    parent.turn(sent)
+    parent.until(lambda: parent.registration.beats > before, ahead=100)
+    assert sent + LEASE <= parent.control.lease_deadline <= time.monotonic() + 100 + LEASE
+
+
+def test_a_session_that_does_not_hear_is_made_anew(parent):
+    """What a half-open connection looks like: statements may still be answered, notifications do not come."""
+    parent.until(lambda: parent.db.is_quiet)  # what was sent now would have no answer for too long, a lease ahead
+    parent.db._queue.append(Request("unlisten", b"UNLISTEN *", [], lambda answer: None))
+    epoch, later = parent.db.epoch, LEASE
+    # A beat whose echo cannot come, and which is answered: until then it could not.
+    parent.until(lambda: parent.registration._echo_by < float("inf") and not parent.registration._in_flight, ahead=later)
+    assert parent.db.link is Link.UP
+    parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
+    assert parent.db.link is not Link.UP
+    assert "does not hear" in parent.db.trouble
+    parent.until(lambda: parent.db.epoch > epoch and parent.registration.heard_back, ahead=later + 10)
+
+
+def test_what_a_child_held_whose_end_the_server_has_forgotten_is_given_back(parent, database):
+    """A standby that lagged, or a backup: the child has ended, and its parent has given back what it held, which nobody would do again."""
+    with Queue(database) as queue:
+        dead, living, mourned, unborn = (Child(queue, parent.fleet.supervisor, number) for number in (1, 2, 3, 4))
+        jobs = queue.enqueue_many("a:b", 4)
+        for child in (dead, living, mourned, unborn):
+            assert len(child.claim(1)) == 1
+        slot, now = next(parent.fleet.workers()), time.monotonic()
+        parent.fleet.incarnations, parent.mourned = 3, [3]
+        parent.fleet.forked(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
+        assert queue.count("children") == 4
+        parent.db.lose("the server fails over", now)
+        parent.until(lambda: queue.count("children") == 3)
+        assert queue.orphans() == [jobs[0]]
+        assert queue.states(jobs) == ["retrying", "running", "running", "running"]
+
+
+def test_while_it_is_not_registered_nothing_else_is_due(parent, database):
+    """What ran under a registration that is lost runs until it is ended: to look whether it was cancelled is for the next one, and the loop would turn
+    without a rest until that stands."""
+    slot, now = next(parent.fleet.workers()), time.monotonic()
+    parent.fleet.forked(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot.now = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
+    parent.until(lambda: parent.db.is_quiet)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.supervisors")
+        parent.until(lambda: parent.registration.underway, ahead=LEASE)
+    assert not parent.fleet.supervisor
+    assert parent.registration.wake_at() == float("inf"), "only its answer"
+
+
+def test_a_session_on_a_slow_line_is_not_given_up_while_answers_come(parent):
+    """Its beat waits for what was said before, for longer than a notification may take; and a session that follows it would do no better."""
+    parent.until(lambda: parent.db.is_quiet)
+    epoch, beats, answers = parent.db.epoch, parent.registration.beats, []
+    parent.registration.heard_back = False
+    for _ in range(5):
+        parent.db.ask("next_due", {}, answers.append)
+    now = time.monotonic() + LEASE
+    parent.turn(now)
+    assert parent.registration._echo_by < float("inf"), "a beat waits behind them"
+    seen, limit = 0, time.monotonic() + LIMIT
+    while not parent.registration.heard_back:
+        assert time.monotonic() < limit
+        if len(answers) > seen:  # one, or two that came together
+            seen, now = len(answers), now + 0.7 * ECHO_PATIENCE
+        parent.turn(now)
+    assert parent.db.epoch == epoch
+    assert parent.registration.beats == beats + 1
+    assert None not in answers
+
+
+def test_a_beat_that_waits_for_a_lock_costs_no_session(parent, database):
+    """Somebody holds it, or a session of ours from before, whose commit waits for a standby that is away. The server refuses the beat in time, each time."""
+    parent.until(lambda: parent.db.is_quiet)
+    epoch, beat = parent.db.epoch, "renew_lease"
+    with psycopg.connect(database) as stranger:
+        stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
+        parent.registration.change_lease(3.0)  # it beats each second, and each beat waits for longer
+        most = 0
+        limit = time.monotonic() + LIMIT
+        while parent.refused.count("renew_lease") < 2:
+            assert time.monotonic() < limit
+            parent.turn(time.monotonic())
+            most = max(most, [letter.name for letter in parent.db._queue].count(beat))
+        assert (parent.db.link, parent.db.epoch) == (Link.UP, epoch), parent.db.trouble
+        assert most <= 1, "they pile up, and none is said any more when the lock is free"
+    parent.registration.heard_back = False
+    parent.until(lambda: parent.registration.heard_back)
+    assert parent.db.epoch == epoch
+
+
+def test_a_registration_whose_answer_is_lost_is_made_again_and_the_first_one_is_left_to_lapse(database):
+    with Network(database) as network:
+        network.arm("parent", "INTO jobherd.supervisors", where="answered")
+        parent = Parent(network.dsn)
+        parent.until(lambda: parent.registration.heard_back)
+        network.wait_hit()
+        first, second = (row[0] for row in leases(database))
+        assert parent.fleet.supervisor == second
+        with psycopg.connect(database, autocommit=True) as connection:
+            beaten = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
+            before, count = connection.execute(beaten).fetchall(), parent.registration.beats
+            parent.until(lambda: parent.db.is_quiet)
+            parent.until(lambda: parent.registration.beats > count, ahead=LEASE)
+            after = connection.execute(beaten).fetchall()
+        assert (after[0] == before[0], after[1] > before[1]) == (True, True), "nobody renews the lease of the other"
+        parent.db.close()
+
+
+def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_same_session(parent, database, caplog):
+    """As when its queue of them is full, which takes PostgreSQL 17 to bring about: see tests/system/test_full_notifications.py."""
+    caplog.set_level("INFO", "jobherd.supervisor")
+    parent.until(lambda: parent.db.is_quiet)  # the time jumps: what is on its way would be given up
+    epoch, beats = parent.db.epoch, parent.registration.beats
+    with psycopg.connect(database, autocommit=True) as connection:
+        found = connection.execute("SELECT pg_get_functiondef('jobherd.notify(text, text)'::regprocedure)").fetchone()
+        connection.execute(found[0].replace("< 0.9", "< 0"))
+        parent.until(lambda: parent.registration.beats > beats + 1, ahead=LEASE)
+        assert not parent.registration.heard_back
+        assert parent.registration._echo_by == float("inf"), "nothing will come back, and that is not the session's fault"
+        connection.execute(found[0])
+        parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
+        parent.until(lambda: parent.registration.heard_back, ahead=2 * LEASE)
+    assert parent.db.epoch == epoch
+    assert [record.levelname for record in caplog.records if "queue of notifications" in record.message] == ["WARNING", "INFO"]
+
+
+def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):
+    parent.db.pooled = True  # as the session before was
+    sound = sql.numbered
+    refused = []
+
+    def refusing(name, schema):
+        if name == "tell_backend" and not refused:
+            refused.append(name)
+            return "SELECT 1 / 0", ()
+        return sound(name, schema)
+
+    monkeypatch.setattr(sql, "numbered", refusing)
+    parent.db.lose("as a test wants it", time.monotonic())
+    epoch = parent.db.epoch
+    parent.until(lambda: parent.db.link is Link.UP and parent.db.epoch > epoch, ahead=1)
+    parent.until(lambda: parent.registration._echo_by < float("inf") and parent.db.is_quiet, ahead=1)
+    assert refused
+    parent.turn(parent.registration._echo_by + 0.1)
+    assert parent.db.link is not Link.UP, "it listens to nothing, and keeps that session"
+    parent.until(lambda: parent.registration.heard_back, ahead=LEASE)
+
+
+def test_a_lost_registration_is_noticed_at_the_next_beat_and_made_anew(parent, database):
+    old = parent.fleet.supervisor
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DELETE FROM jobherd.supervisors")
+    parent.until(lambda: parent.fleet.supervisor not in (0, old), ahead=LEASE)
+    assert [row[0] for row in leases(database)] == [parent.fleet.supervisor]
+    assert any("lease was lost" in note for note in parent.fleet.warnings)
+
+
+@pytest.mark.promise("A29", "D24", "E14")
+def test_a_lapsed_neighbour_is_reclaimed_and_one_that_beats_is_not(parent, database):
+    with Queue(database) as queue:
+        number = queue.enqueue("a:b")
+        lapsed, beating = queue.child(), queue.supervisor()
+        lapsed.claim(1)
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor)
+        # The server of the tests has run for less than a lease, and the session stands for less: either would make everybody wait.
+        parent.registration._lease = 0.5
+        parent.until(lambda: parent.registration.reclaimed == 1, ahead=LEASE)
+        assert queue.state(number) == "retrying"
+        assert beating.id in [row[0] for row in leases(database)]
+
+
+def noted(parent):
+    """Whether it would take over who has not renewed, at each look for them from now on."""
+    asked, ask = [], parent.db.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append(parameters["patient"])
+        ask(name, parameters, *more)
+
+    parent.db.ask = noting
+    return asked
+
+
+def lock(queue, deed):
+    """Have the server refuse that of the supervisors' table, as it does for who has waited too long for a lock; until `unlock`."""
+    queue.run(
+        "CREATE FUNCTION public.lock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '57014'; END $$;"
+        f"CREATE TRIGGER lock BEFORE {deed} ON jobherd.supervisors FOR EACH STATEMENT EXECUTE FUNCTION public.lock()"
+    )
+
+
+def unlock(queue):
+    queue.run("DROP FUNCTION public.lock() CASCADE")
+
+
+def turned(parent, now, condition):
+    """Turn it at that moment, however long it takes, until something holds and nothing is on its way, as at its start: what is asked before a leap has had no answer for too long after it."""
+    assert parent.db.is_quiet
+    limit = time.monotonic() + LIMIT
+    while not (condition() and parent.db.is_quiet):
+        assert time.monotonic() < limit, (parent.db.link, parent.db.trouble)
+        parent.turn(now)
+
+
+def by_thirds(parent, asked, now):
+    """Let it beat three times, each a third of the lease after the last; return when that was."""
+    for _ in range(3):
+        now, seen = now + LEASE / 3, len(asked)
+        turned(parent, now, lambda seen=seen: len(asked) > seen)
+    return now
+
+
+def test_whoever_has_just_come_gives_everybody_a_whole_lease_to_renew(database):
+    """It may have come at the end of an outage of all, before the first of the others was back: with a failover the server is as old as ever."""
+    parent = Parent(database)
+    asked = noted(parent)
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
+        parent.until(lambda: asked and parent.db.is_quiet)
+        assert not any(asked)
+        assert living.id in [row[0] for row in leases(database)]
+    by_thirds(parent, asked, time.monotonic() + 0.5)
+    assert asked[-1]
+    parent.db.close()
+
+
+def test_whoever_could_not_register_for_long_gives_everybody_a_whole_lease_too(database):
+    """Its session stood meanwhile, for longer than a lease: somebody had locked the table, and nobody could renew."""
+    parent = Parent(database)
+    asked = noted(parent)
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute'")
+        lock(queue, "INSERT")
+        parent.until(lambda: "register_supervisor" in parent.refused and parent.db.is_quiet)
+        unlock(queue)
+        later = time.monotonic() + 2 * LEASE
+        turned(parent, later, lambda: parent.fleet.supervisor)
+        turned(parent, later + LEASE / 2, lambda: asked)
+        assert not any(asked)
+        assert living.id in [row[0] for row in leases(database)]
+    parent.db.close()
+
+
+def test_after_a_time_in_which_nobody_could_renew_everybody_has_a_whole_lease_to(parent, database):
+    """The session stood all the while, and so did the server: somebody has locked a table, or commits waited for a standby that was away."""
+    parent.until(lambda: parent.db.is_quiet)
+    asked = noted(parent)
+    now = by_thirds(parent, asked, time.monotonic())
+    assert asked[-1], "it has been there for long enough"
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 minute' WHERE id = %s", living.id)
+        lock(queue, "UPDATE")
+        now += LEASE / 3
+        turned(parent, now, lambda: "renew_lease" in parent.refused)
+        unlock(queue)
+        now += LEASE / 2
+        asked.clear()
+        turned(parent, now, lambda: asked)
+        assert asked == [False], "its own lease may have lapsed, and so may those of all"
+        assert living.id in [row[0] for row in leases(database)]
+    by_thirds(parent, asked, now)
+    assert asked[-1]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_after_a_jump_of_the_servers_clock_everybody_has_a_whole_lease_to_renew(parent, database, caplog, jump):
+    """Set forward, it makes every lease look lapsed at once; set back, it keeps those of the dead for as long as it has jumped."""
+    asked = []
+    parent.until(lambda: parent.db.is_quiet)  # what the first beat asks is answered
+    ask = parent.db.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append((parameters["patient"], parent.registration.reclaimed))
+        ask(name, parameters, *more)
+
+    parent.db.ask = noting
+    with Queue(database) as queue:
+        queue.enqueue("a:b")
+        other, living = queue.child(), queue.supervisor()
+        other.claim(1)
+        when = "now() - interval '1 hour'" if jump > 0 else "now() + interval '1 hour'"
+        queue.run(f"UPDATE jobherd.supervisors SET beat_at = {when}, lease_until = {when} WHERE id = %s", other.supervisor)
+        parent.registration._lease = 0.5
+        parent.registration._clock = tuple(
+            side - jump for side in parent.registration._clock
+        )  # as if the latest beat had been before the jump
+        parent.registration._beat_at = 0.0
+        parent.until(lambda: parent.registration.reclaimed == 1)
+        assert asked[0] == (False, 0), "whoever beat before the jump may live"
+        assert asked[-1][0]
+        assert living.id in [row[0] for row in leases(database)]
+    assert jumped(caplog) == pytest.approx(jump, abs=LIMIT)
+
+
+def jumped(caplog):
+    """By how many seconds it says; what the letters took to and fro is part of it."""
+    found = re.search(r"the database's clock has jumped by ([+-]\d+)", caplog.text)
+    assert found, caplog.text
+    return int(found[1])
+
+
+def test_a_jump_before_the_first_beat_is_noticed_too(database, caplog):
+    """Whoever had just come took every neighbour's lease for lapsed."""
+    parent = Parent(database)
+    asked = []
+    ask = parent.db.ask
+
+    def noting(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            asked.append(parameters["patient"])
+        ask(name, parameters, *more)
+
+    parent.db.ask = noting
+    try:
+        parent.until(lambda: parent.fleet.supervisor)
+        assert parent.registration.beats == 0
+        parent.registration._clock = tuple(side - 3600.0 for side in parent.registration._clock)
+        parent.until(lambda: asked)
+    finally:
+        parent.db.close()
+    assert asked == [False]
+    assert jumped(caplog) == pytest.approx(3600, abs=LIMIT)
+
+
+def test_a_role_for_which_numbers_are_written_short_is_told_the_time_all_the_same(database):
+    """Of a time in seconds only the first digits were left: the clock stood still, then jumped, and nobody was ever taken over."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
+    parent = Parent(database)
+    parent.until(lambda: parent.registration.heard_back and parent.db.is_quiet)
+    assert parent.registration._clock[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
+    parent.db.close()
+
+
+@pytest.mark.parametrize("jump", ["1 hour", "-1 hour"])
+def test_a_jump_between_a_beat_and_what_is_taken_over_for_it_costs_nobody_a_lease(parent, database, jump):
+    """The beat has told the time from before it, so that nobody is on guard yet."""
+    parent.until(lambda: parent.db.is_quiet)
+    taken, seen = parent.registration.reclaimed, []
+    ask = parent.db.ask
+
+    def jumping(name, parameters, *more):
+        if name == "reclaim_supervisors":
+            with Queue(database) as queue:  # the clock goes one way as everything that was written by it goes the other
+                queue.run(
+                    "UPDATE jobherd.supervisors SET lease_until = lease_until - %s::interval, beat_at = beat_at - %s::interval", jump, jump
+                )
+                shift = queue.run("SELECT extract(epoch FROM %s::interval)::double precision", jump)[0][0]
+            seen.append(parameters["patient"])
+            parameters = parameters | {"clock": float(parameters["clock"]) - shift}
+        ask(name, parameters, *more)
+
+    with Queue(database) as queue:
+        living = queue.supervisor()
+        parent.db.ask = jumping
+        parent.registration._lease = 0.5  # the server has just been started
+        parent.registration._open_since = float("-inf")  # and it has beaten for as long
+        parent.registration._beat(time.monotonic())
+        parent.registration._beat_at = float("inf")  # one beat and no other, however long its answers take
+        parent.until(lambda: seen and parent.db.is_quiet)
+        assert seen == [True]
+        assert parent.registration.reclaimed == taken
+        assert living.id in [row[0] for row in leases(database)]
+
+
+def test_a_slow_answer_is_no_jump_of_the_clock(parent):
+    parent.registration._clock = None
+    for server, asked, now in ((1000.0, 10.0, 10.1), (1009.0, 10.2, 20.0), (1019.9, 20.1, 30.0), (1020.3, 30.1, 30.2)):
+        parent.registration._note_clock(server, asked=asked, now=now)
+    assert parent.registration._steady_at == 0.0
+
+
+def test_a_beat_that_is_refused_is_made_again_soon_and_says_nothing_of_our_hearing(parent):
+    """A deadlock, a full disk: nothing was notified, so nothing comes back, and the next beat of a third of the lease may be refused too."""
+    now = time.monotonic()
+    parent.registration._beat(now)
+    assert parent.registration._echo_by <= now + ECHO_PATIENCE
+    parent.registration._renewed(None, parent.fleet.supervisor, sent=now, asked=now)
+    assert parent.registration._echo_by == float("inf")
+    assert parent.registration._beat_at <= now + 1.0
+
+
+def test_a_predecessor_on_this_machine_that_is_dead_is_taken_over_at_once(database):
+    dead = subprocess.Popen(["true"])
+    born = started(dead.pid) or 1
+    dead.wait()
+    with Queue(database) as queue:
+        number = queue.enqueue("a:b")
+        child = queue.child()
+        child.claim(1)
+        me = lease.identity()
+        queue.run(
+            "UPDATE jobherd.supervisors SET machine = %s, pid = %s, pid_started = %s WHERE id = %s",
+            me.machine,
+            dead.pid,
+            born,
+            child.supervisor,
+        )
+        parent = Parent(database)
+        parent.until(lambda: parent.registration.reclaimed == 1)
+        assert queue.state(number) == "retrying"
+        parent.db.close()
+
+
+@pytest.mark.parametrize("group", ["its own", "another"])
+def test_children_of_a_dead_predecessor_end_before_their_jobs_are_taken_over(database, group):
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(600)"],
+        stdout=subprocess.PIPE,
+        process_group=0 if group == "its own" else None,
+    )
+    orphan.stdout.readline()
+    row = lease.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
+    assert lease.dead([row]) == []  # its child still ran; it is being ended now
+    orphan.wait(LIMIT)
+    orphan.stdout.close()
+    assert lease.dead([row]) == [7]
+
+
+def test_a_living_neighbour_is_never_taken_for_dead():
+    me = os.getpid()
+    assert lease.dead([lease.Neighbour(7, me, started(me), None, None)]) == []
+    assert lease.dead([lease.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [7]  # its number was given again
+
+
+def test_a_refused_registration_is_tried_twice_a_second_and_no_more(database):
+    refuse = "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(refuse)
+        connection.execute("CREATE TRIGGER no BEFORE INSERT ON jobherd.supervisors FOR EACH ROW EXECUTE FUNCTION no()")
+    parent = Parent(database)
+    tried, register = [], parent.registration._register
+
+    def noting(now):
+        tried.append(now)
+        register(now)
+
+    parent.registration._register = noting
+    parent.until(lambda: len(tried) == 3)
+    assert all(later - earlier >= 0.5 for earlier, later in itertools.pairwise(tried))
+    assert parent.refused.count("register_supervisor") == 2
+    parent.db.close()
+
+
+def test_a_changed_lease_holds_from_the_next_beat_which_comes_at_once(parent):
+    parent.registration.change_lease(90.0)
+    parent.until(lambda: parent.control.lease_deadline > time.monotonic() + 80)
+
+
+def test_a_look_for_the_dead_that_was_not_answered_is_taken_again(parent):
+    parent.until(lambda: parent.registration._neighbours_at == float("inf"))
+    parent.registration._met(None)
+    assert parent.registration._neighbours_at < time.monotonic() + 1

@@ -1,0 +1,166 @@
+"""When producers notify us: on a real session, turned by hand, with the time and the boards handed in."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from jobherd.supervisor.database.connection import DatabaseConnection
+from jobherd.supervisor.database.notify_mode import NotifyMode, Stage
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.plan import BUSY
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.pipes import Ready, WentIdle
+from tests.support.patience import LIMIT
+from tests.support.queue import Queue
+
+
+class Parent:
+    """A supervisor's session, its hearing, and a worker that is as idle as the test says."""
+
+    def __init__(self, dsn):
+        self.db = DatabaseConnection(dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0)
+        self.fleet, self.control = Fleet(Limits()), ControlBlock()
+        self.hearing = NotifyMode(self.db, self.fleet, self.control, anyone_idle=lambda: self.idle)
+        self.idle = True
+        self.slot = next(self.fleet.workers())
+        self.fleet.forked(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
+        self.fleet.on_message(self.slot, Ready(1, 1), 0.0)
+
+    def turn(self, ahead=0.0):
+        now = time.monotonic() + ahead
+        self.db.step(now)
+        self.hearing.step(now)
+        self.db.step(now)
+
+    def until(self, condition, ahead=0.0):
+        limit = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < limit, (self.hearing.stage, self.db.link, self.db.trouble)
+            self.turn(ahead)
+
+    def hears(self):
+        return self.hearing.stage is Stage.HEARING
+
+    def be_busy(self):
+        self.idle = False
+        self.fleet.saw_times_idle({self.slot.number: (False, self.slot.times_idle)}, time.monotonic())
+
+
+@pytest.fixture
+def parent(database):
+    parent = Parent(database)
+    yield parent
+    parent.db.close()
+
+
+@pytest.fixture
+def queue(database):
+    with Queue(database) as queue:
+        yield queue
+
+
+@pytest.fixture
+def producer(database):
+    with psycopg.connect(database) as connection:
+        yield connection
+
+
+def keys(queue):
+    """How many sleep keys are held."""
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid BETWEEN 1 AND 16 AND granted"
+    return queue.run(held)[0][0]
+
+
+def look(connection):
+    """Insert a job, and look who sleeps as its commit does."""
+    connection.execute("SELECT jobherd.enqueue('a:b')")
+    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def test_a_new_session_takes_the_keys_and_calls_the_idle_before_it_says_that_it_hears(parent, queue):
+    epoch = parent.control.epoch
+    assert not parent.control.hearing
+    parent.until(parent.hears)
+    assert keys(queue) == 16
+    assert parent.control.hearing
+    assert parent.control.epoch > epoch
+    assert parent.fleet.pending_wakeups == 1
+
+
+def test_it_waits_for_whoever_has_looked_before_and_not_for_newcomers(parent, queue, producer):
+    look(producer)
+    parent.until(lambda: parent.hearing.stage is Stage.WAITING)
+    assert not parent.control.hearing
+    assert keys(queue) == 16, "whoever looks from now on notifies"
+    assert parent.fleet.pending_wakeups == 0
+    with psycopg.connect(queue.dsn) as newcomer:
+        look(newcomer)
+        producer.commit()
+        parent.until(parent.hears)
+        newcomer.rollback()
+    assert parent.fleet.pending_wakeups == 1
+
+
+def test_once_all_have_been_busy_for_a_while_it_lets_go_and_whoever_goes_idle_brings_it_back(parent, queue):
+    parent.until(parent.hears)
+    parent.be_busy()
+    parent.turn(BUSY / 2)
+    assert parent.hears()
+    parent.turn(BUSY * 2)
+    assert not parent.control.hearing
+    parent.until(lambda: parent.db.is_quiet, BUSY * 2)
+    assert keys(queue) == 0
+    assert parent.hearing.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "or the loop would spin"
+    parent.fleet.pending_wakeups = 0
+    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)
+    parent.until(parent.hears)
+    assert (keys(queue), parent.fleet.pending_wakeups) == (16, 1)
+
+
+def test_one_that_goes_idle_while_the_word_is_taken_back_keeps_the_keys(parent, queue):
+    parent.until(parent.hears)
+    parent.be_busy()
+    parent.idle = True
+    parent.turn(BUSY * 2)
+    assert parent.hears()
+    assert parent.control.hearing
+    assert keys(queue) == 16
+
+
+def test_called_back_before_the_keys_are_let_go_of(parent, queue):
+    parent.until(parent.hears)
+    parent.be_busy()
+    parent.hearing.step(time.monotonic() + 2 * BUSY)
+    assert parent.hearing.stage is Stage.DEAF
+    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)  # both letters are on their way, in this order
+    parent.until(parent.hears)
+    assert keys(queue) == 16
+
+
+@pytest.mark.parametrize("stage", [Stage.HEARING, Stage.WAITING])
+def test_a_session_that_is_lost_takes_the_keys_with_it_and_the_next_one_begins_anew(parent, queue, producer, stage):
+    if stage is Stage.WAITING:
+        look(producer)
+    parent.until(lambda: parent.hearing.stage is stage)
+    epoch, calls = parent.db.epoch, parent.fleet.pending_wakeups
+    queue.run("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'parent'")
+    assert keys(queue) == 0
+    producer.rollback()
+    parent.until(lambda: parent.hearing.stage is Stage.DEAF)
+    assert not parent.control.hearing
+    parent.until(parent.hears)
+    assert parent.db.epoch > epoch
+    assert keys(queue) == 16
+    assert parent.fleet.pending_wakeups == calls + 1
+
+
+def test_what_is_refused_is_asked_for_again(parent, queue):
+    queue.run("ALTER FUNCTION pg_catalog.pg_advisory_lock_shared(int, int) RENAME TO gone")
+    parent.until(lambda: any(event.statement == "start_hearing" for event in parent.db.happened))
+    assert parent.hearing.stage is Stage.DEAF
+    queue.run("ALTER FUNCTION pg_catalog.gone(int, int) RENAME TO pg_advisory_lock_shared")
+    parent.until(parent.hears)

@@ -1,0 +1,361 @@
+"""What a parent says of its children: looked at a few at a time, written once, and true of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jobherd.supervisor.database.connection import Link
+from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
+from jobherd.supervisor.database.lease import Lease
+from jobherd.supervisor.observe import fleet_report
+from jobherd.supervisor.observe.fleet_report import Facts, Look, look, share
+from jobherd.supervisor.policy.fleet import Fleet
+from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot import End, Exit
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.counters import Policy
+from jobherd.workers.ipc.pipes import Ready
+from jobherd.workers.ipc.status_board import CurrentWork, Phase, StatusBoard
+from tests.support.patience import LIMIT
+
+
+class Post:
+    """A courier that keeps the letters."""
+
+    link = Link.UP
+    epoch = 1
+
+    def __init__(self):
+        self.letters = []
+
+    def ask(self, name, parameters, answered, refused=None):
+        self.letters.append((name, parameters, answered))
+
+
+class Book:
+    """Where orders are answered."""
+
+    def __init__(self):
+        self.answers = {}
+
+    def answer(self, number, answer=None, *, error=None):
+        self.answers[number] = error or "done"
+
+
+class Scene:
+    """A fleet of so many children that are all this process, and what is said of them."""
+
+    def __init__(self, children=1):
+        self.post, self.book, self.now = Post(), Book(), 1000.0
+        self.fleet = Fleet(Limits(workers=children))
+        self.fleet.registered(7)
+        self.boards = [StatusBoard("test") for _ in range(children)]
+        for place in range(children):
+            slot = self.fleet.slots[place]
+            self.fleet.forked(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
+            self.fleet.on_message(slot, Ready(1, 1), self.now)
+            self.boards[place].set_idle(idle=True)
+        registration = Lease(self.post, self.fleet, ControlBlock(), me=None, lease=15.0)
+        self.facts = Facts(
+            self.post, self.fleet, registration, self.boards, self.book, queues=lambda: ("mail",), tiers=lambda: (True, (0,))
+        )
+
+    def report(self, number=1, **arguments):
+        self.facts.report(FleetCommand(number, "report", arguments, "anna"), self.now)
+
+    def turn(self, after=0.0):
+        self.now += after
+        self.facts.step(self.now)
+
+    def written(self):
+        """The last document."""
+        name, parameters, _ = self.post.letters[-1]
+        assert (name, parameters["supervisor"]) == ("note_facts", 7)
+        return json.loads(parameters["facts"])
+
+    def close(self):
+        for board in self.boards:
+            board.close()
+
+
+@pytest.fixture
+def scene():
+    made = []
+
+    def make(children=1):
+        made.append(Scene(children))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_nobody_asks_nothing_is_said(scene):
+    one = scene()
+    for _ in range(100):
+        one.turn(0.1)
+    assert one.post.letters == []
+    assert one.facts.wake_at() == float("inf")
+
+
+def test_a_report_is_written_and_answered_once_it_is(scene):
+    one = scene(2)
+    one.boards[1].set_held(4)
+    one.report(5)
+    assert one.facts.wake_at() <= one.now
+    one.turn()
+    document = one.written()
+    assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
+    assert [child["held"] for child in document["children"]] == [0, 4], "claimed, and not started"
+    assert document["course"] == "serving"
+    assert (document["queues"], document["turns"], document["tiers"]) == (["mail"], True, [0])
+    assert one.book.answers == {}, "not before it is written"
+    one.post.letters[-1][2]([])
+    assert one.book.answers == {5: "done"}
+    assert one.facts.wake_at() == float("inf")
+
+
+def test_what_could_not_be_written_is_said(scene):
+    one = scene()
+    one.report(5)
+    one.turn()
+    one.post.letters[-1][2](None)
+    assert "could not be written" in one.book.answers[5]
+
+
+def test_sixty_children_are_looked_at_a_few_in_each_turn(scene, monkeypatch):
+    one = scene(60)
+    looks = []
+    monkeypatch.setattr(fleet_report, "look", lambda pid, now: looks.append(pid))
+    one.report()
+    counts = []
+    while not one.post.letters:
+        before = len(looks)
+        one.turn()
+        counts.append(len(looks) - before)
+        assert one.post.letters or one.facts.wake_at() <= one.now, "it goes on in the next turn"
+    assert max(counts) <= 9, "and the parent itself in the last one"
+    assert len(one.written()["children"]) == 60
+
+
+def test_once_a_second_at_the_most_however_many_ask_and_as_long_as_somebody_looks_on(scene):
+    one = scene()
+    for number in range(50):
+        one.report(number, **{"for": 3})
+        one.turn(0.01)
+    assert len(one.post.letters) == 1
+    for _ in range(600):
+        one.turn(0.01)
+    times = len(one.post.letters)
+    assert 4 <= times <= 5, "now, and after each second until the last one asked for is over"
+    for _ in range(600):
+        one.turn(0.01)
+    assert len(one.post.letters) == times
+
+
+def test_now_and_then_it_goes_along_with_a_beat(scene):
+    one = scene()
+    for _ in range(12):
+        one.now += 5.0
+        one.facts.beaten(one.now)
+        one.turn()
+    assert len(one.post.letters) == 4, "with every third beat"
+
+
+@pytest.mark.parametrize("span", [-1, 61, "long", None, True, float("nan")])
+def test_a_span_that_is_none_is_refused(scene, span):
+    with pytest.raises(Refused, match="a number of seconds from 0 to 60"):
+        scene().report(**{"for": span})
+
+
+def test_what_a_child_works_on_and_how_it_ended_before(scene):
+    one = scene()
+    slot, board = one.fleet.slots[0], one.boards[0]
+    numbers = board.tally.declare([Policy("mail:receipt"), Policy("own:store", table=True)])
+    board.set_idle(idle=False)
+    board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
+    board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
+    one.fleet.explained(slot, End("worker 0", 4711, "signal", "Somebody killed it.", one.now - 60, 16, "mail:receipt"))
+    one.report()
+    one.turn()
+    [child] = one.written()["children"]
+    assert {name: child[name] for name in ("job", "job_kind", "attempt", "most_attempts", "elapsed", "left")} == {
+        "job": 17, "job_kind": "mail:receipt", "attempt": 2, "most_attempts": 5, "elapsed": 3.0, "left": 7.0,
+    }  # fmt: skip
+    assert child["progress"] == {"fraction": 0.4, "note": "half\N{REPLACEMENT CHARACTER}way"}
+    assert child["last_end"] == {"cause": "signal", "sentence": "Somebody killed it.", "ago": 60.0}
+    assert one.written()["ends"] == [
+        {
+            "cause": "signal",
+            "sentence": "Somebody killed it.",
+            "ago": 60.0,
+            "name": "worker 0",
+            "pid": 4711,
+            "job": 16,
+            "job_kind": "mail:receipt",
+        }
+    ]
+    board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["own:store"], 2, 5, 0, one.now))
+    board.tell_progress(b'{"fraction": 1e999, "note": 7}')
+    one.report()
+    one.turn(1.0)
+    [child] = one.written()["children"]
+    assert ("job" in child, child["record"], child["left"]) == (False, 17, None), "a record's number is no job's"
+    assert child["progress"] == {"fraction": None, "note": None}
+
+
+def test_who_rests_after_a_crash_is_said_with_why(scene):
+    one = scene(2)
+    slot = one.fleet.slots[1]
+    one.fleet.on_exit(slot, Exit(None, 9), now=one.now, started=0, jitter=0.0)
+    one.fleet.explained(slot, End("worker 1", 4711, "signal", "Somebody killed it.", one.now))
+    one.report()
+    one.turn()
+    resting = one.written()["children"][1]
+    assert (resting["state"], resting["last_end"]["cause"]) == ("resting", "signal")
+    assert resting["left"] > 0
+
+
+def test_who_was_stopped_is_not_called_idle(scene):
+    one = scene()
+    one.fleet.stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
+    one.report()
+    one.turn()
+    assert one.written()["children"][0]["state"] == "stopped"
+
+
+def test_an_end_that_was_asked_for_is_no_news(scene):
+    one = scene()
+    one.fleet.explained(one.fleet.slots[0], End("worker 0", 1, "left", "It was asked to leave, and left.", one.now))
+    assert not one.fleet.ends
+    assert one.fleet.slots[0].last_end.cause == "left"
+
+
+# -- real processes --------------------------------------------------------------------------------------------------------
+
+
+def until(condition):
+    limit = time.monotonic() + LIMIT
+    while not (found := condition()):
+        assert time.monotonic() < limit
+        os.sched_yield()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "waits_on"),
+    [
+        ("while True: pass", "computing", None),
+        ("import sys; sys.stdin.read()", "waiting", "a pipe"),
+        ("import time; time.sleep(600)", "waiting", "a sleep"),
+        ("import socket; a, b = socket.socketpair(); a.recv(1)", "waiting", "the network"),
+        ("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()", "waiting", "a lock"),
+    ],
+)
+def test_whether_it_computes_or_waits_and_on_what(scene, program, state, waits_on):
+    one = scene()
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
+        try:
+            one.fleet.slots[0].pid = process.pid
+            board = one.boards[0]
+            board.set_idle(idle=False)
+            board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, 0, 1, 5, 0, one.now))
+
+            def said():
+                one.report()
+                one.turn(1.0)
+                child = one.written()["children"][0]
+                return (
+                    child
+                    if child["state"] == state and child["rss"] > 1e6 and (child["waits_on"] == waits_on or not _tells(process.pid))
+                    else None
+                )
+
+            until(said)
+        finally:
+            process.kill()
+
+
+def _tells(pid):
+    """Whether this kernel tells what a process sleeps in."""
+    with open(f"/proc/{pid}/wchan", "rb") as file:
+        return file.read() not in (b"", b"0")
+
+
+def test_the_share_of_a_core_is_what_was_used_between_two_looks():
+    tick = os.sysconf("SC_CLK_TCK")
+    assert share(Look(10.0, "R", 0, 1), Look(12.0, "R", tick, 1)) == 0.5
+    assert share(None, Look(12.0, "R", tick, 1)) is None
+    assert share(Look(12.0, "R", 0, 1), Look(12.0, "R", tick, 1)) is None, "no time between"
+    assert look(2**22 + 1, 0.0) is None
+    assert look(os.getpid(), 1.0).rss > 1e6
+
+
+def listened(scene, job=5, **policy):
+    """A scene whose child runs a job that has said something."""
+    one = scene()
+    board = one.boards[0]
+    kind = board.tally.declare([Policy("mail:receipt", **policy)])["mail:receipt"]
+    board.set_idle(idle=False)
+    board.say(CurrentWork(Phase.RUNNING, 1, 9, job, kind, 1, 5, 0, one.now, one.now + 60))
+    said = b"".join(b"line %d\n" % number for number in range(50)) + b"\x00 the last"
+    board.hand_output(len(said), said)
+    return one
+
+
+def test_what_a_job_says_is_written_while_somebody_asks_for_it(scene):
+    one = listened(scene)
+    one.report()
+    one.turn()
+    assert one.written()["said"] == {}, "nobody has"
+    before = time.monotonic()
+    one.report(**{"for": 2, "tail": 5})
+    one.turn(1.0)
+    said = one.written()["said"]["5"]
+    lines = said["text"].splitlines()
+    assert (lines[0], len(lines)) == ("line 11", 40)
+    assert lines[-1].endswith(" the last")
+    assert 0 < said["for"] <= 2
+    assert one.boards[0].watched > before, "the parent hands it on soon"
+    for _ in range(3):
+        one.turn(1.0)
+    one.report()
+    one.turn(1.0)
+    assert one.written()["said"] == {}, "it is over"
+
+
+def test_of_a_job_that_is_not_here_and_of_what_is_encrypted_nothing_is_said(scene):
+    one = listened(scene)
+    one.report(**{"for": 9, "tail": 6})
+    one.turn()
+    assert one.written()["said"]["6"]["text"] is None
+    for policy in ({"sealed": True}, {"table": True}):
+        one = listened(scene, **policy)
+        one.report(**{"for": 9, "tail": 5})
+        one.turn()
+        assert one.written()["said"]["5"]["text"] is None, policy
+
+
+def test_a_few_jobs_can_be_listened_to_at_a_time(scene):
+    one = listened(scene)
+    for job in range(fleet_report.MOST_TAILS):
+        one.report(**{"for": 9, "tail": job})
+    one.report(**{"for": 9, "tail": 0})
+    with pytest.raises(Refused, match="8 jobs are being watched"):
+        one.report(**{"for": 9, "tail": 99})
+    one.now += 10
+    one.report(**{"for": 9, "tail": 99})
+
+
+@pytest.mark.parametrize("job", ["5", True, 1.5])
+def test_a_job_that_is_no_id_is_refused(scene, job):
+    with pytest.raises(Refused, match="the id of a job"):
+        scene().report(**{"for": 9, "tail": job})

@@ -1,0 +1,376 @@
+"""Settings: where they come from, what they may be, how they are explained."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from jobherd.supervisor.settings.child import child_settings, for_kind
+from jobherd.supervisor.settings.definitions import Settings, render_settings_markdown, specifications
+from jobherd.supervisor.settings.sources import SettingsError, flag_of, variable_of
+from jobherd.workers.process.spec import SECRETS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load(flags=None, environ=None, directory=Path("/nonexistent")) -> Settings:
+    return Settings.load(flags or {}, environ=environ or {}, directory=directory)
+
+
+def refused(flags=None, environ=None, directory=Path("/nonexistent")) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        load(flags, environ, directory)
+    return caught.value.problems
+
+
+@pytest.mark.promise("A44", "D25")
+def test_nothing_given_is_the_defaults():
+    assert load() == Settings()
+    assert (Settings().workers, Settings().lease, Settings().http, Settings().queues) == (4, 15.0, ("127.0.0.1", 8790), ())
+
+
+@pytest.mark.promise("A45", "A46", "C43")
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = 1\nbatch = 1\npoll = 1\n")
+    found = load({"workers": "3"}, {"JOBHERD_WORKERS": "2", "JOBHERD_BATCH": "2"}, tmp_path)
+    assert (found.workers, found.batch, found.poll, found.lease) == (3, 2, 1.0, 15.0)
+    assert [found.source(name) for name in ("workers", "batch", "poll", "lease")] == [
+        "--workers", "JOBHERD_BATCH", "jobherd.toml", "default",
+    ]  # fmt: skip
+
+
+def test_what_was_given_as_the_default_still_goes_before_the_next_place(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = 9\n")
+    assert load({"workers": "4"}, {"JOBHERD_WORKERS": "7"}, tmp_path).workers == 4
+    assert load({}, {"JOBHERD_WORKERS": "4"}, tmp_path).workers == 4
+    assert load({"max_jobs": "0"}, {"JOBHERD_MAX_JOBS": "5"}).max_jobs == 0
+    assert load({}, {"JOBHERD_UNTIL_EMPTY": "no"}).source("until_empty") == "JOBHERD_UNTIL_EMPTY"
+
+
+def test_an_empty_variable_is_not_set():
+    found = load({}, {"JOBHERD_WORKERS": "", "JOBHERD_DSN": "", "DATABASE_URL": "postgresql:///app"})
+    assert (found.workers, found.dsn, found.source("dsn")) == (4, "postgresql:///app", "DATABASE_URL")
+
+
+@pytest.mark.promise("C43")
+def test_the_database_comes_from_its_own_variable_first():
+    both = {"JOBHERD_DSN": "dbname=a", "DATABASE_URL": "dbname=b"}
+    assert load({}, both).dsn == "dbname=a"
+    assert load({"dsn": "dbname=c"}, both).dsn == "dbname=c"
+    assert load({}, {"DATABASE_URL": "postgresql+asyncpg://u@h/d"}).dsn == "postgresql://u@h/d"
+
+
+def test_pyproject_counts_when_there_is_no_file_of_our_own(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.jobherd]\nmax-jobs = 7\nqueues = ["a", "b"]\n')
+    assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (7, ("a", "b"))
+    (tmp_path / "jobherd.toml").write_text("max_jobs = 8\n")
+    assert (load(directory=tmp_path).max_jobs, load(directory=tmp_path).queues) == (8, ())
+
+
+def test_an_error_names_the_setting_the_place_the_value_and_the_range(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("lease = 1\n")
+    assert refused({"workers": "65"}, {"JOBHERD_BATCH": "many"}, tmp_path) == (
+        'lease = 1 (from jobherd.toml): must be a span of time from 3s to 1h ("30s", "5m", or a number of seconds)',
+        "batch = 'many' (from JOBHERD_BATCH): must be a whole number from 1 to 1,000",
+        "workers = '65' (from --workers): must be a whole number from 0 to 64",
+    )
+
+
+def test_a_setting_that_does_not_exist_is_named_with_its_neighbour(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("worker = 3\n")
+    assert refused(directory=tmp_path) == ("worker (from jobherd.toml): no such setting; did you mean workers?",)
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = \n")
+    assert "jobherd.toml cannot be read" in refused(directory=tmp_path)[0]
+    (tmp_path / "jobherd.toml").unlink()
+    (tmp_path / "pyproject.toml").write_text("[tool]\njobherd = 3\n")
+    assert "must be a table" in refused(directory=tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers = " + "9" * 5000, "cannot be read"),
+        ("workers = 0x" + "f" * 5000, "too long"),
+        ("queues = " + "[" * 5000 + "]" * 5000, "cannot be read"),
+    ],
+)
+def test_a_file_with_what_python_cannot_hold_is_refused(tmp_path, text, says):
+    (tmp_path / "jobherd.toml").write_text(text)
+    assert says in refused(directory=tmp_path)[0]
+
+
+def test_a_dsn_is_never_in_an_error():
+    problems = refused({"dsn": "hunter2 is my password"}, {"JOBHERD_LISTEN_DSN": "postgresql://u:hunter2@[h/d"})
+    assert len(problems) == 2
+    assert not any("hunter2" in problem for problem in problems)
+    assert "hunter2" not in repr(load({"dsn": "postgresql://u:hunter2@h/d"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("workers", "0", 0), ("workers", "64", 64), ("workers", " 8 ", 8), ("workers", 8, 8),
+        ("drain_timeout", "10m", 600.0), ("drain_timeout", 2.5, 2.5), ("drain_timeout", "1h30m", 5400.0), ("drain_timeout", "0", 0.0),
+        ("max_rss", "900MB", 900_000_000), ("max_rss", "2GiB", 2 << 30), ("max_rss", "64M", 64 << 20), ("max_rss", 32_000_000, 32_000_000),
+        ("max_rss", "0", 0), ("max_age", "1d", 86400.0), ("max_age", "0", 0.0), ("jitter", "0.25", 0.25),
+        ("queues", "a, b,,a", ("a", "b")), ("queues", ["a", "b"], ("a", "b")),
+        ("queues", "high:2,batch*,*", ("high:2", "batch*", "*")), ("queue_priorities", "a=-1, b*=2", (("a", -1), ("b*", 2))),
+        ("queue_weights", "mail=1,b*=3", (("mail", 1), ("b*", 3))), ("queue_order", "strict", "strict"),
+        ("queue_max_concurrency", "media=2", (("media", 2),)), ("queue_max_concurrency", {"media": 2}, (("media", 2),)),
+        ("handlers", "./a:/b:c.d", ("./a", "/b", "c.d")), ("handlers", ["./a:b", "c"], ("./a:b", "c")),
+        ("http", "0.0.0.0:80", ("0.0.0.0", 80)), ("http", ":8790", ("0.0.0.0", 8790)), ("http", "[::1]:1", ("::1", 1)),
+        ("http", "off", None), ("http", False, None), ("http", "localhost:0", ("localhost", 0)),
+        ("log_level", "debug", "DEBUG"), ("log_format", "JSON", "json"), ("until_empty", "yes", True), ("until_empty", False, False),
+        ("app_dir", "/srv/app", Path("/srv/app")), ("schema", "jobs_eu", "jobs_eu"),
+    ],
+)  # fmt: skip
+def test_values_are_read(name, text, value):
+    found = getattr(load({name: text}), name)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("workers", "-1"), ("workers", "4.0"), ("workers", 4.0), ("workers", True), ("workers", "9" * 5000), ("workers", ""),
+        ("max_workers", "0"), ("batch", "0"), ("batch", "1001"), ("poll", "0.5"), ("poll", "nan"), ("poll", "inf"), ("poll", True),
+        ("poll", "5 parsecs"), ("lease", "2s"), ("max_age", "0.5"), ("max_age", "-1"), ("max_rss", "1MB"), ("max_rss", "1XB"),
+        ("max_rss", "-900MB"), ("jitter", "0.6"), ("jitter", "nan"), ("queues", "A"), ("queues", ["a", 3]), ("queues", 3),
+        ("queues", "a:0"), ("queues", "a*b"), ("queue_max_concurrency", "a=0"), ("queue_max_concurrency", "a"), ("queue_priorities", "a=x"),
+        ("queue_weights", "a=0"), ("queue_order", "fifo"),
+        ("coalesce_notifies", "0"), ("max_claim_batch", "1001"), ("max_claim_per_worker", "-1"),
+        ("http", "8790"), ("http", "a:b"), ("http", "a:70000"), ("http", "::1:80"), ("http", True), ("http", 8790),
+        ("log_level", "loud"), ("log_format", 3), ("until_empty", "maybe"), ("app_dir", ""), ("app_dir", 3), ("schema", "pg_x"),
+        ("schema", "a; drop"), ("schema", 3), ("dsn", " "), ("dsn", 5), ("handlers", 3),
+        ("app_dir", "~nobody-of-that-name/app"),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_range_is_refused(name, value):
+    (problem,) = refused({name: value})
+    assert problem.startswith(name)
+    assert f"(from {flag_of(name)}): must be {specifications()[name].reader.allowed}" in problem
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "5432,x", "-1"])
+@pytest.mark.parametrize("name", ["dsn", "listen_dsn"])
+def test_a_port_that_is_none_is_refused_in_words_without_the_password(name, port):
+    (problem,) = refused({name: f"host=a,b port={port} password=hunter2"})
+    assert problem.endswith("; a port is a whole number from 1 to 65,535")
+    assert "hunter2" not in problem
+
+
+def test_an_address_may_leave_ports_out_and_name_one_for_each_host():
+    for dsn in ("host=a,b port=5432,6432", "host=a,b port=,6432", "postgresql://a:1,b/x", "host=a port=' 5432 '", "dbname=x"):
+        assert load({"dsn": dsn}).dsn == dsn
+
+
+def test_a_parameter_that_libpq_does_not_know_is_named():
+    """Other libraries add their own to DATABASE_URL. The rest of libpq's message repeats the address."""
+    for dsn, name in (
+        ("postgresql://app:hunter2@db/jobs?pgbouncer=true&connection_limit=1", "pgbouncer"),
+        ("postgresql://app:hunter2@db/jobs?schema=public", "schema"),
+        ("host=db password=hunter2 pool_size=5", "pool_size"),
+    ):
+        (problem,) = refused({"dsn": dsn})
+        assert f"PostgreSQL has no connection parameter '{name}'; remove it from the address" in problem
+        assert "hunter2" not in problem
+
+
+def test_a_service_must_be_defined(tmp_path, monkeypatch):
+    services = tmp_path / "services"
+    services.write_text("[app]\nhost=a,b\nport=1,2\nhostaddr=192.0.2.1,192.0.2.2\npassword=hunter2\n[broken]\nno_option=1\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert load({"dsn": "service=app"}).dsn == "service=app"
+    for service in ("nope", "broken"):
+        (problem,) = refused({"dsn": f"postgresql://ada:hunter2@a/x?service={service}"})
+        assert "must be a PostgreSQL address" in problem
+        assert "hunter2" not in problem
+    assert "no service 'nope' can be read" in refused({"dsn": "service=nope"})[0]
+
+
+def test_settings_that_cannot_both_be_meant_are_refused():
+    (problem,) = refused({"workers": "9"}, {"JOBHERD_MAX_WORKERS": "8"})
+    assert "workers = 9 (from --workers) is more than max_workers = 8 (from JOBHERD_MAX_WORKERS)" in problem
+    assert "respawn_max" in refused({"respawn_initial": "50"})[0]
+    assert "db_retry_max" in refused({"db_retry_initial": "50"})[0]
+    (problem,) = refused({"queues": "high:3,low:1,other", "workers": "4"})
+    assert "queues = high:3,low:1,other (from --queues) keeps 4 workers for queues of their own, workers = 4 (from --workers)" in problem
+
+
+@pytest.mark.promise("C21")
+def test_queues_are_served_in_the_order_of_their_names_or_of_their_numbers():
+    assert load({"queues": "b,a:1", "workers": "2"}).served == ("b", "a")
+    assert load({"queues": "b,a,c", "queue_priorities": "a=-1,b=9"}).served == ("a", "c", "b")
+    assert load({"queue_priorities": "bulk=5,high=-1"}).served == ("high", "*", "bulk"), "all others are served too, as if with 0"
+
+
+def test_weights_need_turns():
+    (problem,) = refused({"queue_weights": "a=2", "queue_order": "strict"})
+    assert problem == (
+        "queue_weights (from --queue-weights) has no effect with queue_order = strict (from --queue-order): remove one of them"
+    )
+
+
+@pytest.mark.promise("C19", "C20")
+def test_a_claim_takes_no_more_than_each_of_its_limits():
+    assert child_settings(load({}), dsn="x").batch == 500
+    assert child_settings(load({"max_claim_batch": "20"}), dsn="x").batch == 20
+    assert child_settings(load({"max_claim_batch": "20", "max_claim_per_worker": "7"}), dsn="x").batch == 7
+
+
+def test_which_queues_are_served():
+    served = load({"queues": "high:1,batch*"})
+    assert [queue for queue in ("high", "higher", "batch", "batch-eu", "b") if served.serves(queue)] == ["high", "batch", "batch-eu"]
+    assert load({}).serves("any")
+
+
+def test_a_schema_that_is_a_reserved_word_is_refused_in_words():
+    assert "'order' is a reserved word of SQL" in refused({"schema": "order"})[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("queue_max_concurrency", "a=1,a=2"), ("queue_priorities", "b*=1,a=2,b*=0"), ("queues", "a:1,b,a:2")]
+)
+def test_two_values_for_one_queue_are_refused(name, value):
+    assert "is named twice" in refused({name: value})[0]
+
+
+def test_only_what_is_asked_for_is_read():
+    found = Settings.load({}, environ={"JOBHERD_WORKERS": "many", "JOBHERD_SCHEMA": "x"}, directory=Path("/nonexistent"), only=("schema",))
+    assert (found.schema, found.workers) == ("x", 4)
+
+
+def test_reading_again_sees_the_file_as_it_is_now_and_keeps_the_flags(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOBHERD_WORKERS", raising=False)
+    file = tmp_path / "jobherd.toml"
+    file.write_text("batch = 2\n")
+    first = Settings.load({"workers": "3"}, directory=tmp_path)
+    file.write_text("batch = 5\nworkers = 9\n")
+    second = first.again()
+    assert (first.batch, second.batch, second.workers) == (2, 5, 3)
+    file.write_text("batch = 0\n")
+    with pytest.raises(SettingsError):
+        first.again()
+
+
+def test_a_file_that_is_gone_when_it_is_read_again_does_not_mean_the_defaults(tmp_path, monkeypatch):
+    for name in ("WORKERS", "BATCH"):
+        monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
+    ours, other = tmp_path / "jobherd.toml", tmp_path / "pyproject.toml"
+    other.write_text("[tool.jobherd]\nworkers = 7\n")
+    first = Settings.load(directory=tmp_path)
+    other.write_text("[tool.other]\n")
+    with pytest.raises(SettingsError, match=r"pyproject\.toml is gone, or holds no settings any more: put it back"):
+        first.again()
+    ours.write_text("workers = 8\n")  # which goes before the other
+    second = first.again()
+    other.write_text("[tool.jobherd]\nworkers = 7\n")
+    ours.unlink()
+    with pytest.raises(SettingsError, match=r"jobherd\.toml is gone"):
+        second.again()
+    ours.write_text("")
+    assert (second.workers, second.again().workers) == (8, 4)
+
+
+def test_what_holds_for_good_stays_as_it_was_at_the_start_and_is_named(tmp_path, monkeypatch):
+    """Children in another schema than their parent's would claim under a registration that is not there."""
+    for name in ("WORKERS", "MAX_WORKERS", "SCHEMA", "DSN", "HTTP"):
+        monkeypatch.delenv(f"JOBHERD_{name}", raising=False)
+    file = tmp_path / "jobherd.toml"
+    file.write_text("max_workers = 4\nschema = 'one'\n")
+    first = Settings.load(directory=tmp_path)
+    file.write_text("max_workers = 8\nschema = 'two'\nhttp = '127.0.0.1:1'\ndsn = 'dbname=other'\nworkers = 3\n")
+    second = first.again()
+    assert (second.max_workers, second.schema, second.http, second.dsn) == (4, "one", first.http, None)
+    assert second.workers == 3
+    assert second.given.waiting == ("dsn", "schema", "max_workers", "http")
+    file.write_text("max_workers = 8\nworkers = 5\n")
+    with pytest.raises(SettingsError, match=r"workers = 5 \(from .*\) is more than max_workers = 4 \(from the start of this supervisor\)"):
+        first.again()
+
+
+def test_children_are_told_what_they_need():
+    told = child_settings(load({"dsn": "dbname=a", "queues": "x,y", "db_retry_max": "9", "log_format": "json"}), dsn="dbname=b")
+    assert (told.dsn, told.queues, told.retry_max, told.log_format, told.grace) == ("dbname=b", ("x", "y"), 9.0, "json", 5.0)
+
+
+def test_they_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        Settings().workers = 5
+
+
+def test_every_field_is_a_setting_with_a_default_that_is_allowed():
+    told = specifications()
+    assert set(told) == {each.name for each in fields(Settings)} - {"given"}
+    for each in fields(Settings):
+        if each.name in told and each.default not in (None, ()):
+            value = f"{each.default[0]}:{each.default[1]}" if each.name == "http" else each.default
+            assert told[each.name].reader.read(value) == each.default
+
+
+def test_the_page_is_the_one_that_the_code_makes():
+    page = render_settings_markdown()
+    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python -m jobherd.supervisor.settings.definitions > docs/settings.md"
+    for name, told in specifications().items():
+        for words in (f"### `{name}`", flag_of(name), variable_of(name), told.explanation, told.reader.allowed):
+            assert words in page
+
+
+@pytest.mark.promise("C26", "C29", "C30", "C31", "C32")
+@pytest.mark.parametrize(
+    ("name", "default", "least", "most", "beyond"),
+    [
+        ("db_retry_initial", 0.5, "100ms", "60s", ("99ms", "61s")),
+        ("db_retry_max", 30.0, "500ms", "300s", ("499ms", "301s")),
+        ("db_retry_max_attempts", 0, "0", "10000", ("-1", "10001")),
+        ("poll", 5.0, "1s", "300s", ("999ms", "301s")),
+    ],
+)
+def test_what_a_database_that_is_away_may_cost_has_the_documents_defaults_and_ranges(name, default, least, most, beyond):
+    assert getattr(Settings(), name) == default
+    others = {"db_retry_max": "300s"} if name == "db_retry_initial" else {"db_retry_initial": "100ms"}
+    for value in (least, most):
+        load({name: value, **others})
+    for value in beyond:
+        (problem,) = refused({name: value, **others})
+        assert f"{name} = " in problem
+        assert f"must be {specifications()[name].reader.allowed}" in problem
+
+
+def test_a_working_folder_that_was_removed_holds_no_file(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert Settings.load({"workers": "3"}, environ={}).again().workers == 3
+
+
+def test_each_kind_of_child_is_told_only_the_secrets_that_it_needs():
+    settings = load({"dsn": "postgresql:///x", "page_view_token": "v" * 20, "page_operate_token": "o" * 20, "webhook_secret": "w" * 20})
+    told = {kind: for_kind(child_settings(settings), kind) for kind in ("worker", "keeper", "resetter", "web")}
+    assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
+        "worker": True,
+        "keeper": False,
+        "resetter": False,
+        "web": False,
+    }
+    assert {kind: bool(each.page_view_token) for kind, each in told.items()} == {
+        "worker": False,
+        "keeper": False,
+        "resetter": False,
+        "web": True,
+    }
+    assert {kind: bool(each.page_operate_token) for kind, each in told.items()} == {
+        "worker": False, "keeper": False, "resetter": False, "web": True,
+    }  # fmt: skip
+    assert all(each.webhooks for each in told.values())
+
+
+def test_every_secret_but_the_database_is_taken_out_of_the_environment_of_children():
+    secret = {variable_of(name) for name, told in specifications().items() if told.secret}
+    assert secret - {"JOBHERD_DSN", "JOBHERD_LISTEN_DSN"} == set(SECRETS)

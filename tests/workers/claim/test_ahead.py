@@ -1,0 +1,389 @@
+"""The next claim runs while the settlement of the last one is on its way: what is heard late, refused, lost or never sent is written all the same."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from jobherd import sql
+from jobherd.supervisor.process.children import finished_of
+from jobherd.workers import worker
+from jobherd.workers.claim import claimer
+from jobherd.workers.claim.scan_start import ScanStart
+from jobherd.workers.database.connection import Session
+from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.ipc.status_board import Phase
+from jobherd.workers.job.finished import settlement
+from jobherd.workers.job.row import JobRow
+from jobherd.workers.run.executor import Executor
+from jobherd.workers.settle.in_flight import InFlightClaim
+from jobherd.workers.settle.settler import Settler
+from tests.support.gate import Arrival, Gate
+from tests.support.patience import LIMIT
+from tests.support.seats import Bench, Child
+
+HOLD = """
+CREATE TABLE public.held ();
+CREATE FUNCTION public.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held IN SHARE MODE; RETURN NULL; END $$;
+CREATE TRIGGER hold BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.hold();
+"""
+REFUSER = """
+CREATE SEQUENCE public.tries;
+CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF nextval('public.tries') = TG_ARGV[0]::bigint THEN RAISE check_violation; END IF; RETURN NULL; END $$;
+"""
+REFUSE = f"{REFUSER} CREATE TRIGGER refuse BEFORE DELETE ON jobherd.running FOR EACH STATEMENT EXECUTE FUNCTION public.refuse(1)"
+"""The first settlement is refused, and no other."""
+_LATE = "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.refuse"
+REFUSE_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON jobherd.running {_LATE}(1)"
+"""The same, but at its commit, when it has answered."""
+REFUSE_CLAIM_LATE = f"{REFUSER} CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON jobherd.running {_LATE}(2)"
+"""The second claim is refused at its commit."""
+WAITS = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'public.held'::regclass"
+
+
+@contextmanager
+def settlements_wait(bench: Bench) -> Iterator[Callable[[], None]]:
+    """No claim ends until what this hands out is called."""
+    bench.ask(HOLD)
+    with psycopg.connect(bench.dsn) as holder:
+        holder.execute("LOCK TABLE public.held")
+        yield holder.rollback
+
+
+def end_who_waits(bench: Bench) -> None:
+    """End the session whose settlement waits."""
+    (waiting,) = bench.wait_until(lambda: bench.ask(WAITS))
+    assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=waiting["pid"])[0]["gone"]
+
+
+def wait_for_settling(child: Child) -> None:
+    """Wait until it says that it settles: else its parent would end it at its last job's deadline. The board is memory and has no event; the look is short."""
+    until = time.monotonic() + LIMIT
+    while (now := child.board.now()) is None or now.phase is not Phase.SETTLING:
+        assert time.monotonic() < until, f"its board still says {now}"
+        select.select([], [], [], 0.002)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind counts as short, in the children that are forked from here, however long the machine holds them up between two jobs."""
+    monkeypatch.setattr(Executor, "expected", lambda _self, _kind: 0.0)
+    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(claimer, "AHEAD", 0.0)
+    monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)  # a claim that takes long is followed by a look why
+
+
+@pytest.fixture
+def only_in_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends a settlement together with a claim dies, if it is of a claim that was made in another session.
+
+    A crash of the server may have swallowed that one with its number, and the claim beside the settlement be given the same.
+    """
+    claimed: dict[int, int] = {}
+
+    def take(in_flight: InFlightClaim, batch: list[JobRow], real: Callable[..., None] = InFlightClaim.take) -> None:
+        claimed[in_flight.token] = in_flight._session.sessions
+        real(in_flight, batch)
+
+    monkeypatch.setattr(InFlightClaim, "take", take)
+    for name in ("settle_and_claim", "claim_ahead"):
+
+        def guarded(settler: Settler, token: int, *args: Any, real: Any = getattr(Settler, name), **how: Any) -> object:
+            if claimed[token] != settler._session.sessions:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(settler, token, *args, **how)
+
+        monkeypatch.setattr(Settler, name, guarded)
+
+
+def load(bench: Bench) -> tuple[list[int], int]:
+    """Put a job into the queue that is done at once, and one for the next claim: the first of a worker is of one job."""
+    with bench.connection.transaction():
+        return [bench.enqueue("act:nothing")], bench.enqueue("act:gated", name="c")
+
+
+def half_lost(bench: Bench, gate: Gate) -> tuple[Child, list[int], int, Arrival]:
+    """A worker in a job of its next claim, and jobs that it has done, whose settlement is lost on its way."""
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        end_who_waits(bench)
+        go_on()
+    return child, done, last, arrival
+
+
+def once(bench: Bench, jobs: list[int]) -> None:
+    rows = [bench.wait(job, "completed") for job in jobs]
+    assert [(row["attempts"], len(row["history"])) for row in rows] == [(1, 1)] * len(jobs)
+
+
+def states(bench: Bench, jobs: list[int]) -> list[str]:
+    return [bench.job(job)["state"] for job in jobs]
+
+
+@pytest.mark.usefixtures("short")
+def test_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        assert states(bench, [*done, last]) == ["running"] * 2
+        first, second = sorted(child.board.outcomes.claims())
+        assert [one.job for one in finished_of(child.board, first)] == done
+        assert finished_of(child.board, second) == []
+        assert (child.board.held, child.board.outcomes.is_doubled) == (0, True), (
+            "or the parent would not look after what the claim before has left"
+        )
+        go_on()
+        once(bench, done)
+        assert bench.job(last)["state"] == "running"
+        arrival.open()
+        once(bench, [last])
+        assert child.dismiss() == EXIT_LEFT
+        assert child.log() == ""
+
+
+def test_a_job_that_may_be_long_begins_when_the_claim_before_is_written(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(claimer, "AHEAD", 0.0)
+    monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
+    child = bench.start(batch=2, hold=60.0)
+    known = bench.enqueue("act:nothing")
+    child.nudge()
+    once(bench, [known])
+    child.wait_idle()
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child.nudge()
+        bench.wait_until(lambda: bench.ask(WAITS))
+        assert bench.job(last)["state"] == "running", "claimed"
+        wait_for_settling(child)
+        assert bench.job(last)["state"] == "running"
+        assert child.board.jobs_started == 1 + len(done), "the round trip before has given it the time to begin"
+        go_on()
+        arrival = gate.wait_arrival("c")
+        assert states(bench, done) == ["completed"]
+        arrival.open()
+        once(bench, [last])
+
+
+@pytest.mark.usefixtures("short", "only_in_its_session")
+def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and_nothing_runs_again(bench: Bench, gate: Gate):
+    child, done, last, arrival = half_lost(bench, gate)
+    arrival.open()
+    once(bench, [*done, last])
+    assert "gave back" not in child.log(), "both claims were in hand"
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("refusal", [REFUSE, REFUSE_LATE], ids=["at once", "at its commit"])
+def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, refusal: str, ahead: bool
+):
+    monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
+    bench.ask(refusal)
+    done, last = load(bench)
+    child = bench.start(batch=2, hold=60.0)
+    gate.wait_arrival("c").open()
+    once(bench, [*done, last])
+    assert "a settlement was refused, writing it job by job" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("ahead", [True, False])
+def test_no_job_runs_of_a_claim_that_is_refused_at_its_commit(bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch, ahead: bool):
+    monkeypatch.setattr(claimer, "AHEAD", 0.0 if ahead else 600.0)
+    bench.ask(REFUSE_CLAIM_LATE)
+    done, last = load(bench)
+    child = bench.start(batch=2, hold=60.0)
+    arrival = gate.wait_arrival("c")
+    assert bench.ask("SELECT last_value FROM public.tries") == [{"last_value": 3}], "a third claim was made"
+    assert bench.job(last)["state"] == "running"
+    arrival.open()
+    once(bench, [*done, last])
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()
+
+
+@pytest.mark.usefixtures("short")
+def test_who_is_told_to_leave_sees_to_it_that_all_is_written(bench: Bench, gate: Gate):
+    bench.ask(REFUSE)
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        arrival = gate.wait_arrival("c")
+        child.board.dismiss()
+        child.close_wake()
+        arrival.open()
+        wait_for_settling(child)
+        go_on()
+        assert child.wait() == EXIT_LEFT
+        assert states(bench, [*done, last]) == ["completed"] * 2
+
+
+@pytest.mark.usefixtures("short")
+def test_who_waits_for_a_settlement_runs_no_job_that_could_be_ended(bench: Bench, gate: Gate):
+    with settlements_wait(bench) as go_on:
+        done, last = load(bench)
+        child = bench.start(batch=2, hold=60.0)
+        gate.wait_arrival("c").open()
+        bench.wait_until(lambda: bench.ask(WAITS))
+        wait_for_settling(child)
+        go_on()
+        once(bench, [*done, last])
+
+
+@pytest.mark.usefixtures("short")
+def test_a_claim_that_a_transaction_has_settled_does_not_leave_the_one_before_unwritten(bench: Bench):
+    bench.ask(REFUSE)
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional")]
+    child = bench.start(batch=2, hold=60.0)
+    once(bench, jobs)
+    child.wait_idle()
+    assert child.board.outcomes.claims() == []
+
+
+@pytest.mark.usefixtures("short")
+def test_no_session_is_opened_for_a_settlement_that_travels_with_a_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    real, cut = Session.run_both, []
+
+    def run_both(session: Session, *letters: Any) -> object:
+        if not cut:
+            cut.append(session._connection.close())
+        before = session.sessions
+        try:
+            return real(session, *letters)
+        finally:
+            if session.sessions != before:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Session, "run_both", run_both)
+    jobs = [bench.enqueue("act:says", what="poison"), bench.enqueue("act:nothing")]
+    child = bench.start(batch=2, hold=60.0)
+    for job in jobs:
+        bench.wait(job, "failed", "completed")
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    "why", ["jobs of microseconds", "batches of one", "nobody looks after it", "a cap", "what failed", "what does not fit on the board"]
+)
+def test_the_claim_waits_for_the_settlement_where_it_must(bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str):
+    monkeypatch.setattr(Settler, "claim_ahead", lambda *_args, **_how: os.kill(os.getpid(), signal.SIGKILL))
+    kind, given, batch, hold = "act:nothing", {}, 2, 60.0
+    if why == "jobs of microseconds":
+        monkeypatch.setattr(claimer, "AHEAD", 600.0)
+    elif why == "batches of one":
+        batch = 1
+    elif why == "nobody looks after it":
+        hold = 0.0
+    elif why == "a cap":
+        bench.ask("SELECT jobherd.set_cap('default', 5)")
+    elif why == "what failed":
+        kind, given = "act:says", {"what": "poison"}
+    else:
+        kind, given = "act:returns", {"value": "x" * 140_000}
+    jobs = [bench.enqueue(kind, **given) for _ in range(5)]
+    child = bench.start(batch=batch, hold=hold)
+    for job in jobs:
+        bench.wait(job, "completed", "failed")
+    assert child.dismiss() == EXIT_LEFT
+
+
+def two_in_hand(bench: Bench, gate: Gate) -> tuple[Child, list[int], Arrival]:
+    """A worker that has done a job and is in the next one of the same claim."""
+    bench.enqueue("act:nothing")
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a")]
+    child = bench.start(batch=3, hold=0.0)  # with a hold, kinds that were not seen yet are claimed alone
+    return child, jobs, gate.wait_arrival("a")
+
+
+@pytest.mark.usefixtures("short")
+def test_since_when_an_outcome_waits_stands_on_the_board_until_it_waits_no_longer(bench: Bench, gate: Gate):
+    before = time.monotonic()
+    child, jobs, arrival = two_in_hand(bench, gate)
+    assert before < child.board.unwritten < time.monotonic()
+    last = bench.enqueue("act:gated", name="b")
+    arrival.open()
+    arrival = gate.wait_arrival("b")
+    assert child.board.unwritten == 0.0, "the claim it was of is over"
+    arrival.open()
+    once(bench, [*jobs, last])
+
+
+def test_no_outcome_waits_behind_a_job_that_may_be_long(bench: Bench, gate: Gate):
+    child, jobs, arrival = two_in_hand(bench, gate)
+    assert child.board.held == 2
+    assert child.board.unwritten == 0.0, "it was written before"
+    assert states(bench, jobs) == ["completed", "running"]
+    arrival.open()
+    once(bench, jobs)
+
+
+def help_it(bench: Bench, child: Child) -> None:
+    """Write what it has finished, as its parent does when it runs a long job in a crowd."""
+    assert (now := child.board.now()) is not None
+    child.board.help(now.token)
+    for token in child.board.outcomes.claims():
+        if finished := finished_of(child.board, token):
+            bench.ask(sql.load("settle_jobs"), **settlement(now.child, token, finished, ran_on="test/1", now=time.monotonic()))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stands", [True, False])
+def test_who_was_helped_goes_on_with_its_claim_unless_that_is_lost(bench: Bench, gate: Gate, stands: bool):
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")]
+    child = bench.start(batch=3, hold=0.0)
+    arrival = gate.wait_arrival("a")
+    help_it(bench, child)
+    assert states(bench, jobs) == ["completed", "running", "running"]
+    if not stands:
+        bench.ask("DELETE FROM jobherd.running")
+    arrival.open()
+    gate.wait_arrival("b").open()
+    assert child.dismiss() == EXIT_LEFT
+    if stands:
+        once(bench, jobs)
+    assert ("was lost" in child.log()) is not stands
+
+
+@pytest.mark.usefixtures("short")
+def test_who_was_helped_does_not_take_what_is_written_of_the_claim_before_for_lost(bench: Bench, gate: Gate):
+    child, done, last, arrival = half_lost(bench, gate)
+    help_it(bench, child)
+    once(bench, done)
+    arrival.open()
+    once(bench, [last])
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()
+
+
+@pytest.mark.usefixtures("short")
+def test_who_was_helped_and_then_begins_a_transaction_does_not_take_the_others_for_lost(bench: Bench, gate: Gate):
+    with bench.connection.transaction():
+        jobs = [bench.enqueue("act:nothing"), bench.enqueue("act:transactional_late", name="a")]
+    child = bench.start(batch=2, hold=0.0)
+    arrival = gate.wait_arrival("a")
+    help_it(bench, child)
+    assert states(bench, jobs) == ["completed", "running"]
+    arrival.open()
+    once(bench, jobs)
+    assert child.dismiss() == EXIT_LEFT
+    assert "was lost" not in child.log()

@@ -1,0 +1,251 @@
+"""When a worker seeks instead of walking, and what it may then not see for how long."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import psycopg
+import pytest
+
+from jobherd.workers.claim import scan_start
+from jobherd.workers.claim.scan_start import BACK, DEAD, DOUBT, LAG, LONG, LONGEST, SOONEST, SPARSE, TURN, Place, ScanStart
+from jobherd.workers.job.row import JobRow
+from tests.support.seats import Bench
+
+
+def rows(*ids, queue="default", priority=0):
+    return [JobRow(1, number, "a:b", queue, "{}", 1, None, 0, priority, None, 0.0, 0.0, None, 0.0, True) for number in ids]
+
+
+def claim(way, found, now, *, took=0.001, sought=False, together=False):
+    way.note_claim(found, sought=sought, took=took, together=together, now=now)
+
+
+def long_way(dead=DEAD, took=0.02):
+    way = ScanStart()
+    claim(way, rows(100), 10.0, took=took)
+    way.note_dead(dead, named=False, now=10.0)
+    return way
+
+
+def test_a_short_walk_is_walked_again():
+    way = ScanStart()
+    claim(way, rows(100), 10.0, took=LONG)
+    assert (way.until, way.doubt) == (0.0, 0.0)
+
+
+def test_a_walk_that_waited_for_the_disk_with_a_settlement_is_not_long():
+    way = ScanStart()
+    claim(way, rows(100), 10.0, took=LONG * 2, together=True)
+    assert way.doubt == 0.0
+    claim(way, [], 10.0, took=LONG * 2)
+    assert way.doubt > 0.0
+
+
+def test_a_long_walk_past_the_living_is_no_reason_to_seek_and_not_asked_about_again_at_once():
+    way = long_way(dead=DEAD - 1)
+    assert (way.until, way.place) == (0.0, None)
+    claim(way, rows(100), 10.0 + DOUBT / 2, took=0.02)
+    assert way.doubt == 0.0
+    claim(way, rows(100), 10.0 + DOUBT, took=0.02)
+    assert way.doubt > 0.0
+
+
+def test_a_place_is_at_least_a_lag_old_and_before_the_first_that_was_seen():
+    way = long_way()
+    claim(way, rows(100), 11.0, sought=True)
+    assert way.place is None
+    claim(way, rows(200), 11.0 + LAG / 2, sought=True)
+    assert way.place is None
+    claim(way, rows(300), 11.0 + LAG, sought=True)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(400), 11.0 + 2 * LAG, sought=True)
+    assert way.place == Place("default", 0, 299)
+    claim(way, [], 12.0 + 3 * LAG, sought=True)
+    assert way.place == Place("default", 0, 299)
+
+
+def test_only_a_claim_that_leaves_something_out_shortens_the_sleep():
+    way = long_way()
+    assert way.seeks("claim_jobs", 10.1)
+    assert not way.left_out  # there is no place yet
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(100), now, sought=True)
+    assert way.seeks("claim_job", 12.0)
+    assert way.left_out
+    assert way.back
+    assert way.rest(60.0, 12.0) == way.until - 12.0
+    assert way.rest(60.0, way.until + 1.0) == 0.0  # it was up while the claim was made: now one walks
+    for statement, now in (("claim_gated", 12.0), ("claim_jobs+of_kinds", 12.0), ("claim_jobs", way.until)):
+        assert not way.seeks(statement, now)
+        assert not way.left_out, "or a worker that may not claim by walking would never sleep again"
+
+
+def test_another_queue_or_priority_has_its_own_place():
+    way = long_way()
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(100), now, sought=True)
+    assert way.place
+    claim(way, rows(300, priority=1), 12.0, sought=True)
+    assert way.place is None
+
+
+def test_the_whole_way_is_walked_again_in_time_and_forgotten_once_it_is_short():
+    way = long_way(took=0.02)
+    assert way.until == 10.0 + SPARSE * 0.02
+    assert long_way(took=10.0).until == 10.0 + LONGEST
+    claim(way, rows(500), 20.0, took=0.03)
+    assert way.doubt == 0.03
+    way.note_dead(DEAD, named=False, now=20.0)
+    assert way.until == 20.0 + SPARSE * 0.03
+    claim(way, rows(900), 30.0, took=0.001)
+    assert (way.until, way.place) == (0.0, None)
+
+
+def placed(before=100):
+    """A way that seeks behind everything before that id."""
+    way = long_way(took=0.07)
+    for now in (11.0, 11.0 + LAG):
+        claim(way, rows(before), now, sought=True)
+    assert way.place == Place("default", 0, before - 1)
+    return way
+
+
+def test_it_looks_back_again_as_long_as_something_came_back_and_then_seldom():
+    way = placed()
+    for now in (12.0, 12.001):
+        assert way.seeks("claim_jobs", now)
+        assert way.back
+        claim(way, rows(40), now, sought=True)
+    assert way.place == Place("default", 0, 99), "what was seen before it says nothing of it"
+    assert way.seeks("claim_jobs", 12.002)
+    claim(way, rows(600), 12.003, sought=True, took=0.004)
+    assert way.seeks("claim_jobs", 12.003 + BACK * 0.004 - 0.001)
+    assert not way.back
+    assert way.rest(60.0, 12.003) == pytest.approx(BACK * 0.004)  # asleep before it has looked, it would leave out what came back
+    assert way.seeks("claim_jobs", 12.004 + BACK * 0.004)
+    assert way.back
+    claim(way, [], 13.0, sought=True, took=0.0)
+    assert way.rest(60.0, 13.0) == way.until - 13.0  # nothing came back, and whoever brings something calls
+    assert way.seeks("claim_jobs", 13.0 + SOONEST / 2)
+    assert not way.back
+
+
+def test_the_place_is_kept_by_a_walk_that_came_past_it_and_given_up_for_what_one_claim_could_not_take():
+    way = placed()
+    claim(way, rows(40, 500), 20.0, took=0.03)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(40, 41), 30.0, took=0.03)
+    assert way.place == Place("default", 0, 39)
+
+
+def test_named_queues_are_sought_by_name_from_their_heads():
+    way = ScanStart()
+    claim(way, rows(100), 10.0, took=0.02)
+    way.note_dead(0, named=True, now=10.0)
+    assert way.until > 10.0
+    for now in (11.0, 12.0):
+        claim(way, rows(100), now, sought=True)
+    assert way.place is None
+
+
+def test_a_queue_that_comes_back_has_the_place_that_it_had():
+    way = placed()
+    claim(way, rows(5000, queue="mail"), 12.0, sought=True)
+    assert way.place is None
+    claim(way, rows(5100, queue="mail"), 12.0 + LAG, sought=True)
+    assert way.place == Place("mail", 0, 4999)
+    claim(way, rows(200), 13.0, sought=True)
+    assert way.place == Place("default", 0, 99)
+    claim(way, rows(5200, queue="mail"), 13.0 + LAG, sought=True)
+    assert way.place == Place("mail", 0, 5099)
+
+
+def test_a_turn_is_longer_than_the_walk_that_found_it_and_only_because_of_the_dead():
+    way = long_way(took=0.05)
+    assert way.turn_until == 10.0 + TURN * 0.05
+    named = ScanStart()
+    claim(named, rows(100), 10.0, took=0.05)
+    named.note_dead(0, named=True, now=10.0)
+    assert (named.turn_until, named.until > 10.0) == (0.0, True)
+    claim(way, rows(500), 20.0)
+    assert way.turn_until == 0.0
+
+
+@pytest.mark.parametrize("queues", [(), ("mail", "news", "default")])
+def test_a_worker_that_seeks_stays_with_a_queue_for_a_turn_and_leaves_none_waiting(bench: Bench, monkeypatch, queues):
+    """Every walk is long, and every turn endless: a queue that runs empty ends it, and what waits elsewhere is found without a call."""
+    monkeypatch.setattr(scan_start, "LONG", 0.0)
+    monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
+    monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
+    monkeypatch.setattr(scan_start, "ROW", 0.0)
+    monkeypatch.setattr(scan_start, "DEAD", 0)
+    monkeypatch.setattr(scan_start, "LAG", 0.0)
+    monkeypatch.setattr(scan_start, "LONGEST", 600.0)
+    monkeypatch.setattr(scan_start, "SPARSE", 10**6)
+    monkeypatch.setattr(scan_start, "TURN", 10**6)
+    jobs = [bench.enqueue("act:nothing", options={"queue": queue}) for _ in range(10) for queue in ("mail", "news", "default")]
+    bench.start(poll=600.0, batch=1, queues=queues)
+    for job in jobs:
+        assert bench.wait(job, "completed")
+    with psycopg.connect(bench.dsn) as connection:
+        rows = connection.execute("SELECT queue FROM jobherd.jobs WHERE state = 'completed' ORDER BY started_at").fetchall()
+    order = [queue for (queue,) in rows]
+    changes = sum(one != other for one, other in itertools.pairwise(order))
+    assert changes < 10, "it stays with a queue while that holds jobs"
+
+
+@pytest.mark.parametrize("called", [False, True], ids=["the next whole walk", "whoever is called for it"])
+def test_a_job_that_comes_back_before_the_place_is_found_by(bench: Bench, monkeypatch, called):
+    """Every walk is long here, what died counts, and a place is taken at once: the worker seeks, and un-nudged must walk again by itself."""
+    monkeypatch.setattr(scan_start, "LONG", 0.0)
+    monkeypatch.setattr("jobherd.workers.claim.claimer.LONG", 0.0)
+    monkeypatch.setattr(scan_start, "LONG_TOGETHER", 0.0)
+    monkeypatch.setattr(scan_start, "ROW", 0.0)
+    monkeypatch.setattr(scan_start, "DEAD", 0)
+    monkeypatch.setattr(scan_start, "LAG", 0.0)
+    monkeypatch.setattr(scan_start, "LONGEST", 600.0 if called else 0.5)
+    monkeypatch.setattr(scan_start, "SPARSE", 10**6)
+    early = bench.enqueue("act:nothing", options={"delay": 3600})
+    child = bench.start(poll=600.0)
+    for _ in range(4):
+        job = bench.enqueue("act:nothing")
+        child.nudge()
+        bench.wait(job, "completed")
+    with psycopg.connect(bench.dsn, autocommit=True) as connection:
+        assert connection.execute("SELECT jobherd.retry(%s)", [early]).fetchone() == ("ready",)
+    if called:
+        child.nudge()
+    assert bench.wait(early, "completed")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_job_waits_for_longer_than_until_the_next_whole_walk(seed):
+    """Workers and producers in a random history: transactions that lag, jobs that come back under old ids, and a queue that is long or empty."""
+    dice = random.Random(seed)
+    ways = [ScanStart() for _ in range(dice.choice([1, 3]))]
+    waiting: dict[int, float] = {}
+    lagging: list[tuple[float, int]] = []
+    now, last, longest = 100.0, 0, 0.0
+    for _ in range(4000):
+        now += dice.expovariate(20)
+        last += 1
+        if dice.random() < 0.05:
+            lagging.append((now + dice.choice([0.1, 1.0, 10.0]), last))
+        else:
+            waiting[last] = now
+        if dice.random() < 0.02:
+            waiting.setdefault(dice.randrange(1, last + 1), now)
+        for due, job in [one for one in lagging if one[0] <= now]:
+            lagging.remove((due, job))
+            waiting[job] = now
+        way = dice.choice(ways)
+        sought = way.until > now
+        ahead = sorted(job for job in waiting if not (sought and way.place and job <= way.place.id))[:3]
+        claim(way, rows(ahead[0]) if ahead else [], now, took=0.02, sought=sought)
+        for job in ahead:
+            longest = max(longest, now - waiting.pop(job))
+        if way.doubt:
+            way.note_dead(DEAD, named=False, now=now)
+    assert LAG < longest <= SPARSE * 0.02 + 3.0, "it waits, and no longer than for the next walk and the next turn of a worker"

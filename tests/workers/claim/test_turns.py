@@ -1,0 +1,101 @@
+"""The order in which a worker looks at the queues when they take turns."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from jobherd.workers.claim.turns import MOST, Turns
+
+
+class Worker:
+    """Takes turns over a database of queues that never run empty, except where a test says so. Its jobs take `takes` seconds by queue."""
+
+    def __init__(self, queues, *, served=(), weights=None, tiers=None, takes=None):
+        self.queues = set(queues)
+        self.turns = Turns(served, weights or {}, tiers or {})
+        self.takes = takes or {}
+        self.served = served
+        self.spent = 0.0
+        self.time = Counter()
+        self.claims = []
+
+    def claim(self):
+        if self.served:
+            order = self.turns.order_served(self.spent)
+            found = next((queue for queue in order if queue in self.queues), "")
+        else:
+            order = self.turns.order(self.spent)
+            unknown = sorted(self.queues - set(order))
+            found = random.choice(unknown) if unknown else next((queue for queue in order if queue in self.queues), "")
+        self.turns.note(found)
+        self.spent = self.takes.get(found, 0.05)
+        self.time[found] += self.spent
+        self.claims.append(found)
+        return found
+
+    def work(self, claims):
+        for _ in range(claims):
+            self.claim()
+        return self
+
+
+@pytest.mark.parametrize("served", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("takes", [{}, {"a": 0.002, "b": 3.0}, {"a": 5.0, "b": 0.05, "c": 0.01}])
+def test_queues_share_the_time_by_weight(served, takes):
+    """The length of their jobs makes no difference: long ones cannot crowd out short ones."""
+    worker = Worker("abc", served=served, weights={"a": 1, "b": 2, "c": 5}, takes=takes)
+    while sum(worker.time.values()) < 1000:
+        worker.claim()
+    shares = {queue: time / sum(worker.time.values()) for queue, time in worker.time.items()}
+    assert shares == pytest.approx({"a": 0.125, "b": 0.25, "c": 0.625}, abs=0.01)
+
+
+def test_a_queue_that_gets_jobs_is_the_next_to_be_claimed_from():
+    worker = Worker({"mail"}).work(1000)
+    worker.queues |= {"default", "media"}
+    assert {worker.claim(), worker.claim()} == {"default", "media"}
+
+
+def test_a_queue_saves_up_no_turns_while_it_is_empty():
+    worker = Worker({"mail", "default"}).work(10)
+    worker.queues.remove("default")
+    worker.work(1000)
+    worker.queues.add("default")
+    assert Counter(worker.work(100).claims[-100:])["default"] in range(49, 53)
+
+
+def test_a_fleet_that_was_idle_owes_nothing():
+    worker = Worker({"media"}, takes={"media": 3600.0}).work(3)
+    worker.queues.clear()
+    worker.claim()
+    worker.queues |= {"media", "mail"}
+    assert {worker.claim(), worker.claim()} == {"media", "mail"}
+
+
+def test_a_lower_tier_goes_first_and_equal_ones_take_turns():
+    worker = Worker({"a", "b", "late"}, served=("late", "a", "b"), tiers={"late": 5})
+    assert Counter(worker.work(100).claims) == {"a": 50, "b": 50}
+    worker.queues -= {"a", "b"}
+    assert worker.claim() == "late"
+    assert worker.turns.tiers == [5, 0, 0]
+
+
+def test_the_weight_of_a_name_goes_before_that_of_a_prefix():
+    worker = Worker({"batch-a", "batch-b", "x"}, weights={"batch*": 4, "batch-b": 1})
+    found = Counter(worker.work(600).claims)
+    assert (found["batch-a"], found["batch-b"], found["x"]) == pytest.approx((400, 100, 100), abs=6)
+
+
+def test_every_one_of_many_queues_has_its_turn():
+    """More queues than there are marks: none waits for long, and the order that a claim carries stays short."""
+    queues = {f"q-{number}" for number in range(5 * MOST)}
+    worker = Worker(queues).work(40 * len(queues))
+    assert len(worker.turns.order(0.0)) <= MOST
+    found = Counter(worker.claims)
+    assert min(found[queue] for queue in queues) >= 10
+
+
+def test_workers_that_start_together_do_not_start_with_the_same_queue():
+    first = Counter(Worker("abcd", served=("a", "b", "c", "d")).claim() for _ in range(400))
+    assert min(first[queue] for queue in "abcd") > 50

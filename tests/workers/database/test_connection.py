@@ -1,0 +1,342 @@
+"""A database that goes away and comes back, at every bad moment, and what a child holds meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+
+from jobherd.sql.migrate import migrate
+from jobherd.workers.database.connection import Session, _file, is_away, session_parameters
+from jobherd.workers.ipc.pipes import EXIT_LEFT, Ready
+from jobherd.workers.system.procfs import started
+from tests.support.gate import Gate
+from tests.support.herd import ROOT
+from tests.support.network import Network
+from tests.support.postgres import Cluster, quick_place
+from tests.support.proxy import Proxy
+from tests.support.seats import Bench, wait_for_line
+
+
+def backend(bench: Bench) -> int:
+    return bench.ask("SELECT backend_pid FROM jobherd.children")[0]["backend_pid"]
+
+
+def end_backend(bench: Bench) -> None:
+    assert bench.ask("SELECT pg_terminate_backend(%(pid)s, 10000) AS gone", pid=backend(bench))[0]["gone"]
+
+
+def test_a_child_whose_session_ends_in_the_middle_of_a_job_settles_it_through_a_new_one(bench: Bench, gate: Gate):
+    child = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    before = backend(bench)
+    end_backend(bench)
+    arrival.open("kept")
+    row = bench.wait(job, "completed")
+    assert (row["result"], row["attempts"]) == ("kept", 1)
+    assert backend(bench) != before
+    assert bench.ask("SELECT count(*) AS n FROM jobherd.children")[0]["n"] == 1
+    lines = child.log().splitlines()
+    assert [line.split(": ")[1].split(",")[0].split(" after")[0] for line in lines] == ["the database is away", "the database is back"]
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_an_idle_child_whose_session_ends_works_on_in_the_first_that_it_opens(bench: Bench):
+    child = bench.start()
+    child.wait_idle()
+    with psycopg.connect(bench.dsn, autocommit=True) as owner:
+        owner.execute("CREATE TABLE opened (backend int)")
+        owner.execute(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO opened VALUES (NEW.backend_pid); RETURN NULL; END $$"
+        )
+        owner.execute("CREATE TRIGGER note AFTER INSERT OR UPDATE OF backend_pid ON jobherd.children FOR EACH ROW EXECUTE FUNCTION note()")
+        end_backend(bench)
+        job = bench.enqueue("act:nothing")
+        child.nudge()
+        bench.wait(job, "completed")
+        assert owner.execute("SELECT count(*) FROM opened").fetchone() == (1,)
+
+
+@pytest.mark.promise("E13")
+def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench):
+    with Proxy(bench.dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        child.wait_idle()
+        job = bench.enqueue("act:returns", value=1)
+        proxy.swallow()
+        child.nudge()
+        proxy.wait()
+        row = bench.wait(job, "completed")
+        assert (row["attempts"], len(row["history"])) == (1, 1)
+        assert "gave back 1 jobs" in child.log()
+        assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.parametrize("where", ["before", "answered"])
+def test_an_outcome_is_written_as_it_is_though_the_answer_to_it_was_none_of_a_servers(bench: Bench, gate: Gate, where: str):
+    """What libpq says by itself has no code. Taken for a refusal of the statement, it made "failed" of what was done."""
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        child.board.dismiss()
+        child.close_wake()  # who leaves settles alone
+        network.arm("jobherd:worker:*", "settle_jobs", where=where, action="garble")
+        arrival.open("kept")
+        network.wait_hit()
+        row = bench.wait(job, "completed", "failed")
+        assert (row["state"], row["result"], row["attempts"]) == ("completed", "kept", 1)
+        assert child.wait() == EXIT_LEFT
+
+
+BREAKS = [(where, action) for action in ("cut", "stall") for where in ("before", "torn", "answered")]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that are forked by this test wait 1 s for a word of the server."""
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 1.0)
+
+
+@pytest.mark.parametrize("word", ["claim_job", "settle_"])
+def test_wherever_the_network_breaks_or_goes_silent_each_job_is_done_once(bench: Bench, impatient: None, word: str):
+    """A line that is stalled here confirms every packet: the kernel's own time limits never notice."""
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        for number, (where, action) in enumerate(BREAKS):
+            child.wait_idle()
+            network.arm("jobherd:worker:*", word, where=where, action=action)
+            job = bench.enqueue("act:returns", value=number)
+            child.nudge()
+            network.wait_hit(more_than=number)
+            row = bench.wait(job, "completed", timeout=60)
+            assert (row["attempts"], len(row["history"]), row["result"]) == (1, 1, number), (where, action)
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_line_that_goes_silent_in_the_middle_of_a_job_costs_it_nothing(bench: Bench, impatient: None, gate: Gate):
+    with Network(bench.dsn) as network:
+        child = bench.start(dsn=network.dsn)
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        assert network.stall("jobherd:worker:*") == 1
+        arrival.open("kept")
+        row = bench.wait(job, "completed", timeout=60)
+        assert (row["result"], row["attempts"]) == ("kept", 1)
+        assert "no word from the server for 1 s" in child.log()
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_what_takes_the_server_longer_than_we_wait_is_waited_for_longer_the_next_time(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A settlement of many megabytes on a slow disk was given up each time before it was through, and begun again, for ever."""
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "patience", 0.3)
+    bench.ask(
+        """CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW; END $$;
+           CREATE TRIGGER slow_disk BEFORE INSERT ON jobherd.history FOR EACH ROW WHEN (NEW.kind = 'act:returns') EXECUTE FUNCTION slow_disk()"""
+    )
+    child = bench.start()
+    child.wait_idle()
+    job = bench.enqueue("act:returns", value="at last")
+    child.nudge()
+    row = bench.wait(job, "completed")
+    assert (row["result"], row["attempts"]) == ("at last", 1)
+    assert "no word from the server for 0.6 s" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_settlement_whose_answer_was_lost_is_not_written_twice(bench: Bench, gate: Gate):
+    with Proxy(bench.dsn) as proxy:
+        child = bench.start(dsn=proxy.dsn)
+        first, then = bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        proxy.swallow()  # of the settlement, and with it of the claim of the second job
+        arrival.open("once")
+        proxy.wait()
+        gate.wait_arrival("b").open()
+        bench.wait(then, "completed")
+        assert [len(bench.job(job)["history"]) for job in (first, then)] == [1, 1]
+        assert bench.job(then)["attempts"] == 1
+        assert child.dismiss() == EXIT_LEFT
+
+
+@contextmanager
+def bench_of_its_own(**settings: str) -> Iterator[tuple[Cluster, Bench]]:
+    """A server that the test may stop, and the children on it."""
+    with Cluster(settings, place=quick_place()) as own, own.database() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate(connection)
+        with Bench(dsn) as bench:
+            yield own, bench
+
+
+def test_a_claim_that_is_lost_with_the_server_leaves_its_job_and_refuses_what_became_of_it(gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    """A claim of short jobs does not wait for its fsync. Should the server crash in that moment, the job is where it was, and runs again."""
+    monkeypatch.setattr("jobherd.workers.run.executor.SHORT", 600.0)  # in the child too, which may be held up
+    with bench_of_its_own(wal_writer_delay="10s") as (own, bench):
+        child = bench.start()
+        known = bench.enqueue("act:maybe", name="")  # after it, the kind is known to be short
+        child.nudge()
+        bench.wait(known, "completed")
+        child.wait_idle()
+        job = bench.enqueue("act:maybe", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.connection.close()
+        own.stop("immediate")
+        own.start()
+        arrival.open("late")
+        again = gate.wait_arrival("a")
+        assert "was not written" in child.log()
+        again.open("then")
+        child.close_wake()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(bench.dsn) as connection:
+            row = connection.execute("SELECT state, result, attempts FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "then", 1)
+
+
+def test_a_child_that_is_dismissed_while_the_database_is_away_still_writes_what_it_has(gate: Gate):
+    with bench_of_its_own() as (own, bench):
+        child = bench.start()
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.connection.close()
+        own.stop("immediate")
+        child.close_wake()
+        arrival.open("late")
+        arrival.wait_gone()
+        own.start()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(bench.dsn) as connection:
+            row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "late")
+        assert child.log().count("the database is away") == 1
+
+
+def test_a_child_that_is_dismissed_while_it_waits_to_write_its_outcome_does_not_fall_asleep_afterwards(gate: Gate):
+    with bench_of_its_own() as (own, bench):
+        child = bench.start()
+        job = bench.enqueue("act:gated", name="a")
+        child.nudge()
+        arrival = gate.wait_arrival("a")
+        bench.connection.close()
+        own.stop("immediate")
+        arrival.open("late")
+        wait_for_line(child, "the database is away")
+        child.close_wake()
+        own.start()
+        assert child.wait() == EXIT_LEFT
+        with psycopg.connect(bench.dsn) as connection:
+            row = connection.execute("SELECT state, result FROM jobherd.jobs WHERE id = %s", [job]).fetchone()
+        assert row == ("completed", "late")
+
+
+def test_a_child_that_is_dismissed_while_the_database_is_away_leaves_at_once_if_it_holds_nothing(bench: Bench):
+    child = bench.fork(dsn="host=/nowhere dbname=x", retry_initial=30.0)
+    child.close_wake()
+    assert child.wait() == EXIT_LEFT
+    assert "password" not in child.log()
+
+
+def test_a_nudge_ends_the_wait_for_the_database(bench: Bench, tmp_path):
+    """The parent nudges everybody when its own probe is answered."""
+    tmp_path.chmod(0o755)
+    given = psycopg.conninfo.conninfo_to_dict(bench.dsn)
+    link = tmp_path / ".s.PGSQL.5432"
+    child = bench.fork(dsn=psycopg.conninfo.make_conninfo(bench.dsn, host=str(tmp_path), port=5432), retry_initial=600.0, retry_max=600.0)
+    wait_for_line(child, "the database is away")
+    link.symlink_to(f"{given['host']}/.s.PGSQL.{given['port']}")
+    child.nudge()
+    child.wait_report(Ready)
+
+
+@pytest.mark.parametrize(
+    ("problem", "away"),
+    [
+        (psycopg.OperationalError("server closed the connection"), True),
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.errors.ReadOnlySqlTransaction(), True),
+        (psycopg.errors.CannotConnectNow(), True),
+        (psycopg.errors.TooManyConnections(), True),
+        (psycopg.errors.InvalidPassword(), True),
+        (psycopg.errors.DeadlockDetected(), True),
+        (psycopg.errors.UndefinedTable(), True),
+        (psycopg.errors.DataError("cannot contain NUL"), False),
+        (psycopg.errors.CheckViolation(), False),
+        (psycopg.errors.UndefinedColumn(), False),
+        (psycopg.errors.InvalidTextRepresentation(), False),
+    ],
+)
+def test_what_means_that_the_database_is_away(problem: psycopg.Error, away: bool):
+    assert is_away(problem) is away
+
+
+def test_our_time_limits_give_way_to_those_of_the_dsn():
+    found = session_parameters("host=db connect_timeout=3 application_name=mine", "jobherd:worker:1:2")
+    assert (found["connect_timeout"], found["tcp_user_timeout"], found["application_name"]) == ("3", "15000", "jobherd:worker:1:2")
+    assert found["target_session_attrs"] == "read-write"
+
+
+@pytest.mark.parametrize(("hosts", "seconds"), [("a", "10"), ("a,b", "5"), ("a,b,c,d,e,f,g,h", "2")])
+def test_several_hosts_share_the_time_to_connect(hosts: str, seconds: str):
+    assert session_parameters(f"host={hosts}", "x")["connect_timeout"] == seconds
+
+
+@pytest.mark.promise("C33")
+def test_pauses_double_up_to_their_longest_and_begin_anew_after_a_success():
+    spec = SimpleNamespace(settings=SimpleNamespace(retry_initial=0.5, retry_max=30.0))
+    session = SimpleNamespace(_spec=spec, _wake=SimpleNamespace(dismissed=False), _pause=0.0)
+    for plain in (0.5, 1, 2, 4, 8, 16, 30, 30):
+        assert 0.75 * plain <= Session._backoff(session) <= min(30, 1.25 * plain)
+    session._pause = 0.0
+    assert Session._backoff(session) <= 0.625
+
+
+def test_a_session_whose_file_a_job_has_made_wait_does_not_wait_when_it_is_looked_after(database):
+    """A read of an answer that ends where the buffer does would wait for more of it, for ever."""
+    with psycopg.connect(database) as connection:
+        session = SimpleNamespace(_connection=connection, _file=_file(connection))
+        for waits in (False, True):
+            os.set_blocking(connection.fileno(), waits)
+            assert Session.is_whole(session)
+            assert not os.get_blocking(connection.fileno())
+
+
+def test_a_session_for_which_there_is_no_file_to_say_who_we_are_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def born(pid: int) -> int | None:
+        asked.append(pid)
+        if len(asked) == 1:
+            raise OSError(errno.ENFILE, "the system has none left")
+        return started(pid)
+
+    monkeypatch.setattr("jobherd.workers.database.connection.started", born)
+    child = bench.start()
+    assert "the system has none left" in child.log()
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_nobody_calls_the_encoding_by_another_name_than_the_server():
+    """By any other pgbouncer takes it for another encoding, and sets it anew before each transaction: a round trip each."""
+    names = Counter(
+        name
+        for package in ("supervisor", "workers", "handlers", "sql")
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(r'client_encoding"?\]?\s*[:=]\s*"([^"]*)"', path.read_text())
+    )
+    assert set(names) == {"UTF8"}
+    assert names.total() >= 9

@@ -1,0 +1,228 @@
+"""One exchange over libpq: what comes back, and that no refusal is overheard."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import psycopg
+import pytest
+
+from jobherd import sql
+from jobherd.workers.database.wire import Wire
+from tests.support.seats import Bench
+
+
+@pytest.fixture
+def connection(database: str):
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_two_statements_are_one_transaction(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    connection.execute("CREATE TABLE public.seen (n bigint)")
+    connection.execute(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO public.seen SELECT txid_current(); RETURN NULL; END $$"
+    )
+    connection.execute("CREATE TRIGGER note AFTER INSERT OR DELETE ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.note()")
+    queue = {"queue": "a", "reason": 'a "quoted" \\ reason'}
+    assert wire.exchange(("pause_queue", queue), ("resume_queue", queue)) == [[(True,)], [(True,)]]
+    assert connection.execute("SELECT count(*), count(DISTINCT n) FROM public.seen").fetchone() == (2, 1)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_each_in_a_transaction_of_its_own_one_may_be_refused(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    for first, second in ((good, bad), (bad, good)):
+        said = wire.exchange_each(("pause_queue", first), ("pause_queue", second))
+        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, second)]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_answer_that_is_left_on_the_line_is_heard_later(connection, prepared):
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    good, bad = {"queue": "a", "reason": None}, {"queue": "no name", "reason": None}
+    for first, behind in ((good, bad), (bad, good)):
+        said = [wire.exchange_ahead(("pause_queue", first), ("pause_queue", behind)), wire.hear()]
+        assert [type(one) for one in said] == [list if one is good else psycopg.errors.InvalidParameterValue for one in (first, behind)]
+        assert wire.exchange(("resume_queue", {"queue": "a"})) == [[(True,)]], "what was not refused is done, and the wire goes on"
+
+
+def refuse_late(connection, how: str) -> None:
+    """From now on the server answers whoever pauses the queue "late", and refuses to commit it afterwards."""
+    connection.execute(f"CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {how}; RETURN NULL; END $$")
+    connection.execute(
+        "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON jobherd.gates DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW WHEN (NEW.name = 'late') EXECUTE FUNCTION public.refuse()"
+    )
+
+
+LATE, FINE, FREE = (
+    ("pause_queue", {"queue": "late", "reason": None}),
+    ("pause_queue", {"queue": "a", "reason": None}),
+    ("resume_queue", {"queue": "a"}),
+)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_what_is_refused_at_its_commit_is_refused_though_it_has_answered(connection, prepared):
+    """Read by their order, the answers stood one place too late: a settlement that was rolled back was taken for done, its jobs stayed claimed."""
+    refuse_late(connection, "RAISE EXCEPTION 'too late'")
+    wire = Wire(connection, "jobherd", prepared=prepared)
+    for first, second in ((LATE, FINE), (FINE, LATE)):
+        said = wire.exchange_each(first, second)
+        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert wire.exchange(FREE) == [[(True,)]]
+        said = [wire.exchange_ahead(first, second), wire.hear()]
+        assert [type(one) for one in said] == [list if one is FINE else psycopg.errors.RaiseException for one in (first, second)]
+        assert wire.exchange(FREE) == [[(True,)]]
+    for ask in (
+        lambda: wire.exchange(LATE),
+        lambda: wire.exchange(LATE, FINE),
+        lambda: wire.exchange(FINE, LATE),
+        lambda: wire.hurry(*LATE),
+    ):
+        with pytest.raises(psycopg.errors.RaiseException, match="too late"):
+            ask()
+    assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
+    assert wire.exchange(FINE) == [[(True,)]]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda wire: wire.exchange(LATE),
+        lambda wire: wire.exchange(FINE, LATE),
+        lambda wire: wire.hurry(*LATE),
+        lambda wire: wire.exchange_each(LATE, FINE),
+        lambda wire: wire.exchange_each(FINE, LATE),
+    ],
+)
+def test_a_session_that_ends_between_an_answer_and_its_commit_has_not_answered(connection, prepared, ask):
+    refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(psycopg.OperationalError):
+        ask(Wire(connection, "jobherd", prepared=prepared))
+    assert connection.broken
+
+
+def test_what_is_left_on_the_line_is_lost_if_the_session_ends_at_its_commit(connection):
+    refuse_late(connection, "PERFORM pg_terminate_backend(pg_backend_pid())")
+    wire = Wire(connection, "jobherd", prepared=True)
+    assert wire.exchange_ahead(FINE, LATE) == [(True,)]
+    with pytest.raises(psycopg.OperationalError):
+        wire.hear()
+    assert connection.broken
+
+
+def test_a_session_that_is_ended_in_the_middle_is_no_answer(connection, database):
+    wire = Wire(connection, "jobherd", prepared=False)
+    connection.execute("CREATE TABLE public.held ()")
+    connection.execute(
+        "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOCK TABLE public.held; RETURN NULL; END $$"
+    )
+    connection.execute("CREATE TRIGGER wait AFTER INSERT ON jobherd.gates FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    with psycopg.connect(database) as holder:
+        holder.execute("LOCK TABLE public.held")
+        backend = connection.info.backend_pid
+        killer = threading.Thread(target=_end_once_it_waits, args=(database, backend))
+        killer.start()
+        queue = {"queue": "a", "reason": None}
+        with pytest.raises(psycopg.OperationalError):
+            wire.exchange_each(("pause_queue", queue), ("resume_queue", queue))
+        killer.join()
+    assert connection.broken
+
+
+def _end_once_it_waits(database, backend):
+    with psycopg.connect(database, autocommit=True) as connection:
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [backend]).fetchall():
+            pass
+        connection.execute("SELECT pg_terminate_backend(%s)", [backend])
+
+
+def test_a_statement_that_cannot_be_prepared_says_why(connection):
+    connection.execute("DROP TABLE jobherd.progress CASCADE")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+
+
+def test_a_name_that_another_session_has_left_is_not_taken_for_ours(connection):
+    """As behind a pooler, where two schemas may share a server session."""
+    connection.execute("PREPARE drop_progress AS SELECT 1")
+    with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
+        Wire(connection, "jobherd", prepared=True).exchange(("drop_progress", {}))
+
+
+def test_nothing_with_a_nul_is_sent(connection):
+    with pytest.raises(ValueError, match="NUL"):
+        Wire(connection, "jobherd", prepared=True).exchange(("pause_queue", {"queue": "a", "reason": "a\0b"}))
+    assert connection.execute("SELECT count(*) FROM jobherd.gates").fetchone() == (0,)
+
+
+def test_a_revoked_claim_starts_nothing_more_and_hands_back_the_rest(bench: Bench, gate):
+    jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:nothing"), bench.enqueue("act:nothing")]
+    child = bench.start(batch=3)
+    arrival = gate.wait_arrival("a")
+    token = bench.ask("SELECT token FROM jobherd.running")[0]["token"]
+    child.board.revoke(token)
+    arrival.open()
+    rows = [bench.wait(job, "completed") for job in jobs]
+    assert [row["token"] == token for row in rows] == [True, False, False], "the others ran under another claim"
+    assert [row["attempts"] for row in rows] == [1, 1, 1]
+
+
+def test_a_job_whose_claim_is_revoked_while_it_is_announced_does_not_start(bench: Bench, gate, monkeypatch):
+    """The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other."""
+    jobs = [bench.enqueue("act:gated", name="a"), bench.enqueue("act:gated", name="b"), bench.enqueue("act:nothing")]
+
+    def revoke(point: str) -> None:
+        announcing = sys._getframe(1).f_locals  # the child is a fork of this process
+        if (
+            point == "job.announced"
+            and announcing["row"].id == jobs[1]
+            and announcing["row"].attempts == 1
+            and not announcing["self"]._board.revoked
+        ):
+            announcing["self"]._board.revoke(announcing["row"].token)
+
+    monkeypatch.setattr("jobherd.workers.run.executor.reach", revoke)
+    bench.start(batch=3)
+    gate.wait_arrival("a").open()
+    arrival = gate.wait_arrival("b")
+    first = bench.wait(jobs[0], "completed")
+    assert bench.ask("SELECT token FROM jobherd.running")[0]["token"] > first["token"], "it was handed back, and runs under another claim"
+    arrival.open()
+    assert [bench.wait(job, "completed")["attempts"] for job in jobs] == [1, 1, 1]
+
+
+def test_every_statement_is_numbered_without_a_gap():
+    for name in ("claim_job", "claim_jobs", "settle_jobs", "release_rest"):
+        text, names = sql.numbered(name)
+        assert all(f"${place}" in text for place in range(1, len(names) + 1))
+        assert "%(" not in text
+
+
+@pytest.mark.parametrize(("unsent", "looks"), [([0, 0], 2), ([900, 500, 100, 0, 0], 5), ([900, 900], 2)])
+def test_a_line_on_which_nothing_moves_is_given_up_and_a_slow_one_is_not(database, monkeypatch, unsent, looks):
+    class Silent:
+        asked = []
+
+        def poll(self, milliseconds):
+            self.asked.append(milliseconds)
+            return []
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        wire = Wire(connection, "jobherd", prepared=True, patience=3.0)
+        left = iter(unsent)
+        monkeypatch.setattr("jobherd.workers.database.wire._unsent", lambda _fd: next(left))
+        silent = Silent()
+        silent.asked = []
+        with pytest.raises(psycopg.OperationalError, match="no word from the server for 3 s"):
+            wire._wait(silent)
+        assert silent.asked == [1500] * looks

@@ -1,0 +1,154 @@
+"""The sentences that explain a job, for every state and what can stand in its way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobherd.workers.inspect import explain as reasons
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+JOB = {
+    "asked_at": NOW, "id": 7, "kind": "mail:receipt", "queue": "mail", "priority": 0, "state": "ready", "attempts": 0, "max_attempts": 5, "crashes": 0,
+    "error": None, "error_code": None, "run_at": NOW - timedelta(seconds=300), "created_at": NOW - timedelta(seconds=300), "started_at": None,
+    "finished_at": None, "progress": None, "gates": None, "declared": True, "alone": False, "ahead": 0, "queue_runs": False, "workers": 2, "idle": 0,
+    "host": None, "pid": None, "slot": None, "lease_left": None, "neighbours": None, "cancelled": None,
+    "turns": True, "sharing": 0, "ahead_elsewhere": 0, "queues_before": 0, "largest_before": None,
+}  # fmt: skip
+GATE = {
+    "scope": "queue",
+    "name": "mail",
+    "paused_at": None,
+    "paused_by": None,
+    "reason": None,
+    "resume_at": None,
+    "max_running": None,
+    "running": None,
+}
+STRICT = {"turns": False, "ahead_elsewhere": 20, "queues_before": 1, "largest_before": "news"}
+AT = (NOW - timedelta(seconds=60)).isoformat()
+
+
+def tell(history=(), **changed):
+    return reasons.explain(JOB | changed, history, lambda moment: moment.strftime("%H:%M"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says", "remedy"),
+    [
+        ({"workers": 0}, "nobody serves it", "jobherd run"),
+        ({"declared": False}, "no worker has ever declared the kind mail:receipt", "jobherd check"),
+        ({"idle": 1}, "nobody serves queue mail: it is due for 5 minutes, and 1 worker is idle", "--queues mail"),
+        ({"idle": 1, "queue_runs": True}, "it should start this moment", ""),
+        ({"idle": 1, "queue_runs": True, "ahead": 4}, "4 jobs of queue mail are before it", ""),
+        ({"ahead": 10_000}, "more than 9,999 jobs of queue mail are before it, and all 2 workers are busy", ""),
+        ({}, "it is the first of queue mail; all 2 workers are busy", ""),
+        ({"workers": 1}, "it is the first of queue mail; the only worker is busy", ""),
+        ({"ahead": 3, "sharing": 2}, "the workers take turns between 3 queues that hold jobs, mail among them", "jobherd run --queue-weights mail=3"),
+        ({"sharing": 1}, "the workers take turns between 2 queues that hold jobs", "jobherd run --queue-weights mail=3"),
+        (STRICT, "20 jobs of queue news are before it, and all 2 workers are busy", "jobherd run --queue-order turns"),
+        (STRICT | {"ahead": 1}, "a job of queue mail and 20 jobs of queue news are before it", "jobherd run --queue-order turns"),
+        (STRICT | {"ahead_elsewhere": 1}, "a job of queue news is before it", "jobherd run --queue-order turns"),
+        (STRICT | {"queues_before": 4}, "20 jobs of 4 other queues, most of them of news, are before it", "jobherd run --queue-order turns"),
+        (STRICT, "because the order of the queues is strict", "jobherd run --queue-order turns"),
+        (STRICT | {"turns": True}, "because they have a lower number in queue_priorities", "jobherd run --queue-priorities"),
+        ({"ahead": 1, "workers": 1}, "a job of queue mail is before it, and the only worker is busy", ""),
+        ({"attempts": 22, "max_attempts": 30, "error": "x"}, "its 22nd of 30 attempts", ""),
+        ({"attempts": 111, "max_attempts": 200, "error": "x"}, "its 111th of 200 attempts", ""),
+        ({"alone": True}, "claimed by itself", ""),
+        ({"attempts": 2, "error": "boom\nmore", "error_code": "X"}, "its second of 5 attempts ended without success: X: boom", ""),
+        ({"gates": [GATE | {"paused_at": AT, "paused_by": "ann", "reason": "full"}]}, "its queue mail was paused by ann at 11:59, reason: full", "jobherd resume mail"),
+        ({"gates": [GATE | {"scope": "kind", "name": "mail:receipt", "paused_at": AT}]}, "its kind mail:receipt was paused by somebody", "--kind mail:receipt"),
+        ({"gates": [GATE | {"scope": "all", "name": "*", "paused_at": AT, "resume_at": NOW.isoformat()}]}, "everything was paused by somebody at 11:59; it is resumed at 12:00", "--all"),
+        ({"gates": [GATE | {"max_running": 3, "running": 3}]}, "of its queue mail at most 3 may run at a time, and 3 do", ""),
+        ({"gates": [GATE | {"max_running": 1, "running": 1}]}, "of its queue mail at most 1 may run at a time, and 1 does", ""),
+    ],
+)  # fmt: skip
+def test_why_a_job_waits(changed, says, remedy):
+    told = tell(**changed)
+    assert any(says in sentence for sentence in told.now), told.now
+    assert remedy in " ".join(told.remedy)
+    assert bool(remedy) == bool(told.remedy)
+
+
+def test_a_cap_with_a_free_slot_is_not_to_blame():
+    assert "at most" not in " ".join(tell(gates=[GATE | {"max_running": 3, "running": 2}]).now)
+
+
+def test_why_a_job_is_later():
+    assert tell(state="scheduled", run_at=NOW + timedelta(hours=3)).now == ["scheduled: it is not due before 15:00, in 3 hours"]
+    told = tell(state="retrying", attempts=1, run_at=NOW + timedelta(seconds=30), error="boom", error_code="X")
+    assert told.now == ["retrying: its first of 5 attempts ended without success, and the next is at 12:00, in 30 s", "last error: X: boom"]
+    assert told.remedy == ["jobherd retry 7   to run it now"]
+
+
+RUNS = {
+    "state": "running",
+    "attempts": 1,
+    "started_at": NOW - timedelta(seconds=30),
+    "host": "alpha",
+    "pid": 77,
+    "slot": 1,
+    "lease_left": 9.0,
+    "neighbours": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, "running since 11:59, for 30 s, on alpha in process 77 (worker 1): attempt 1 of 5"),
+        ({"neighbours": 4}, "claimed together with 4 others"),
+        ({"neighbours": 1}, "claimed together with 1 other,"),
+        ({"lease_left": -3.0}, "lease lapsed 3 s ago"),
+        ({"cancelled": True}, "asked to cancel it"),
+        ({"progress": {"fraction": 0.4, "note": "page 4"}}, "it says it is 40% through: page 4"),
+        ({"crashes": 1}, "1 process has died with it before"),
+        ({"host": None}, "not registered any more"),
+    ],
+)  # fmt: skip
+def test_where_a_job_runs(changed, says):
+    told = tell(**(RUNS | changed))
+    assert any(says in sentence for sentence in told.now), told.now
+
+
+OVER = {"state": "failed", "attempts": 5, "started_at": NOW - timedelta(seconds=30), "finished_at": NOW, "error": "boom", "error_code": "X"}
+ENDED = {"attempt": 5, "outcome": "failed", "started_at": AT, "finished_at": NOW.isoformat(), "ran_on": "alpha/77", "error": "boom"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "history", "says"),
+    [
+        ({"state": "completed"}, [], ["completed at 12:00, after 30 s, in its 5th attempt"]),
+        (
+            {"state": "completed", "started_at": NOW - timedelta(microseconds=40)}, [],
+            ["completed at 12:00, after less than a millisecond, in its 5th attempt"],
+        ),
+        ({}, [ENDED], ["failed at 12:00: X: boom", "no attempt was left: that was the 5th of 5"]),
+        ({"attempts": 2}, [ENDED | {"outcome": "poison"}], ["failed at 12:00: X: boom", "it was not tried again, though 2 of 5 attempts were made"]),
+        ({"attempts": 1}, [ENDED | {"outcome": "poison"}], ["it was not tried again, though 1 of 5 attempts was made"]),
+        (
+            {"error_code": "WORKER_CRASHED", "crashes": 3},
+            [ENDED | {"post_mortem": {"sentence": "the kernel's OOM killer killed it"}}],
+            ["failed at 12:00: the kernel's OOM killer killed it", "3 processes have died with it"],
+        ),
+        ({"state": "cancelled", "error": None}, [], ["cancelled at 12:00, while it ran"]),
+        ({"state": "cancelled", "started_at": None, "error": "no need"}, [], ["cancelled at 12:00, before it started: no need"]),
+        ({"state": "expired", "error": None}, [], ["expired at 12:00"]),
+    ],
+)  # fmt: skip
+def test_how_a_job_ended(changed, history, says):
+    told = tell(history, **(OVER | changed))
+    for expected in says:
+        assert any(sentence.startswith(expected) for sentence in told.now), told.now
+    assert bool(told.remedy) == (changed.get("state") != "completed")
+
+
+def test_each_attempt_is_a_line_oldest_first():
+    told = tell([ENDED | {"attempt": 1, "outcome": "retry"}, ENDED], **OVER)
+    assert told.before == ["attempt 1 on alpha/77: retry after 60 s, 12:00: boom", "attempt 5 on alpha/77: failed after 60 s, 12:00: boom"]
+
+
+def test_an_attempt_of_which_little_is_known_is_told_all_the_same():
+    assert tell([{"attempt": 1, "finished_at": "rubbish", "error": "x\ny"}], **OVER).before == ["attempt 1: ?, when is not known: x"]

@@ -1,0 +1,157 @@
+"""What a dead supervisor has left behind is known by its mark, or by the notice in its memory, and nothing else is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.maintenance.dead_supervisors import end, end_groups, find
+from jobherd.workers.system.procfs import alive, space, started
+from tests.support.patience import LIMIT
+from tests.support.processes import is_running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SLEEP = "import time; print('on', flush=True); time.sleep(3600)"
+TITLED = "import setproctitle, time; setproctitle.setproctitle('jobherd: worker 1 runs'); print('on', flush=True); time.sleep(3600)"
+
+
+class Zoo:
+    """Programs in sessions of their own, ended with the test."""
+
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start(self, program: str = SLEEP, *, mark: str | None = None) -> subprocess.Popen[bytes]:
+        environment = None if mark is None else {"JOBHERD_CHILD": mark}
+        process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, env=environment, stdout=subprocess.PIPE)
+        self.all.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()  # before that it may have no environment yet
+        return process
+
+
+@pytest.fixture
+def zoo() -> Iterator[Zoo]:
+    zoo = Zoo()
+    yield zoo
+    for process in zoo.all:
+        process.kill()
+        process.wait(LIMIT)
+        process.stdout.close()
+
+
+def dead() -> str:
+    """The name of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    name = f"{process.pid}/{started(process.pid)}/{space()}"
+    process.communicate(b"\n")
+    return name
+
+
+def test_what_a_dead_supervisor_started_is_found_by_its_mark_and_that_of_a_living_one_is_not(zoo: Zoo):
+    ours, gone = started(os.getpid()), dead()
+    again = f"{os.getpid()}/{ours - 1}/{space()}"  # its number was given to us
+    elsewhere = f"{gone.rpartition('/')[0]}/{space() + 1}"  # in a container the numbers mean others
+    long = "1" * 5000
+    marks = [f"{os.getpid()}/{ours}/{space()}:3", f"{elsewhere}:3", "7", f"{long}/1/1:3", None]
+    others = [*(zoo.start(mark=mark) for mark in marks), zoo.start(TITLED)]
+    orphans = [zoo.start(mark=f"{gone}:3"), zoo.start(mark=f"{again}:3")]  # last: a keeper of another test may end them in three seconds
+    found = find()
+    assert [found.get(process.pid) for process in orphans] == [gone, again]
+    assert not set(found) & {process.pid for process in others}
+    assert end({gone}) == [orphans[0].pid]
+    assert end({again}) == [orphans[1].pid]
+    assert [process.wait(LIMIT) for process in orphans] == [-signal.SIGKILL] * 2
+    assert all(is_running(process.pid) for process in others)
+
+
+def test_a_supervisor_of_which_nothing_can_be_told_lives(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+    """As where each user sees only his own processes, or the system has no file left."""
+    gone = dead()
+    orphan = zoo.start(mark=f"{gone}:3")
+    assert orphan.pid in find()
+    monkeypatch.setattr("jobherd.workers.system.procfs._stat", refuse(OSError(errno.ENFILE, "none left")))
+    assert orphan.pid not in find()
+    monkeypatch.setattr("jobherd.workers.system.procfs._stat", refuse(FileNotFoundError()))
+    monkeypatch.setattr("jobherd.workers.system.procfs.os.kill", refuse(PermissionError()))
+    assert orphan.pid not in find()
+    assert alive(orphan.pid + 2**22, 1)
+    monkeypatch.setattr("jobherd.workers.system.procfs.os.kill", refuse(ProcessLookupError()))
+    assert not alive(orphan.pid + 2**22, 1)
+
+
+def refuse(problem: OSError) -> Callable[..., NoReturn]:
+    def refused(*_: object) -> NoReturn:
+        raise problem
+
+    return refused
+
+
+def test_what_an_orphan_starts_while_it_is_ended_is_ended_too(zoo: Zoo, monkeypatch: pytest.MonkeyPatch):
+    gone = dead()
+    first = zoo.start(mark=f"{gone}:3")
+    late: list[subprocess.Popen[bytes]] = []
+    kill = os.kill
+
+    def kill_late(pid: int, what: int) -> None:
+        if what and not late:
+            late.append(zoo.start(mark=f"{gone}:3"))
+        kill(pid, what)
+
+    monkeypatch.setattr("jobherd.workers.maintenance.dead_supervisors.os.kill", kill_late)
+    assert end({gone}) == sorted((first.pid, late[0].pid))
+
+
+FORKS = """
+import os, setproctitle, sys, time
+from jobherd.workers.ipc.control_block import Notice
+
+notice = Notice()
+if os.fork() == 0:
+    setproctitle.setproctitle(sys.argv[1])
+    print(os.getpid(), flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("title", ["jobherd: worker 1 runs", "what a library calls it"])
+def test_what_was_forked_and_began_no_program_is_found_by_its_notice(title: str):
+    with subprocess.Popen([sys.executable, "-c", FORKS, title], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        owner = f"{parent.pid}/{started(parent.pid)}/{space()}"
+        before = find()
+        parent.kill()
+        parent.wait(LIMIT)
+        after = find()
+        assert end({owner}) == [worker]
+        assert worker not in before
+        assert after[worker] == owner
+
+
+def test_the_notice_names_who_made_it():
+    assert ControlBlock().owner == f"{os.getpid()}/{started(os.getpid())}/{space()}"
+
+
+def test_what_escaped_from_its_group_is_known_by_its_mark_and_strangers_are_left_alone(zoo: Zoo):
+    escaped, other, stranger = zoo.start(mark="4711:3"), zoo.start(mark="47110:3"), zoo.start()
+    assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
+    escaped.wait(LIMIT)
+    assert is_running(other.pid)
+    assert is_running(stranger.pid)
+
+
+def test_nothing_left_is_not_waited_for():
+    before = time.monotonic()
+    assert end_groups(set(), marks="no such:", seconds=600.0) == []
+    assert time.monotonic() - before < 300

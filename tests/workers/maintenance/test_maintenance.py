@@ -1,0 +1,358 @@
+"""The keeper's duties, each seen in the database."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from jobherd import sql
+from jobherd.workers.ipc.pipes import EXIT_LEFT
+from jobherd.workers.maintenance.maintenance import MOST, Maintenance
+from jobherd.workers.maintenance.rollup import LAG, Looks
+from jobherd.workers.maintenance.vacuum import DEAD, VACUUMS, Vacuum
+from tests.support.gate import Gate
+from tests.support.patience import LIMIT
+from tests.support.processes import wait_for_exit
+from tests.support.seats import Bench, wait_for_line
+
+
+def test_a_scheduled_job_becomes_ready_at_its_time(bench: Bench):
+    bench.ask("CREATE TABLE public.moved (late double precision)")
+    bench.ask(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.moved VALUES (extract(epoch FROM clock_timestamp() - NEW.run_at)); RETURN NEW; END $$"
+    )
+    bench.ask("CREATE TRIGGER note BEFORE INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
+    child = bench.start("keeper")
+    jobs = [bench.enqueue("act:nothing", options={"delay": 0.5 + n / 20}) for n in range(10)]
+    child.nudge()  # the parent's, on "@due"
+    for job in jobs:
+        bench.wait(job, "ready")
+    late = sorted(row["late"] for row in bench.ask("SELECT late FROM public.moved"))
+    assert len(late) == 10
+    assert late[0] >= 0
+    assert late[-1] < 300, "at their time, and not at the next poll"
+
+
+def test_an_earlier_job_that_arrives_later_is_not_slept_through(bench: Bench):
+    child = bench.start("keeper")
+    bench.enqueue("act:nothing", options={"delay": 3000})
+    child.nudge()
+    soon = bench.enqueue("act:nothing", options={"delay": 0.2})
+    child.nudge()
+    bench.wait(soon, "ready")
+
+
+def test_more_due_jobs_than_one_statement_moves(bench: Bench):
+    bench.ask("INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() - interval '1 s' FROM generate_series(1, 2500)")
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask("SELECT count(*) AS n FROM jobherd.ready")[0]["n"] == 2500, "all of them")
+
+
+def test_a_lost_nudge_costs_a_poll_and_no_job(bench: Bench):
+    bench.start("keeper", poll=0.2)
+    job = bench.enqueue("act:nothing", options={"delay": 0.3})
+    bench.wait(job, "ready")
+
+
+def test_running_jobs_whose_child_is_registered_nowhere_are_given_back(bench: Bench, gate: Gate):
+    worker = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    gate.wait_arrival("a")
+    bench.ask("DELETE FROM jobherd.children")
+    keeper = bench.start("keeper", sweep=0.05)
+    assert bench.wait(job, "retrying")["attempts"] == 1  # nobody knows whether it had started
+    wait_for_line(keeper, f"jobs={job}")
+
+
+def test_running_jobs_of_living_children_are_left_alone(bench: Bench, gate: Gate):
+    worker = bench.start()
+    job = bench.enqueue("act:gated", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    keeper = bench.start("keeper", sweep=0.01)
+    soon = bench.enqueue("act:nothing", options={"delay": 0.3})
+    keeper.nudge()
+    bench.wait(soon, "ready")
+    assert bench.job(job)["state"] == "running"
+    arrival.open()
+    bench.wait(job, "completed")
+
+
+def test_partitions_are_there_when_it_is_ready(bench: Bench):
+    bench.start("keeper")
+    row = bench.ask(
+        "SELECT count(*) AS n, max(inhrelid::regclass::text) AS last FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
+    )[0]
+    assert row["n"] == 33  # 32 days and the default
+
+
+def test_partitions_reach_as_far_as_jobs_are_kept_once_the_default_one_is_crowded(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Each day's rows would be looked for in all that is kept for longer than a month, and nobody settled meanwhile."""
+    bench.ask(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+        " VALUES ('act:nothing', 'default', 0, 5, 3, 31, 7)"
+    )
+    bench.ask(
+        "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
+        " SELECT n, now(), now(), now(), (now() AT TIME ZONE 'UTC')::date + 33, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
+        " FROM generate_series(1, 100) AS n"
+    )
+    crowd = "SELECT count(*) AS n FROM jobherd.history_default"
+    parts = "SELECT count(*) AS n FROM pg_inherits WHERE inhparent = 'jobherd.history'::regclass"
+    bench.start("keeper").dismiss()
+    assert bench.ask(crowd) == [{"n": 100}], "a few need no partition for each day"
+    # It is to be ready soon, or it is ended, its look with it, and begins anew for ever: nothing would become due.
+    bench.ask(
+        "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " WHILE NOT pg_try_advisory_xact_lock(4711) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER wait BEFORE DELETE ON jobherd.history_default FOR EACH STATEMENT EXECUTE FUNCTION public.wait()")
+    bench.ask("SELECT pg_advisory_lock(4711)")
+    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
+    keeper = bench.start("keeper")
+    bench.ask("SELECT pg_advisory_unlock(4711)")
+    bench.wait_until(lambda: "made" in keeper.log(), "all partitions")
+    assert bench.ask(crowd) == [{"n": 0}]
+    assert bench.ask(parts) == [{"n": 34}]
+
+
+def test_partitions_are_no_more_than_the_server_has_locks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Who looks at one job locks each of them: with a year of days four at once were refused, and with them whoever settled."""
+    bench.ask(
+        "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"
+        " VALUES ('act:nothing', 'default', 0, 5, 3, 7, 36500)"
+    )
+    [room] = bench.ask(
+        "SELECT current_setting('max_locks_per_transaction')::float * current_setting('max_connections')::float / 70 AS days"
+    )
+    [found] = bench.ask(sql.load("count_days_ahead"), least=3, most=100_000, crowded=0)
+    assert found["days"] == int(room["days"])
+    assert found["locks"] * room["days"] / int(bench.ask("SHOW max_locks_per_transaction")[0]["max_locks_per_transaction"]) >= 36502
+    assert bench.ask(sql.load("count_days_ahead"), least=3, most=5, crowded=0) == [{"days": 5, "crowded": True, "locks": None}]
+    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.CROWDED", 0)
+    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.FARTHEST", 100_000)
+    bench.ask("SELECT pg_advisory_lock(hashtext('jobherd.keep_partitions'))")  # another keeper is at it: this is about what it says
+    wait_for_line(bench.start("keeper"), "set the server's max_locks_per_transaction to")
+
+
+def test_partitions_that_take_long_to_make_leave_time_to_settle_between_them(monkeypatch: pytest.MonkeyPatch):
+    clock = [128.0]
+
+    class Crowded:
+        def run(self, statement, parameters=None, **_how):
+            if statement == "count_days_ahead":
+                return [(90, True, None)]
+            clock[0] += took
+            return [(2, 0)]
+
+        def unhurried(self, _patience):
+            return nullcontext()
+
+    monkeypatch.setattr("jobherd.workers.maintenance.maintenance.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    keeper = Maintenance(SimpleNamespace(spec=None, wake=None, title=None))
+    keeper._session = Crowded()
+    took = 0.5
+    assert keeper._keep_partitions(clock[0])
+    assert keeper._partitions_at == 0, "at once"
+    took = 32.0
+    assert keeper._keep_partitions(clock[0])
+    assert keeper._partitions_at == clock[0] + 10 * took
+
+
+def test_it_works_while_another_one_looks_through_the_default_partition(bench: Bench):
+    """That may take minutes: it would be ended for not being ready, again and again, and of two keepers none would see what becomes due."""
+    import psycopg
+
+    with psycopg.connect(bench.dsn) as other:
+        other.execute("SELECT pg_advisory_xact_lock(hashtext('jobherd.keep_partitions'))")
+        other.execute("LOCK TABLE ONLY jobherd.history_default IN ACCESS EXCLUSIVE MODE")
+        keeper = bench.start("keeper")
+        job = bench.enqueue("act:nothing", options={"delay": 0.1})
+        keeper.nudge()
+        bench.wait_until(lambda: bench.ask("SELECT id FROM jobherd.ready") == [{"id": job}], "the job due")
+
+
+def test_a_reader_of_the_past_does_not_keep_it_from_its_work(bench: Bench):
+    import psycopg
+
+    with psycopg.connect(bench.dsn) as reader:
+        reader.execute("SELECT * FROM jobherd.history")
+        keeper = bench.start("keeper")
+        assert "partitions are not kept yet" in keeper.log()
+        job = bench.enqueue("act:nothing", options={"delay": 0.1})
+        keeper.nudge()
+        bench.wait(job, "ready")
+
+
+def test_a_day_of_logs_that_falls_due_makes_no_due_job_wait(bench: Bench):
+    bench.ask("CREATE TABLE public.moved (left_over bigint)")
+    bench.ask(
+        "CREATE FUNCTION public.come_due() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() WHERE NOT EXISTS (SELECT FROM public.moved); RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER come_due AFTER DELETE ON jobherd.logs FOR EACH STATEMENT EXECUTE FUNCTION public.come_due()")
+    bench.ask(
+        "CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO public.moved SELECT count(*) FROM jobherd.logs; RETURN NULL; END $$"
+    )
+    bench.ask("CREATE TRIGGER note AFTER INSERT ON jobherd.ready FOR EACH ROW EXECUTE FUNCTION public.note()")
+    bench.ask(
+        "INSERT INTO jobherd.logs (job, token, attempt, at, drop_on, output)"
+        f" SELECT n, n, 1, now(), '2020-02-29', 'said' FROM generate_series(1, {20 * MOST}) AS n"
+    )
+    bench.start("keeper", poll=0.001)  # it looks for due jobs in each turn
+    bench.wait_until(lambda: not bench.ask("SELECT FROM jobherd.logs LIMIT 1"), "all logs gone")
+    assert bench.ask("SELECT max(left_over) AS n FROM public.moved")[0]["n"] > 0
+
+
+def test_the_progress_of_a_running_job_is_copied_once_a_second(bench: Bench, gate: Gate):
+    worker = bench.start()
+    bench.start("keeper", boards=(worker.board,))
+    job = bench.enqueue("act:gated_job", name="a")
+    worker.nudge()
+    arrival = gate.wait_arrival("a")
+    row = bench.wait_until(lambda: (bench.job(job) or {}).get("progress"), "its progress")
+    assert row == {"fraction": 0.5, "note": "a", "data": {"half": True}}
+    at = bench.ask("SELECT at FROM jobherd.progress")
+    assert bench.ask("SELECT at FROM jobherd.progress") == at
+    arrival.open()
+    bench.wait(job, "completed")
+
+
+def test_what_has_ended_is_counted_into_the_rollup(bench: Bench):
+    bench.ask("CREATE TRIGGER seen AFTER INSERT ON jobherd.rollup FOR EACH STATEMENT EXECUTE FUNCTION public.seen()")
+    bench.ask(
+        "INSERT INTO jobherd.history (id, created_at, run_at, finished_at, drop_on, priority, attempts, crashes, state, queue, kind, payload)"
+        " SELECT n, now(), now(), now() - n * interval '10 min', current_date + 3, 0, 1, 0, 'completed', 'default', 'act:nothing', '{}'"
+        " FROM generate_series(1, 100) AS n"
+    )
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask("SELECT coalesce(sum(completed), 0) AS n FROM jobherd.rollup")[0]["n"] == 100, "all of them")
+    assert bench.ask("SELECT count(*) AS n FROM jobherd.rollup_mark") == [{"n": 1}]
+
+
+def test_a_look_that_takes_long_is_followed_by_a_rest_and_a_shorter_one():
+    looks = Looks()
+    looks.done(took=0.01, behind=False)
+    assert looks.pause == 10
+    span = looks.span
+    looks.done(took=0.5, behind=False)
+    assert looks.pause == 50
+    assert looks.span < span
+    for _ in range(10):
+        looks.done(took=5.0, behind=False)
+    assert looks.pause == 60
+    assert looks.span >= looks.pause + 2 * LAG  # or each look would leave something over
+    for _ in range(10):
+        looks.done(took=0.01, behind=True)
+    assert looks.span == 8 * 86400
+    assert looks.pause < 1
+
+
+def test_it_leaves_when_it_is_dismissed_and_on_sigterm(bench: Bench):
+    assert bench.start("keeper").dismiss() == EXIT_LEFT
+    child = bench.start("keeper")
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait() == EXIT_LEFT
+
+
+@pytest.mark.parametrize("word", ["dismissal", "SIGTERM"])
+def test_it_leaves_when_it_is_told_to_while_it_has_partitions_to_make_before_it_is_ready(bench: Bench, monkeypatch, word):
+    """There can be many to make, each may wait for readers of a table, and a drain waits for it."""
+    monkeypatch.setattr("jobherd.workers.maintenance.maintenance._AT_FIRST", float("inf"))
+    begun = mmap.mmap(-1, 1)
+
+    def endless(_keeper, _now, *, ready=True):
+        begun[0] = 1
+        return not ready
+
+    monkeypatch.setattr(Maintenance, "_keep_partitions", endless)
+    child = bench.fork("keeper")
+    bench.wait_until(lambda: begun[0], "the first of them")
+    if word == "SIGTERM":
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait() == EXIT_LEFT
+    else:
+        assert child.dismiss() == EXIT_LEFT
+
+
+def test_two_keepers_on_one_database_do_no_harm(bench: Bench):
+    keepers = [bench.start("keeper", sweep=0.01) for _ in range(2)]
+    bench.ask(
+        "INSERT INTO jobherd.scheduled (kind, run_at) SELECT 'act:nothing', now() + n * interval '1 ms' FROM generate_series(1, 500) AS n"
+    )
+    for keeper in keepers:
+        keeper.nudge()
+    bench.wait_until(
+        lambda: bench.ask("SELECT count(DISTINCT id) AS n, count(*) AS m FROM jobherd.ready")[0] == {"n": 500, "m": 500}, "all"
+    )
+
+
+def test_its_database_goes_away_and_comes_back(bench: Bench):
+    keeper = bench.start("keeper")
+    bench.ask("SELECT pg_terminate_backend(backend_pid, 10000) FROM jobherd.children")
+    job = bench.enqueue("act:nothing", options={"delay": 0.2})
+    keeper.nudge()
+    bench.wait(job, "ready")
+
+
+def test_a_keeper_whose_parent_is_dead_ends_what_is_left_of_the_others(bench: Bench):
+    stubborn = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], process_group=0)
+    bench.control.publish({"children": [{"slot": 0, "pid": stubborn.pid}, {"slot": 1, "pid": None}]})
+    parent, pid = bench.start_orphan_to_be("keeper")
+    before = time.monotonic()
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert stubborn.wait(LIMIT) == -signal.SIGKILL
+    assert time.monotonic() - before > 1.4, "they had time to leave by themselves"
+    wait_for_exit(pid)
+
+
+def test_every_table_that_turns_over_is_measured_and_has_its_vacuum(bench: Bench):
+    assert {row["relname"] for row in bench.ask(sql.load("measure_dead"))} == set(VACUUMS)
+    for table, statement in VACUUMS.items():
+        assert f" jobherd.{table}\n" in sql.load(statement)
+        bench.ask(sql.load(statement))
+
+
+def test_what_died_is_cleared_out_of_the_claims_way(bench: Bench):
+    bench.ask("ALTER TABLE jobherd.ready SET (autovacuum_enabled = false)")  # or the server may be there first
+    bench.ask(f"INSERT INTO jobherd.ready (kind) SELECT 'act:nothing' FROM generate_series(1, {DEAD + 1000})")
+    bench.ask("DELETE FROM jobherd.ready")
+    bench.ask("SELECT pg_stat_force_next_flush()")
+    vacuums = "SELECT pg_stat_get_vacuum_count('jobherd.ready'::regclass) AS n"  # not those of the server's own accord
+    bench.start("keeper")
+    bench.wait_until(lambda: bench.ask(vacuums)[0]["n"] >= 1, "a vacuum")
+
+
+@pytest.mark.parametrize(
+    ("dead", "live", "now", "pays"),
+    [
+        (DEAD - 1, 0, 1.0, False),
+        (DEAD, 0, 1.0, True),
+        (DEAD, 1_000_000, 1.0, False),  # it would read the indexes of a million rows for that
+        (DEAD + 50_000, 1_000_000, 1.0, True),
+    ],
+)
+def test_a_vacuum_must_pay(dead, live, now, pays):
+    assert Vacuum().pays("ready", dead=dead, live=live, now=now) is pays
+
+
+def test_a_vacuum_in_vain_is_not_repeated_until_twice_as_much_died_or_a_minute_passed():
+    clearing = Vacuum()
+    clearing.done("ready", left=100_000, begun=10.0, ended=10.5)
+    assert clearing.took == 0.5
+    assert not clearing.pays("ready", dead=150_000, live=0, now=20.0)
+    assert clearing.pays("ready", dead=200_000, live=0, now=20.0)
+    assert clearing.pays("ready", dead=150_000, live=0, now=70.5)
+    assert clearing.pays("scheduled", dead=150_000, live=0, now=20.0)

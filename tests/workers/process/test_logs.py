@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.workers.ipc.status_board import StatusBoard
+from jobherd.workers.process.logs import keep_factory_quiet, set_up
+
+
+@pytest.fixture
+def root():
+    """The root logger, put back as it was."""
+    root = logging.getLogger()
+    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.raiseExceptions = raising
+    logging.captureWarnings(False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://app:hunter2@db:5432/jobs",
+        "postgres://app:hunter2@db/jobs?sslmode=require",
+        "postgresql://db/jobs?user=app&password=hunter2&sslmode=require",
+        "host=db password=hunter2 user=app",
+        "host=db password = 'hunter2' user=app",
+        r"password='it\'s hunter2'",
+        "PASSWORD=hunter2",
+        "sslpassword=hunter2",
+        'connection to "postgresql://app:hunter2@db/jobs" failed',
+        "postgresql://app:geheim@hunter2@db/jobs",
+        "failed to resolve host 'hunter2@db': [Errno -2] Name or service not known",
+        'could not translate host name "hunter2@db" to address: Name or service not known',
+    ],
+)
+def test_passwords_are_masked(text: str):
+    assert "hunter2" not in redact_dsn(text)
+    assert "***" in redact_dsn(text)
+
+
+@pytest.mark.parametrize("text", ["postgresql://app@db/jobs", "host=db user=app", "see https://example.org/a:b", "12:34:56"])
+def test_what_holds_no_password_is_left_as_it_is(text: str):
+    assert redact_dsn(text) == text
+
+
+def test_a_line_for_people(root):
+    stream = io.StringIO()
+    set_up(who="worker 3", stream=stream, ids=lambda: {"job": 7})
+    logging.getLogger("jobherd.x").warning("the %s is away", "database", extra={"token": 9, "payload": {"secret": 1}})
+    line = stream.getvalue()
+    assert line.endswith("WARNING worker 3: the database is away  job=7 token=9\n")
+    assert "secret" not in line
+
+
+def test_a_line_for_machines(root):
+    stream = io.StringIO()
+    set_up(who="supervisor", log_format="json", stream=stream)
+    try:
+        raise ValueError("postgresql://app:hunter2@db")
+    except ValueError:
+        logging.getLogger("jobherd.x").exception("two\nlines", extra={"child": 4})
+    assert stream.getvalue().count("\n") == 1
+    event = json.loads(stream.getvalue())
+    assert (event["who"], event["level"], event["message"], event["child"]) == ("supervisor", "error", "two\nlines", 4)
+    assert "ValueError" in event["traceback"]
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_auto_is_json_where_no_terminal_is(root):
+    stream = io.StringIO()
+    set_up(who="x", log_format="auto", stream=stream)
+    logging.getLogger("y").warning("hello")
+    assert json.loads(stream.getvalue())["message"] == "hello"
+
+
+def test_control_characters_and_new_lines_forge_nothing(root):
+    stream = io.StringIO()
+    set_up(who="x", stream=stream)
+    logging.getLogger("y").warning("a\n12:00:00 ERROR forged \x1b[2J\x00\u2028 end")
+    assert stream.getvalue().count("\n") == 1
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_stream_that_is_gone_costs_the_line_and_nothing_else(root):
+    stream = io.StringIO()
+    set_up(who="x", stream=stream)
+    stream.close()
+    logging.getLogger("y").warning("nobody hears")
+
+
+def test_arguments_that_cannot_be_shown_cost_their_text_and_nothing_else(root):
+    class Rude:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    stream = io.StringIO()
+    set_up(who="x", stream=stream)
+    logging.getLogger("y").warning("this: %s", Rude())
+    logging.getLogger("y").warning("%d", "no number")
+    assert stream.getvalue().count("cannot be shown") == 2
+
+
+def test_the_board_keeps_the_tail(root):
+    board = StatusBoard("log")
+    set_up(who="worker 1", stream=io.StringIO(), board=board)
+    for number in range(2000):
+        logging.getLogger("y").warning("line %d %s", number, "x" * 100)
+    tail = board.log_tail().decode().splitlines()
+    assert "line 1999" in tail[-1]
+    assert all("worker 1: line" in line for line in tail)
+    root.handlers.clear()
+    board.close()
+
+
+@pytest.mark.promise("C24")
+def test_a_format_or_level_that_does_not_exist_is_refused(root):
+    with pytest.raises(ValueError, match="xml"):
+        set_up(who="x", log_format="xml")
+    with pytest.raises(ValueError, match="loud"):
+        set_up(who="x", level="loud", stream=io.StringIO())
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a\r\n10:00:00.000 ERROR   worker 1: forged",
+        "\x1b[2J\x1b]0;title\x07",
+        "\u202etxt.exe\u202c\u2066\u2069\u200f",
+        "\u2028\u2029\x85\x0b\x0c",
+        "k" * 2**20,
+    ],
+    ids=["end of line", "terminal", "direction", "other ends of line", "a megabyte"],
+)
+def test_whoever_names_things_writes_no_line_of_his_own(root, log_format, hostile):
+    stream = io.StringIO()
+    set_up(who="worker 3", log_format=log_format, stream=stream)
+    logging.getLogger("jobherd.x").warning("job of kind %s", hostile, extra={"kind": hostile, "job": 7})
+    text = stream.getvalue()
+    assert text.count("\n") == 1, "one line"
+    assert text.isascii() or not any(c in text for c in "\x1b\r\x07\u202e\u202c\u2066\u2069\u200f\u2028\u2029\x85\x0b\x0c")
+    assert "\x1b" not in text
+    assert len(text) < 10_000
+
+
+def test_what_makes_records_of_somebody_else_s_ends_no_line_of_ours(root):
+    """As one that asks a context variable, which nobody has set where no job runs."""
+
+    def make(*args, **kwargs):
+        raise LookupError("tenant")
+
+    before = logging.getLogRecordFactory()
+    out = io.StringIO()
+    set_up(who="worker 0", stream=out)
+    try:
+        logging.setLogRecordFactory(make)
+        keep_factory_quiet()
+        logging.getLogger("jobherd.connection").warning("the database is away")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert "the database is away" in out.getvalue()

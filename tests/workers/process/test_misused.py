@@ -1,0 +1,162 @@
+"""What a job may have done to the files by which child and parent speak: neither hangs, spins nor dies of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+
+import pytest
+
+from jobherd.workers.ipc.control_block import ControlBlock
+from jobherd.workers.ipc.pipes import Inbox, MoreWork
+from jobherd.workers.process.process_state import ProcessState
+from jobherd.workers.process.state_guard import SELDOM, TIDY, StateGuard
+from jobherd.workers.process.wakeup import Wake
+
+
+@pytest.mark.parametrize("nonsense", [b"S\xff\xff", b"P\xa1\x0f" + b"x" * 100, b"\0\0\0", b"Q\x01\x00?", bytes(range(256)) * 300])
+def test_what_is_said_after_nonsense_is_heard(nonsense: bytes):
+    inbox = Inbox()
+    inbox.take(nonsense)
+    assert any(isinstance(report, MoreWork) for _ in range(3) for report in inbox.take(b"M\0\0")), "it waits for the rest of the nonsense"
+
+
+def test_nobody_cuts_off_or_writes_what_the_parent_says_to_all():
+    control = ControlBlock()
+    try:
+        for harm in (
+            lambda: os.ftruncate(control.fd, 0),
+            lambda: os.pwrite(control.fd, b"x", 0),
+            lambda: os.ftruncate(control.fd, 1 << 30),
+        ):
+            with pytest.raises(PermissionError):
+                harm()
+        control.bump()
+        assert control.epoch == 1
+    finally:
+        os.close(control.fd)
+
+
+def test_a_closed_wake_pipe_is_a_dismissal_and_one_without_an_end_does_not_hold():
+    read, write = os.pipe2(os.O_NONBLOCK)
+    wake = Wake(read, parent=os.getppid())
+    os.close(read)
+    assert not wake.wait(60)
+    assert wake.dismissed
+    assert not wake.ended, "its parent lives"
+    zero = os.open("/dev/zero", os.O_RDONLY)
+    assert Wake(zero, parent=os.getppid()).wait(60)
+    os.close(zero)
+    os.close(write)
+
+
+def test_every_signal_that_can_be_blocked_has_a_name_in_the_log(monkeypatch: pytest.MonkeyPatch):
+    """Python has no names for most of those for real-time use: the look itself must not end the child."""
+    tidy = StateGuard.__new__(StateGuard)
+    tidy.worn, tidy._whole, tidy._blocked = "", lambda: True, frozenset()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 1, signal.SIGUSR2})
+    try:
+        tidy.look(0.0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert tidy.worn == f"a job blocked signals: SIGUSR2, signal {signal.SIGRTMIN + 1}"
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "beside a variable that Python sees"])
+def test_programs_see_no_more_than_before_the_job_and_no_less(monkeypatch: pytest.MonkeyPatch, also: bool):
+    """A module, or a library in C, may have told programs of what Python does not see: that is no job's, and stands in the way of none."""
+
+    def seen() -> dict[str, str]:
+        lines = subprocess.run(["env"], capture_output=True, check=True, text=True).stdout.splitlines()
+        return {name: value for name, _, value in (line.partition("=") for line in lines) if name.startswith("SEEN_")}
+
+    monkeypatch.setenv("SEEN_BY_ALL", "before")
+    os.putenv("SEEN_BY_PROGRAMS", "before")
+    os.putenv("SEEN_TOO", "before")
+    try:
+        process_state = ProcessState(())
+        for _ in range(2):
+            os.putenv("SEEN_OF_A_JOB", "yes")
+            os.putenv("SEEN_BY_PROGRAMS", "after")
+            if also:
+                os.environ["SEEN_BY_ALL"] = "after"
+            assert process_state.put_back() == (True, "")
+            assert seen() == {"SEEN_BY_ALL": "before", "SEEN_BY_PROGRAMS": "before", "SEEN_TOO": "before"}
+            assert process_state.put_back() == (False, "")
+    finally:
+        for name in ("SEEN_BY_PROGRAMS", "SEEN_TOO", "SEEN_OF_A_JOB"):
+            os.unsetenv(name)
+
+
+class _Found:
+    """Belongings of which somebody has moved something, or nobody."""
+
+    def __init__(self) -> None:
+        self.moved = False
+        self.looks = 0
+
+    def put_back_soon(self) -> bool:
+        self.looks += 1
+        return self.moved
+
+    def put_back(self) -> tuple[bool, str]:
+        self.looks += 1
+        return self.moved, ""
+
+
+class _Untouched:
+    def rearm_if_touched(self) -> bool:
+        return True
+
+
+def test_kinds_that_leave_nothing_are_looked_after_seldom_until_somebody_is_found_out():
+    tidy = StateGuard.__new__(StateGuard)
+    found = tidy._belongings = _Found()
+    tidy._interrupts, tidy._whole, tidy._blocked = _Untouched(), lambda: True, frozenset()
+    tidy.worn, tidy.tidy, tidy.due, tidy._ran, tidy._found_nothing = "", set(), 0.0, True, {}
+    for number in range(TIDY):
+        assert "a:b" not in tidy.tidy, f"after {number} looks"
+        tidy.put_back("a:b", 1.0)
+    assert tidy.tidy == {"a:b"}
+    assert tidy.due == 1.0 + SELDOM
+    tidy.look(1.0)
+    assert found.looks == TIDY + 1, "what ran since the last look at everything is looked at"
+    tidy.look(1.0)
+    assert found.looks == TIDY + 1, "nobody has run"
+    tidy.look(1.0 + SELDOM)
+    assert found.looks == TIDY + 2, "it is due"
+    found.moved = True
+    tidy.put_back("c:d", 2.0)
+    assert not tidy.tidy, "it may have been a job of the other kind"
+    found.moved = False
+    for _ in range(TIDY):
+        tidy.put_back("a:b", 2.0)
+    found.moved = True
+    tidy.look(2.0)
+    assert not tidy.tidy
+    assert not tidy.worn
+
+
+def test_a_container_that_is_given_other_processors_has_not_been_changed_by_a_job(monkeypatch):
+    """With none of those that were there at the start its worker died at each look; with fewer, jobs were looked after anew for ever."""
+    allowed, asked = {0, 1, 2, 3}, {0, 1, 2, 3}
+
+    def ask(_, processors):
+        if not set(processors) & allowed:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        asked.clear()
+        asked.update(processors)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: asked & allowed or set(allowed))
+    monkeypatch.setattr(os, "sched_setaffinity", ask)
+    process_state = ProcessState(())
+    asked.discard(0)  # a job pins itself
+    assert process_state.put_back() == (True, "")
+    assert asked == {0, 1, 2, 3}
+    for given in ({2, 3}, {8, 9}, {0, 1, 2, 3}):
+        allowed = given
+        assert process_state.put_back()[1] == ""
+        assert process_state.put_back() == (False, "")
+        assert os.sched_getaffinity(0) == given

@@ -1,0 +1,284 @@
+"""Every disposition end to end, and everything a handler can do to spoil the writing of its outcome."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+
+from jobherd import Failed, KeyMissingError
+from jobherd.handlers._run.classify import outcome_of, unreadable
+from jobherd.handlers._values.encryption import ring
+from jobherd.handlers._values.outcome import KEY_MISSING, Raised
+from jobherd.workers.claim.claimer import Claimer
+from jobherd.workers.ipc.pipes import EXIT_LEFT, EXIT_WORN
+from jobherd.workers.job.row import JobRow
+from jobherd.workers.run.executor import sealed
+from tests.support.seats import Bench, count_of
+
+ALL = ("completed", "failed", "cancelled", "expired", "scheduled", "retrying", "ready")
+
+
+def run(bench: Bench, kind: str, *states: str, options: dict[str, object] | None = None, **payload: object):
+    child = bench.start()
+    child.wait_idle()
+    job = bench.enqueue(kind, options=options, **payload)
+    child.nudge()
+    return child, bench.wait(job, *states)
+
+
+@pytest.mark.parametrize("thrown", [False, True])
+@pytest.mark.parametrize(
+    ("what", "state", "attempts", "label", "code"),
+    [
+        ("completed", "completed", 1, "ok", None),
+        ("failed", "retrying", 1, "retry", "NO"),
+        ("nack", "retrying", 1, "retry", "NACK"),
+        ("retry", "retrying", 1, "retry", "NACK"),
+        ("snooze", "scheduled", 0, "snoozed", None),
+        ("poison", "failed", 1, "poison", "POISON"),
+    ],
+)
+@pytest.mark.promise("A26", "D18", "D21")
+def test_what_a_handler_says_becomes_the_job_s_state(
+    bench: Bench, what: str, thrown: bool, state: str, attempts: int, label: str, code: str
+):
+    child, row = run(bench, "act:says", state, what=what, thrown=thrown)
+    assert (row["attempts"], row["error_code"]) == (attempts, code)
+    assert child.dismiss() == EXIT_LEFT
+    assert count_of(child, "act:says", label) == 1
+
+
+@pytest.mark.parametrize(("what", "least", "most"), [("nack", 295, 300), ("retry", 55, 60), ("snooze", 3590, 3600)])
+def test_the_delay_it_asked_for_is_kept(bench: Bench, what: str, least: float, most: float):
+    _, row = run(bench, "act:says", "retrying", "scheduled", what=what)
+    left = bench.ask("SELECT extract(epoch FROM run_at - clock_timestamp())::float AS s FROM jobherd.scheduled")[0]["s"]
+    assert least < left <= most
+
+
+def test_an_abandoned_job_is_ready_again_with_its_attempt_given_back(bench: Bench):
+    child = bench.start(queues=("default",))
+    child.wait_idle()
+    job = bench.enqueue("act:says", what="abandon")
+    bench.ask("SELECT jobherd.pause('default')")
+    bench.ask("SELECT jobherd.resume('default')")
+    child.nudge()
+    history = bench.wait_until(lambda: bench.ask("SELECT * FROM jobherd.attempts WHERE job = %(id)s", id=job))
+    assert history[0]["outcome"] == "abandoned"
+    child.dismiss()
+    assert bench.job(job)["attempts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("value", "ValueError: a value"),
+        ("exit", "SystemExit: 0"),
+        ("keyboard", "KeyboardInterrupt"),
+        ("generator", "GeneratorExit"),
+        ("base", "BaseException: base"),
+        ("group", "ExceptionGroup: some (2 sub-exceptions)"),
+        ("memory", "MemoryError"),
+        ("recursion", "RecursionError"),
+        ("rude", "__str__ raised RuntimeError"),
+        ("nul", "a�b�c"),
+        ("huge", "[cut]"),
+        ("deep", "ValueError: 99999"),
+    ],
+)
+@pytest.mark.promise("A22", "A28", "C6", "C28", "C35")
+def test_any_exception_is_a_failed_attempt_and_the_child_lives_on(bench: Bench, what: str, says: str):
+    child, row = run(bench, "act:raises", "retrying", what=what)
+    assert says in row["error"]
+    assert len(row["error"].encode()) <= 10_000
+    assert row["error_code"] == "UNHANDLED_ERROR"
+    attempt = row["history"][0]
+    assert attempt["outcome"] == "retry"
+    assert attempt["traceback"]
+    job = bench.enqueue("act:nothing")
+    child.nudge()
+    bench.wait(job, "completed")
+    assert child.dismiss() == EXIT_LEFT
+
+
+NO_TEXT = "<its text cannot be shown: __str__ raised "
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("endless", f"acting.Endless: {NO_TEXT}"),
+        ("endless key", f"KeyError: {NO_TEXT}"),
+        ("endless note", "ValueError: a value"),
+        ("endless result", "could not be judged: jobherd.JobTimeout: ran longer than 0.5 s"),
+    ],
+)
+def test_what_never_ends_when_it_is_looked_at_is_given_up_after_some_seconds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, says: str
+):
+    monkeypatch.setattr("jobherd.workers.run.executor.JUDGING", 0.5)  # the child is a fork of this process
+    child, row = run(bench, "act:raises", "retrying", what=what)
+    assert row["error_code"] == "UNHANDLED_ERROR"
+    assert says in row["error"]
+    assert child.wait() == EXIT_WORN
+    after = bench.start()
+    job = bench.enqueue("act:nothing")
+    after.nudge()
+    bench.wait(job, "completed")
+    assert after.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.promise("A31", "D20")
+def test_the_last_attempt_fails_for_good(bench: Bench):
+    _, row = run(bench, "act:raises", "failed", options={"max_attempts": 1}, what="value")
+    assert (row["attempts"], row["error_code"]) == (1, "UNHANDLED_ERROR")
+    assert "raise ValueError" in row["history"][-1]["traceback"]
+
+
+@pytest.mark.parametrize("kind", ["act:unstorable", "act:large"])
+@pytest.mark.promise("C36")
+def test_a_result_that_cannot_be_stored_fails_the_job_once_and_says_so(bench: Bench, kind: str):
+    _, row = run(bench, kind, *ALL[:1], "failed")
+    assert (row["state"], row["error_code"], row["attempts"]) == ("failed", "WORKER_SERIALIZATION_ERROR", 1)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "[" * 5000 + "]" * 5000,
+        '{"value": ' + "9" * 5000 + "}",
+        '{"value": 1e131071}',
+        '{"value": "\\ud800"}',
+        "[1, 2]",
+        "17",
+        "null",
+        '{"wrong": 1}',
+    ],
+    ids=["deep", "digits", "exponent", "surrogate", "list", "number", "null", "unknown key"],
+)
+@pytest.mark.promise("A26", "C15")
+def test_a_payload_by_raw_sql_that_cannot_be_read_is_poison_and_hurts_nobody(bench: Bench, payload: str):
+    job, neighbour = bench.insert("act:returns", payload), bench.enqueue("act:returns", value=1)
+    child = bench.start(batch=10)
+    row = bench.wait(job, "failed")
+    assert (row["error_code"], row["attempts"]) == ("PAYLOAD_INVALID", 1)
+    bench.wait(neighbour, "completed")
+    assert child.dismiss() == EXIT_LEFT
+
+
+def test_a_nul_in_a_payload_by_raw_sql_reaches_the_handler_and_its_result_is_refused_with_words(bench: Bench):
+    job = bench.insert("act:returns", '{"value": "a\\u0000b"}')
+    child = bench.start()
+    row = bench.wait(job, "failed")
+    assert row["error_code"] == "WORKER_SERIALIZATION_ERROR"
+    assert child.dismiss() == EXIT_LEFT
+
+
+@pytest.mark.promise("C37")
+def test_a_kind_that_nobody_knows_is_given_back_with_its_attempt(bench: Bench):
+    child, row = run(bench, "no:such", "scheduled")
+    assert (row["attempts"], row["error_code"]) == (0, "WORKER_RESOLUTION_ERROR")
+    assert "no:such" in row["error"]
+    assert bench.ask("SELECT 1 FROM jobherd.attempts") == []
+
+
+@pytest.mark.promise("C37")
+def test_a_kind_that_nobody_has_known_for_a_day_fails(bench: Bench):
+    job = bench.enqueue("no:such")
+    bench.ask("UPDATE jobherd.ready SET created_at = now() - interval '25 hours'")
+    bench.start()
+    assert bench.wait(job, "failed")["error_code"] == "WORKER_RESOLUTION_ERROR"
+
+
+@pytest.mark.promise("C13")
+def test_a_job_that_expires_between_its_claim_and_its_start_does_not_run(bench: Bench, gate):
+    first = bench.enqueue("act:gated", name="a")
+    job = bench.enqueue("act:gated", name="b")
+    bench.ask("UPDATE jobherd.ready SET good_until = clock_timestamp() + interval '1.5 s' WHERE id = %(id)s", id=job)
+    child = bench.start(batch=2)
+    arrival = gate.wait_arrival("a")
+    bench.ask(
+        "SELECT pg_sleep_until(good_until) FROM (SELECT (unnest(jobs)).good_until FROM jobherd.running) AS j WHERE good_until IS NOT NULL"
+    )
+    arrival.open()
+    row = bench.wait(job, "expired")
+    assert (row["error_code"], row["started_at"]) == ("JOB_EXPIRED", None)
+    bench.wait(first, "completed")
+    child.dismiss()
+    assert count_of(child, "act:gated", "expired") == 1
+
+
+def test_what_a_long_run_used_is_kept_with_it(bench: Bench):
+    _, row = run(bench, "act:burns", "completed", seconds=0.1)
+    usage = row["history"][-1]["usage"]
+    assert 0.09 < usage["cpu_user"] + usage["cpu_system"] < 1
+    assert usage["max_rss"] > 1_000_000
+
+
+def test_what_an_idle_worker_used_is_no_jobs(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    def burn(*_: object) -> bool:
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        return False
+
+    monkeypatch.setattr(Claimer, "_give_back_unheard", burn)  # what it does before each sleep
+    child = bench.start()
+    child.wait_idle()
+    child.nudge()
+    child.wait_heard()
+    child.wait_idle()
+    job = bench.enqueue("act:burns", seconds=0.05)
+    child.nudge()
+    usage = bench.wait(job, "completed")["history"][-1]["usage"]
+    assert usage["cpu_user"] + usage["cpu_system"] < 0.2
+
+
+def test_a_short_run_asks_the_kernel_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jobherd.workers.run.executor.LONG", 600.0)  # in the child too, which is a fork of this process: it may be held up
+    _, row = run(bench, "act:nothing", "completed")
+    assert "usage" not in row["history"][-1]
+
+
+def test_progress_is_kept_and_is_always_json_that_postgresql_takes(bench: Bench):
+    _, row = run(bench, "act:progress", "completed")
+    assert row["progress"] == {"fraction": 0.0}
+
+
+def test_the_progress_of_one_job_is_not_shown_for_the_next(bench: Bench, gate):
+    child = bench.start()
+    first, then = bench.enqueue("act:gated_job", name="a"), bench.enqueue("act:gated", name="b")
+    child.nudge()
+    arrival = gate.wait_arrival("a")
+    assert json.loads(child.board.progress()) == {"fraction": 0.5, "note": "a", "data": {"half": True}}
+    arrival.open()
+    arrival = gate.wait_arrival("b")
+    assert child.board.progress() == b""
+    arrival.open()
+    assert bench.wait(first, "completed")["progress"]["note"] == "a"
+    assert bench.wait(then, "completed")["progress"] is None
+
+
+def test_lines_that_a_handler_logs_carry_the_job_and_no_payload(bench: Bench):
+    child, row = run(bench, "act:logs", "completed", text="a\nforged line")
+    line = next(line for line in child.log().splitlines() if "here:" in line)
+    assert f"job={row['id']}" in line
+    assert "kind=act:logs" in line
+    assert "colour=red" in line
+    assert "secret" not in child.log()
+    assert "\\nforged" in line
+
+
+def test_a_failure_with_the_code_of_a_missing_key_is_encrypted_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JOBHERD_KEYS", "2026=" + base64.b64encode(bytes(32)).decode())
+    ring.cache_clear()
+    row = JobRow(1, 7, "card:charge", "default", "{}", 1, None, 0, 0, None, 0.0, 0.0, None, 0.0, True)
+    outcome, log = sealed(outcome_of(Raised(Failed("4111 1111", code=KEY_MISSING))), '{"output": "4111 1111"}', row)
+    ring.cache_clear()
+    assert outcome.code == KEY_MISSING
+    assert "4111" not in f"{outcome}{log}"
+    assert log is not None
+    missing, _ = sealed(unreadable(KeyMissingError("there is no key")), None, row)
+    assert missing.error == "there is no key", "of which nothing is the job's"

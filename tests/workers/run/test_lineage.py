@@ -1,0 +1,70 @@
+"""What a handler enqueues remembers the job that set it off, and belongs to its trace; what anybody else enqueues remembers nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.lending import Lending
+from tests.support.seats import Bench
+from tests.workers.ancestry import OTHER_TRACE
+
+ANCESTRY = str(Path(__file__).parents[1] / "ancestry.py")
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def origins(bench: Bench, ids: list[int]) -> set[tuple[int | None, str | None]]:
+    rows = bench.ask("SELECT set_off_by, traceparent FROM jobherd.jobs WHERE id = ANY (%(ids)s)", ids=ids)
+    assert len(rows) == len(ids)
+    return {(row["set_off_by"], row["traceparent"]) for row in rows}
+
+
+def test_every_way_of_enqueuing_inside_a_handler_remembers_the_job(bench: Bench):
+    # One at a time: what a slow machine has it give back, nobody here would tell it of.
+    child = bench.start(handlers=(ANCESTRY,), queues=("default",), batch=1)
+    bench.ask("UPDATE jobherd.kinds SET queue = 'aside' WHERE name = 'line:leaf'")
+    job = bench.enqueue("line:root", options={"traceparent": TRACE}, dsn=bench.dsn)
+    child.nudge()
+    found = bench.wait(job, "completed")["result"]
+    assert {name: origins(bench, ids) for name, ids in found.items()} == {
+        "one": {(job, TRACE)},
+        "many": {(job, TRACE)},
+        "large": {(job, TRACE)},
+        "client": {(job, TRACE)},
+        "named": {(7, OTHER_TRACE)},
+        "connection": {(job, TRACE)},
+        "asyncio": {(job, TRACE)},
+        "thread": {(None, None)},
+        "copied": {(job, TRACE)},
+    }
+    assert len(found["large"]) == 2500
+    assert origins(bench, [bench.enqueue("line:leaf")]) == {(None, None)}
+
+    # Each job its own: the one after it is not set off by it, and a handler is told where it comes from.
+    first, second = (bench.enqueue("line:lasting") for _ in range(2))
+    child.nudge()
+    for each in (first, second):
+        bench.wait(each, "completed")
+    assert origins(bench, [first, second]) == {(None, None)}
+    assert {
+        row["set_off_by"] for row in bench.ask("SELECT set_off_by FROM jobherd.jobs WHERE id > %(id)s AND kind = 'line:leaf'", id=second)
+    } == {
+        first,
+        second,
+    }
+    told = bench.enqueue("line:sees", options={"set_off_by": first, "traceparent": TRACE})
+    child.nudge()
+    assert bench.wait(told, "completed")["result"] == [first, TRACE]
+    with_bytes = bench.ask(
+        "SELECT jobherd.enqueue_bytes('line:bytes', 'abc', %(options)s::jsonb) AS id", options=f'{{"set_off_by": {first}}}'
+    )[0]["id"]
+    child.nudge()
+    assert bench.wait(with_bytes, "completed")["result"] == [first, None, 3]
+
+
+def test_an_id_means_nothing_in_another_database(bench: Bench, watched: Lending):
+    child = bench.start(handlers=(ANCESTRY,), queues=("default",))
+    with watched.database() as other, Bench(other, watched=True) as elsewhere:
+        job = bench.enqueue("line:elsewhere", dsn=other)
+        child.nudge()
+        number = bench.wait(job, "completed")["result"]
+        assert origins(elsewhere, [number]) == {(None, None)}

@@ -1,0 +1,183 @@
+"""Spans of enqueues and attempts, in one trace; nothing of it where nobody has set up an SDK."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobherd.handlers._define.hooks import Child, Hooks
+from jobherd.handlers._enqueue.tracing import ids_of, tracer
+from jobherd.workers.run.hooks import Caller
+from jobherd.workers.run.tracing import spans
+from tests.support.patience import LIMIT
+from tests.support.seats import Bench, wait_for_line
+
+ROOT = Path(__file__).resolve().parents[3]
+TRACED = str(Path(__file__).parents[1] / "traced.py")
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+PRODUCER = """
+import asyncio, json, sys
+import psycopg
+from opentelemetry import trace
+from jobherd import AsyncClient, Client, enqueue_on
+from tests.workers.traced import set_up, shown
+
+exporter = set_up()
+with Client(sys.argv[1]) as client:
+    with trace.get_tracer("app").start_as_current_span("request"):
+        ids = [client.enqueue("trace:works", {"next_one": True}, queue="default")]
+    ids += client.enqueue_many("trace:fails", [{}, {}])
+    ids += [client.enqueue("trace:snoozes", traceparent=sys.argv[2])]
+
+    async def later():
+        async with AsyncClient(sys.argv[1]) as own:
+            return await own.enqueue("trace:works")
+
+    ids += [asyncio.run(later())]
+    with psycopg.connect(sys.argv[1]) as connection:
+        connection.read_only = True
+        try:
+            enqueue_on(connection, "trace:refused")
+        except psycopg.Error:
+            pass
+print(json.dumps({"ids": ids, "spans": shown(exporter)}))
+"""
+
+
+def run(program: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:jobherd.handlers", "-c", program, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_span_per_enqueue_and_per_attempt_in_one_trace(bench: Bench, tmp_path, monkeypatch):
+    produced = json.loads(run(PRODUCER, bench.dsn, PARENT))
+    sent = {span["name"]: span for span in produced["spans"] if span["name"] != "enqueue trace:works"}
+    one, alone = [span for span in produced["spans"] if span["name"] == "enqueue trace:works"]
+    assert {span["kind"] for name, span in sent.items() if name != "request"} == {"PRODUCER"}
+    assert (one["trace"], one["parent"]) == (sent["request"]["trace"], sent["request"]["id"])
+    assert one["attributes"] == {
+        "messaging.system": "jobherd",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "default",
+        "messaging.message.id": str(produced["ids"][0]),
+        "jobherd.kind": "trace:works",
+    }
+    assert sent["enqueue trace:fails"]["attributes"]["messaging.batch.message_count"] == 2
+    assert (sent["enqueue trace:snoozes"]["trace"], sent["enqueue trace:snoozes"]["parent"]) == (PARENT[3:35], PARENT[36:52])
+    assert alone["parent"] is None
+    assert sent["enqueue trace:refused"]["status"] == "ERROR"
+    assert "read-only" in sent["enqueue trace:refused"]["events"][0]["exception.message"]
+    (stored,) = bench.ask("SELECT traceparent FROM jobherd.jobs WHERE id = %(id)s", id=produced["ids"][0])
+    assert stored["traceparent"][:-3] == f"00-{one['trace']}-{one['id']}"
+
+    together = [bench.ask("SELECT jobherd.enqueue('trace:together') AS id")[0]["id"] for _ in range(2)]
+    monkeypatch.setenv("TRACED", str(tmp_path / "spans"))
+    child = bench.start(handlers=(TRACED,), batch=20)
+    child.nudge()
+    first, *failing, snoozed, last = produced["ids"]
+    for job in (first, last, *together):
+        bench.wait(job, "completed")
+    for job in failing:
+        bench.wait(job, "failed")
+    bench.wait(snoozed, "scheduled", "retrying")
+    set_off = next(row["id"] for row in bench.ask("SELECT max(id) AS id FROM jobherd.jobs"))
+    bench.wait(set_off, "completed")
+    wait_for_line(child, "is at work")
+    child.dismiss()
+    made = json.loads((tmp_path / "spans").read_text())
+    by_job = {int(span["attributes"]["messaging.message.id"]): span for span in made if span["kind"] == "CONSUMER"}
+    span = by_job[first]
+    assert (span["trace"], span["parent"], span["name"], span["status"]) == (one["trace"], one["id"], "process trace:works", "UNSET")
+    assert span["attributes"] == {
+        "messaging.system": "jobherd",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "default",
+        "messaging.message.id": str(first),
+        "jobherd.kind": "trace:works",
+        "jobherd.attempt": 1,
+        "jobherd.max_attempts": 5,
+        "jobherd.outcome": "ok",
+    }
+    inside = next(each for each in made if each["name"] == "inside" and each["trace"] == one["trace"])
+    assert inside["parent"] == span["id"], "what the handler does is below its attempt"
+    assert by_job[last]["parent"] == alone["id"]
+    enqueued = next(each for each in made if each["kind"] == "PRODUCER")
+    assert (enqueued["trace"], enqueued["parent"]) == (one["trace"], inside["id"])
+    assert by_job[set_off]["parent"] == enqueued["id"], "what a job sets off is of its trace"
+    for job in failing:
+        assert (by_job[job]["status"], by_job[job]["attributes"]["error.type"]) == ("ERROR", "UNHANDLED_ERROR")
+        assert by_job[job]["events"][0]["exception.message"] == "no such thing"
+        assert "traced.py" in by_job[job]["events"][0]["exception.stacktrace"]
+        assert by_job[job]["parent"] == sent["enqueue trace:fails"]["id"]
+    assert (by_job[snoozed]["status"], by_job[snoozed]["attributes"]["jobherd.outcome"]) == ("UNSET", "snoozed")
+    assert all(by_job[job]["attributes"]["jobherd.outcome"] == "ok" and by_job[job]["parent"] is None for job in together)
+    line = next(line for line in child.log().splitlines() if "is at work" in line and f"job={first} " in line)
+    assert f"trace_id={one['trace']}" in line
+    assert f"span_id={span['id']}" in line
+
+
+def test_without_an_sdk_a_log_line_has_the_trace_and_nothing_else_is_done(bench: Bench):
+    assert tracer() is None
+    assert spans() is None
+    assert Caller(Hooks(), Child(), None, None).of_kind("trace:works") is None, "a job of it is run without a look at hooks"
+    child = bench.start(handlers=(TRACED,))
+    (row,) = bench.ask(
+        "SELECT jobherd.enqueue('trace:works', '{\"next_one\": true}', jsonb_build_object('traceparent', %(p)s::text)) AS id", p=PARENT
+    )
+    child.nudge()
+    bench.wait(row["id"], "completed")
+    (after,) = bench.ask("SELECT max(id) AS id FROM jobherd.jobs")
+    bench.wait(after["id"], "completed")
+    (stored,) = bench.ask("SELECT traceparent FROM jobherd.jobs WHERE id = %(id)s", id=after["id"])
+    assert stored["traceparent"] == PARENT
+    wait_for_line(child, "is at work")
+    line = next(line for line in child.log().splitlines() if "is at work" in line)
+    assert f"trace_id={PARENT[3:35]}" in line
+    assert f"span_id={PARENT[36:52]}" in line
+    plain = bench.enqueue("trace:works")
+    child.nudge()
+    bench.wait(plain, "completed")
+    child.dismiss()
+    assert "trace_id" not in child.log().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "handlers",
+        "jobherd.workers.main, jobherd.workers.worker, jobherd.workers.web",
+        "jobherd.supervisor.__main__, jobherd.supervisor.loop",
+    ],
+)
+def test_nothing_imports_opentelemetry_by_itself(what):
+    run(f"import sys, {what}\nassert not [name for name in sys.modules if name.startswith('opentelemetry')]")
+
+
+def test_the_api_alone_makes_no_spans():
+    run(
+        "from opentelemetry import trace\n"
+        "from jobherd.handlers._enqueue.tracing import tracer\n"
+        "assert tracer() is None\n"
+        "from tests.workers.traced import set_up\n"
+        "set_up()\n"
+        "assert tracer() is tracer() is not None\n"
+    )
+
+
+def test_ids_of_a_trace():
+    assert ids_of(None) == {}
+    assert ids_of(PARENT) == {"trace_id": PARENT[3:35], "span_id": PARENT[36:52]}

@@ -1,0 +1,68 @@
+"""`docs/metrics.md` lists what a scrape of everything shows: the same names, types and labels, and examples that use them."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from jobherd.workers.ipc.counters import OUTCOMES, Policy
+from jobherd.workers.web.queue_depth import STATES
+from tests.workers.web.support import Web
+
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+ROW = re.compile(
+    r"^\| `(?P<name>jobherd_\w+)` \| (?P<type>\w+) \|(?P<labels>[^|]*)\| (?P<meaning>(?:\\\||[^|])*) \| `(?P<example>(?:\\\||[^|])*)` \|$",
+    re.MULTILINE,
+)
+SUFFIX = re.compile(r"_(bucket|count|sum)$")
+
+
+@pytest.fixture(scope="module")
+def documented():
+    rows = [match.groupdict() for match in ROW.finditer(PAGE)]
+    assert len({row["name"] for row in rows}) == len(rows) == len([line for line in PAGE.splitlines() if line.startswith("| `jobherd_")])
+    return {row["name"]: row for row in rows}
+
+
+@pytest.fixture
+def scraped(database, monkeypatch):
+    """A scrape in which every metric has a series, as name: (type, labels)."""
+    monkeypatch.setattr("jobherd.workers.web.exposition.PATIENCE", 20.0)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("INSERT INTO jobherd.ready (kind) VALUES ('k')")
+        connection.execute("SELECT jobherd.enqueue('k', '{}', '{\"tenant\": \"acme\"}')")
+        connection.execute("SELECT jobherd.set_cap('default', 5)")
+    with Web(database, metrics_tenants=1) as child:
+        child.boards[0].tally.count(child.boards[0].tally.declare([Policy("k")])["k"], 0, 0.1)
+        child.boards[0].tally.count_error(1, "NO_PAPER")
+        children = [{"slot": 0, "kind": "worker", "state": "ready", "pid": 1, "rss": 4096}]
+        late = {"0.05": 2, "+Inf": 1}
+        child.control.publish({"started": time.monotonic(), "deaths": {"left": 1}, "children": children, "version": "1", "late": late})
+        scrape = child.scrape()
+    found = {}
+    for family in scrape.families.values():
+        for sample in family.samples:
+            kind = "info" if family.name.endswith("_info") else family.type
+            name = SUFFIX.sub("", sample.name) if kind == "histogram" else sample.name
+            found[name] = (kind, {label for label in sample.labels if label != "le"})
+    return found
+
+
+def test_the_page_lists_every_metric_with_its_type_and_labels(documented, scraped):
+    assert {name: (row["type"], set(re.findall(r"\w+", row["labels"]))) for name, row in documented.items()} == scraped
+
+
+def test_the_examples_ask_for_the_metric_beside_them(documented, scraped):
+    for name, row in documented.items():
+        asked = {SUFFIX.sub("", word) for word in re.findall(r"jobherd_\w+", row["example"])}
+        assert name in asked
+        assert asked <= set(scraped)
+
+
+def test_the_page_names_the_values_of_labels(documented):
+    assert set(re.findall(r"`(\w+)`", documented["jobherd_worker_jobs_processed_total"]["meaning"])) == {*OUTCOMES, "outcome"}
+    assert set(STATES) <= set(re.findall(r"`(\w+)`", documented["jobherd_queue_jobs"]["meaning"]))

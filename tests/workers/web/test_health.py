@@ -1,0 +1,117 @@
+"""Alive, started and ready are three questions; each says no for its own reasons and names them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+
+import pytest
+
+from jobherd.workers.web.fleet_facts import Facts, understand
+from jobherd.workers.web.health import LOOP_LATE, why_not_live, why_not_ready, why_not_started
+from tests.workers.web.support import Web
+
+FINE = {
+    "listening": True,
+    "ready_ever": True,
+    "children": [{"slot": 0, "kind": "worker", "state": "ready", "pid": 7}, {"slot": 1, "kind": "keeper", "state": "ready", "pid": 8}],
+}
+
+
+def facts(said=None, *, loop_at=99.9, lease_until=110.0, draining=False, **more) -> Facts:
+    return understand({**FINE, **(said or {}), **more}, now=100.0, loop_at=loop_at, lease_until=lease_until, draining=draining)
+
+
+def test_all_is_well():
+    assert (why_not_live(facts()), why_not_started(facts()), why_not_ready(facts())) == ([], [], [])
+
+
+@pytest.mark.parametrize(("age", "alive"), [(0.0, True), (LOOP_LATE, True), (LOOP_LATE + 0.001, False), (3600.0, False)])
+def test_it_lives_while_its_loop_turns(age, alive):
+    assert bool(why_not_live(facts(loop_at=100.0 - age))) is not alive
+
+
+def test_a_loop_that_never_turned_does_not_live():
+    assert why_not_live(facts(loop_at=0.0)) == ["the supervisor's loop has not turned yet"]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ({"draining": True}, "the supervisor is draining"),
+        ({"listening": False}, "the supervisor does not hear the queue: its LISTEN connection is down"),
+        ({"lease_until": 0.0}, "the supervisor has no lease yet"),
+        ({"lease_until": 99.0}, "the lease lapsed 1 s ago"),
+        ({"lease_until": 100.0}, "the lease lapsed 0 s ago"),
+        ({"loop_at": 90.0}, "the supervisor's loop has not turned for 10 s"),
+        ({"children": []}, "no worker is ready"),
+        ({"children": [{"slot": 0, "kind": "worker", "state": "booting", "pid": 7}]}, "no worker is ready"),
+        ({"children": [{"slot": 0, "kind": "worker", "state": "leaving", "pid": 7}]}, "no worker is ready"),
+        ({"children": [{"slot": 1, "kind": "keeper", "state": "ready", "pid": 7}]}, "no worker is ready"),
+    ],
+)
+def test_it_is_not_ready_and_says_why(case, reason):
+    assert why_not_ready(facts(**case)) == [reason]
+
+
+def test_who_listens_to_nothing_by_design_is_ready():
+    assert why_not_ready(facts(listening=False, deaf=True)) == []
+
+
+@pytest.mark.parametrize("case", [{"draining": True}, {"listening": False}, {"lease_until": 0.0}, {"children": []}, {"database": False}])
+def test_what_makes_it_unready_does_not_kill_it(case):
+    assert why_not_live(facts(**case)) == []
+    assert why_not_started(facts(**case)) == []
+
+
+def test_it_has_not_started_before_a_child_was_ready():
+    assert why_not_started(facts(ready_ever=False)) == ["no child has been ready yet"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"children": None, "deaths": None, "beats": None, "started": None, "version": None, "settled": None, "timeouts": None},
+        {"children": [None, 7, {}], "deaths": {"x": None}, "beats": "many", "listening": "yes", "respawns": math.inf},
+    ],
+)
+def test_odd_facts_are_missing_facts(said):
+    read = understand(said, now=1.0, loop_at=0.0, lease_until=0.0, draining=False)
+    assert not read.listening
+    assert read.counts["beats"] == 0
+    assert why_not_ready(read)
+
+
+def test_the_pages_answer_with_status_and_reasons():
+    with Web() as child:
+
+        def ask(path):
+            status, headers, body = child.ask(path)
+            assert headers["content-type"] == "application/json"
+            said = json.loads(body)
+            assert said["ok"] is (status == 200) is (not said["reasons"])
+            return status, said["reasons"]
+
+        assert ask("/livez")[0] == ask("/readyz")[0] == ask("/startupz")[0] == 503
+
+        child.control.loop_at = time.monotonic()
+        assert ask("/livez") == (200, [])
+        assert ask("/startupz") == (503, ["no child has been ready yet"])
+
+        child.control.lease_deadline = time.monotonic() + 60
+        child.control.publish(FINE)
+        assert ask("/startupz") == (200, [])
+        child.control.loop_at = time.monotonic()
+        assert ask("/readyz") == (200, [])
+
+        child.control.draining = True
+        assert ask("/readyz") == (503, ["the supervisor is draining"])
+        assert ask("/livez") == (200, [])
+
+        child.control.loop_at = time.monotonic() - 60
+        code, (reason,) = ask("/livez")
+        assert code == 503
+        assert re.fullmatch(r"the supervisor's loop has not turned for \d\d+ s", reason)

@@ -1,0 +1,4 @@
+"""How a worker reserves jobs: one statement per claim, its conditions, its start position and its size.
+
+Nothing here runs or settles a job.
+"""

@@ -1,0 +1,159 @@
+"""Which jobs a child may claim now: what its `before_claim` hooks say and what its host has room for, as conditions on the claim.
+
+Here opinions and the budget become the names of conditions in `sql/queries/conditions/` and their parameters. It asks the hooks, it sends nothing. What
+nobody restricts adds no condition.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from jobherd import sql
+from jobherd.handlers._define.claim_filter import Only
+from jobherd.handlers._define.hooks import before_claim
+from jobherd.handlers._values.outcome import Raised
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.workers.run.hooks import Caller
+
+_log = logging.getLogger("jobherd.hooks")
+
+REST: Final = 1.0
+"""Seconds after which a hook that did not let everything through is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """The conditions under which a claim may take a job."""
+
+    conditions: tuple[str, ...] = ()
+    """As `sql.narrow` takes them."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    hooked: bool = False
+    """A hook has narrowed it: a sibling may take what this child may not."""
+    costly: frozenset[str] = frozenset()
+    """Kinds that declare to cost more than the hooks allow; a single job may cost less."""
+
+    def admits(self, kind: str) -> bool:
+        """Return whether records of the store of that name may be taken. A condition in SQL is about the queue, and says nothing of it."""
+        only, barred = self.parameters.get("only_kinds"), self.parameters.get("not_kinds")
+        return (only is None or kind in only) and (barred is None or kind not in barred) and kind not in self.costly
+
+
+class Admission:
+    """Asks the `before_claim` hooks and says what their answers mean for a claim.
+
+    hooks: with their child. handlers: by kind, for what they cost and their flags.
+    budget: what the host has, by resource; empty: there is no budget. patience: seconds after which a waiting job is kept room for.
+    """
+
+    def __init__(self, hooks: Caller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float) -> None:
+        self._caller = hooks
+        self._hooks = hooks.hooks.at(before_claim)
+        self._policies = {kind: handler.policy for kind, handler in handlers.items()}
+        self._budget = budget
+        self._patience = patience
+        costs = {kind: dict(policy.cost) for kind, policy in self._policies.items() if not callable(policy.cost) and policy.cost}
+        self._costs = orjson.dumps(costs).decode()
+        self.failing = False
+        """The last answer was no answer: a hook raised, hung, or returned what means nothing."""
+
+    def ask(self) -> Narrowing | None:
+        """Return how the next claim is narrowed, or None if nothing may be claimed now."""
+        answer = self._ask()
+        if self._hooks:
+            self._caller.pass_on()
+        return answer
+
+    def _ask(self) -> Narrowing | None:
+        said: list[Only] = []
+        self.failing = False
+        for hook in self._hooks:
+            answer = self._caller.call(hook, lambda hook=hook: hook.tell(self._caller.child))  # type: ignore[misc]
+            match answer:
+                case None | True:
+                    continue
+                case False:
+                    return None
+                case Only():
+                    said.append(answer)
+                case Raised():
+                    self.failing = True
+                    return None
+                case _:
+                    _log.error("%r returned a %s: return None, False or Only(...)", hook, type(answer).__name__)
+                    self.failing = True
+                    return None
+        try:
+            return self._narrowing(said)
+        except (TypeError, ValueError) as problem:
+            _log.error("what before_claim said cannot be used: %s", problem)
+            self.failing = True
+            return None
+
+    def too_large(self) -> list[str]:
+        """Return a sentence for each kind that does not fit into the budget even when nothing else runs."""
+        return [
+            f"{kind} costs {name} {amount:g}, more than this supervisor's budget of {self._budget[name]:g}: none of its jobs is run here"
+            for kind, policy in self._policies.items()
+            if not callable(policy.cost)
+            for name, amount in policy.cost.items()
+            if amount > self._budget.get(name, amount)
+        ]
+
+    def joining(self) -> Narrowing:
+        """Return what narrows the jobs that join a claim whose room was reckoned before, beside what narrowed that claim."""
+        return Narrowing(("undemanding",), {"costs": self._costs}) if self._budget else Narrowing()
+
+    def _narrowing(self, said: Sequence[Only]) -> Narrowing:
+        conditions: list[str] = []
+        allowed = [set(one.kinds) for one in said if one.kinds is not None]
+        kinds = sorted(set.intersection(*allowed)) if allowed else None
+        excluded = sorted(
+            kind for kind, policy in self._policies.items() if any(not set(one.forbidden_flags).isdisjoint(policy.flags) for one in said)
+        )
+        most: dict[str, float] = {}
+        for one in said:
+            most |= {name: min(amount, most.get(name, amount)) for name, amount in one.max_cost.items()}
+        parameters: dict[str, Any] = {
+            "only_kinds": kinds,
+            "not_kinds": excluded or None,
+            "costs": self._costs,
+            "room": orjson.dumps(most).decode(),
+        }
+        if kinds is not None:
+            conditions.append("of_kinds")
+        if excluded:
+            conditions.append("not_of_kinds")
+        if most:
+            conditions.append("fits")
+        own = False
+        for number, one in enumerate(said):
+            if one.condition is None:
+                continue
+            own = True
+            text = one.condition if isinstance(one.condition, str) else one.condition.as_string()
+            conditions.append(sql.own_condition(text, f"own_{number}_", one.parameters))
+            parameters |= {f"own_{number}_{name}": _sendable(value) for name, value in one.parameters.items()}
+        hooked = bool(conditions)
+        if self._budget:
+            conditions.append("within_budget")
+            parameters["budget"] = orjson.dumps(dict(self._budget)).decode()
+            # What a condition of somebody's own keeps out is not known here, and a job that nobody takes must keep no room.
+            parameters["patience"] = None if own else self._patience
+        return Narrowing(tuple(conditions), parameters, hooked, frozenset(kind for kind in self._policies if self._exceeds(kind, most)))
+
+    def _exceeds(self, kind: str, most: Mapping[str, float]) -> bool:
+        cost = self._policies[kind].cost
+        return not callable(cost) and any(amount > most.get(name, amount) for name, amount in cost.items())
+
+
+def _sendable(value: object) -> object:
+    return list(value) if isinstance(value, set | frozenset | tuple) else value

@@ -1,0 +1,44 @@
+"""What a job printed, as it is kept: the sizes and the form of captured output."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from jobherd.handlers._enqueue.dsn import redact_dsn
+from jobherd.handlers._values.sanitize import sanitize
+from jobherd.workers.ipc.status_board import OUTPUT
+
+ENTRY: Final = b"\x1e"
+"""A line that begins so is an entry, as JSON."""
+
+
+LOGGED: Final = b"\x1f"
+"""A line that begins so was logged."""
+
+
+CHUNK: Final = 65536
+
+
+def digest(data: bytes) -> str | None:
+    """Return what was said as a JSON document with `output` and, if there are any, `entries`; None if it is nothing.
+
+    It is fit to be stored: passwords of connection strings are masked, and whatever is no text becomes a question mark.
+    """
+    if not data:
+        return None
+    entries: list[object] = []
+    lines: list[str] = []
+    for line in data.split(b"\n"):
+        text = redact_dsn(line.decode(errors="replace"))
+        if line.startswith(ENTRY):
+            try:
+                entries.append(orjson.loads(text[1:]))
+                continue
+            except orjson.JSONDecodeError:
+                text = text[1:]  # the front of it is lost
+        lines.append(text[1:] if line.startswith(LOGGED) else text)
+    output = sanitize("\n".join(lines), 4 * OUTPUT)
+    document: dict[str, object] = {"output": output} | ({"entries": entries} if entries else {})
+    return orjson.dumps(document).decode().replace("\\u0000", "\\ufffd")

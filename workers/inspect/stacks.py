@@ -1,0 +1,184 @@
+"""Stacks as the interpreter's faulthandler writes them, read: those of a crash, of a job that somebody looks at, of a profile.
+
+They were written in a signal handler of a process in any state, so they may be cut off anywhere; what does not look like a stack is passed
+over. The frames of the parent, below which every child lives, and those of ours that lead to a handler are left out. This module reads
+text, and no process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MAIN: Final = "main thread"
+_THREAD: Final = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
+_FRAME: Final = re.compile(r'  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)')
+_NATIVE: Final = "Current thread's C stack trace"
+_ROOT: Final = str(Path(__file__).parents[2])
+_FIRST: Final = ("workers/main.py", "main")
+"""The child's outermost frame of its own: file and function."""
+_OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "supervisor/", "sql/", "handlers/_"))
+_LIBRARY: Final = f"{Path(os.__file__).parent}/"
+_DEEP: Final = 100
+"""So many frames of a thread are written, the innermost; then it is cut."""
+_OFTEN: Final = 20
+"""A function that stands so often in a stack that was cut calls itself."""
+
+
+class Frame(NamedTuple):
+    """A call: where it stands."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+    @property
+    def place(self) -> str:
+        """In words: `f at mail.py:7`."""
+        return f"{self.function} at {self.file}:{self.line}"
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is neither Python's own, nor an installed package's, nor ours: the code of whoever wrote the handler."""
+        return not (
+            self.file.startswith((*_OURS, _LIBRARY, "<", "???")) or "/site-packages/" in self.file or "/dist-packages/" in self.file
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of Python's. frames: outermost first. current: it was the one that the signal had interrupted."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    current: bool = False
+    cut: bool = False
+    """It is deeper than what was written: the outermost frames are missing."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return {"name": self.name, "current": self.current, "cut": self.cut, "frames": [list(frame) for frame in self.frames]}
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} (most recent call last):"]
+        lines += ["  ..."] if self.cut else []
+        lines += [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in self.frames]
+        return "\n".join(lines if self.frames else [*lines, "  no Python frame"])
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    r"""What was read. threads: the main one first.
+
+    >>> read('Current thread 0x01 (most recent call first):\n  File "/srv/mail.py", line 7 in send\n').threads[0].frames[0].place
+    'send at /srv/mail.py:7'
+    """
+
+    said: str = ""
+    """What stands before: `Fatal Python error: Aborted`, or a traceback."""
+    threads: tuple[Thread, ...] = ()
+    native: tuple[str, ...] = ()
+    """Frames of the C code, innermost first, where the interpreter writes them (3.14 and newer)."""
+
+    @property
+    def current(self) -> Thread | None:
+        """The thread that the signal had interrupted."""
+        return next((thread for thread in self.threads if thread.current), None)
+
+    def place(self) -> str:
+        """Return where it stood, in words: the innermost frame, and if that is none of the user's, the one of his that led there."""
+        thread = self.current
+        if thread is None or not thread.frames:
+            return ""
+        innermost = thread.frames[-1]
+        if innermost.is_users:
+            return innermost.place
+        called = next((frame for frame in reversed(thread.frames) if frame.is_users), None)
+        return innermost.place + (f", called from {called.place}" if called is not None else "")
+
+    def endless(self) -> str:
+        """Return the function that calls itself without end, as it seems, or nothing."""
+        thread = self.current
+        if thread is None or not thread.cut:
+            return ""
+        names = [(frame.function, frame.file) for frame in thread.frames]
+        most = max(set(names), key=names.count)
+        return most[0] if names.count(most) >= _OFTEN else ""
+
+    def show(self, most: int) -> str:
+        """Return all of it in at most so many characters, the thread where it happened last; whole threads are left out, never its end."""
+        last = [str(thread) for thread in self.threads if thread.current]
+        if self.native:
+            last.append("\n".join(["C code, where it happened (most recent call first):", *self.native]))
+        text = "\n\n".join(([self.said] if self.said else []) + last)[-most:]
+        others = [str(thread) for thread in self.threads if not thread.current]
+        shown: list[str] = []
+        room = most - len(text) - 40
+        for other in others:
+            if len(other) + 2 > room:
+                break
+            shown.append(other)
+            room -= len(other) + 2
+        if len(shown) < len(others):
+            shown.insert(0, f"({len(others) - len(shown)} more threads)")
+        return "\n\n".join([*shown, *([text] if text else [])])
+
+
+def thread_of(document: Mapping[str, Any]) -> Thread:
+    """Return what `Thread.document` was made of."""
+    return Thread(document["name"], tuple(Frame(*frame) for frame in document["frames"]), document["current"], document["cut"])
+
+
+def read(text: str) -> Stacks:
+    """Return the stacks in a text of faulthandler's. What is no stack of its form and stands before all of them is kept as `said`."""
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if _THREAD.fullmatch(line)]
+    if not starts:
+        return Stacks(text.strip())
+    # Python lists its newest thread first, and the main one last.
+    threads = [_thread(lines[start:end], main=end == len(lines)) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    return Stacks("\n".join(lines[: starts[0]]).strip(), tuple(reversed(threads)), tuple(_native(lines[starts[-1] :])))
+
+
+def _thread(lines: Sequence[str], *, main: bool) -> Thread:
+    head = _THREAD.fullmatch(lines[0])
+    assert head is not None, "the caller has found it"
+    frames: list[Frame] = []
+    cut = False
+    for line in lines[1:]:
+        if line == "  ...":
+            cut = True
+        if (found := _FRAME.fullmatch(line)) is None:
+            if frames:
+                break
+            continue  # "Garbage-collecting", "<no Python frame>"
+        frames.append(Frame(found[3], found[1] or "???", int(found[2]) if found[2].isdecimal() and len(found[2]) < 10 else 0))
+    name = MAIN if main else f"thread {head[3] or head[2]}"
+    return Thread(name, tuple(_own(frames[::-1])), head[1] == "Current thread", cut)
+
+
+def _own(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Leave out what is the parent's, and what of ours leads to somebody else's code."""
+    first = next((number + 1 for number, frame in enumerate(frames) if frame.function == _FIRST[1] and frame.file.endswith(_FIRST[0])), 0)
+    others = next((number for number in range(first, len(frames)) if not frames[number].file.startswith(_OURS)), first)
+    return frames[others:]
+
+
+def _native(lines: Sequence[str]) -> Iterator[str]:
+    begun = False
+    for line in lines:
+        if line.startswith(_NATIVE):
+            begun = True
+        elif begun and line.startswith("  "):
+            yield line
+        elif begun:
+            return

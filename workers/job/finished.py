@@ -1,0 +1,138 @@
+"""A finished job on its way out: its outcome as a value, and the parameters of the statement that records it. Talks to no database."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import orjson
+
+from jobherd.handlers._values.outcome import OK, UNHANDLED_ERROR, WORKER_SERIALIZATION_ERROR, Outcome, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+HANDED_BACK: Final = Outcome("abandoned", "ready", counted=False)
+"""Of a job that was claimed and never started."""
+
+
+STATE_OF: Final[dict[str, State]] = {
+    "ok": "completed", "retry": "scheduled", "failed": "failed", "poison": "failed", "snoozed": "scheduled", "abandoned": "ready",
+    "cancelled": "cancelled", "expired": "expired",
+}  # fmt: skip
+
+
+_PLAIN: Final = struct.Struct("<cqddi")
+
+
+_PLAIN_MARK: Final = b"="
+"""A ledger's entry of a job that went well and returned nothing, as most do; all others are JSON."""
+
+
+CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
+
+
+class Finished(NamedTuple):
+    """One job of a claim, and what became of it."""
+
+    job: int
+    outcome: Outcome
+    ran: float | None = None
+    """Seconds from its start to its end; None: it never started."""
+    ended: float = 0.0
+    """Monotonic time of its end."""
+    keep: int = 30
+    """Days its row is kept."""
+    usage: str | None = None
+    progress: str | None = None
+    post_mortem: str | None = None
+    """How its process died, if it did: written by the parent."""
+    crashed: int = 0
+    log: str | None = None
+    """What it printed and logged, as `output.digest` returns it; None: nothing."""
+
+    def as_entry(self) -> bytes:
+        """Return it as the board's ledger holds it, from where the parent settles it should this process die. Raises as orjson does."""
+        job, said, ran, ended, keep, usage, progress, _, _, log = self
+        if said is OK and usage is None and progress is None and ran is not None and log is None:
+            return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
+        return orjson.dumps(
+            (job, said.label, said.delay, said.result, said.code, said.error, said.traceback, ran, ended, keep, usage, progress, log)
+        )
+
+    @classmethod
+    def from_entry(cls, entry: bytes) -> Self:
+        """Return what `as_entry` was asked of. Raises ValueError if it is something else."""
+        if entry.startswith(_PLAIN_MARK):
+            _, job, ran, ended, keep = _PLAIN.unpack(entry)
+            return cls(job, OK, ran, ended, keep)
+        job, label, delay, result, code, error, traceback, ran, ended, keep, usage, progress, log = orjson.loads(entry)
+        outcome = Outcome(label, STATE_OF[label], delay=delay, result=result, code=code, error=error, traceback=traceback)
+        return cls(job, outcome, ran=ran, ended=ended, keep=keep, usage=usage, progress=progress, log=log)
+
+
+def is_plain(finished: Sequence[Finished]) -> bool:
+    """Return whether settle_completed.sql can say what became of them."""
+    return all(one.outcome.label == "ok" and one.log is None for one in finished)
+
+
+def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:
+    """Return the parameters of settle_jobs.sql for some jobs of one claim. `now` is monotonic, as their ends are."""
+    jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes, logs = map(list, zip(*finished, strict=True))
+    plain = outcomes.count(OK) == len(outcomes)  # nothing to say of any but that it is through: most batches
+    return {
+        "child": child,
+        "token": token,
+        "ran_on": ran_on,
+        "ids": jobs,
+        "outcomes": None if plain else [outcome.label for outcome in outcomes],
+        "delays": None if plain else _some([outcome.delay or None for outcome in outcomes]),
+        "results": None if plain else _some([outcome.result for outcome in outcomes]),
+        "codes": None if plain else _some([outcome.code for outcome in outcomes]),
+        "errors": None if plain else _some([outcome.error for outcome in outcomes]),
+        "tracebacks": None if plain else _some([outcome.traceback for outcome in outcomes]),
+        "ran": _some(ran),
+        "ago": [max(0.0, now - end) if end else 0.0 for end in ended],
+        "usages": _some(usages),
+        "progresses": _some(progresses),
+        "post_mortems": _some(post_mortems),
+        "crashes": crashes if any(crashes) else None,
+        "keeps": keeps,
+        "logs": _some(logs),
+    }
+
+
+def with_class(usage: str | None, outcome: Outcome) -> str | None:
+    """Return what an attempt used, and with it the class of its error, if it has one. See migrations/0088."""
+    if outcome.error_class is None:
+        return usage
+    named = orjson.dumps({"error_class": outcome.error_class}).decode()
+    return named if usage is None else f"{usage[:-1]},{named[1:]}"
+
+
+def _some(values: list[Any]) -> list[Any] | None:
+    """Return None for a list of nothing but None: it costs the driver nothing, and `unnest` fills it up."""
+    return None if values.count(None) == len(values) else values
+
+
+def least_of(one: Finished) -> Finished:
+    """Return what can be said of an outcome in fixed words, with nothing in it that came from the handler, or from clocks it may have moved."""
+    outcome = one.outcome
+    match outcome.label:
+        case "ok":
+            least = Outcome(
+                "failed", "failed", code=WORKER_SERIALIZATION_ERROR, error="the handler finished, but its result could not be stored"
+            )
+        case "retry" | "failed" | "poison":
+            least = Outcome(
+                outcome.label,
+                outcome.state,
+                delay=outcome.delay,
+                code=UNHANDLED_ERROR,
+                error="the attempt failed, and the database refused the error's own words",
+            )
+        case _:
+            least = replace(outcome, result=None, error=None, code=None, traceback=None)
+    return one._replace(outcome=least, ran=None if one.ran is None else 0.0, ended=0.0, usage=None, progress=None, log=None)

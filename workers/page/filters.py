@@ -1,0 +1,154 @@
+"""Which jobs are wanted: the filter of the list, as the address holds it and as the statements take it. Pure: it asks nothing.
+
+The whole filter stands in the address, so that it can be sent to somebody. A span of time in it stays one ("24h" means the last 24 hours also
+tomorrow); what is done to many jobs keeps the moment instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from jobherd.handlers._policy import durations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from starlette.datastructures import ImmutableMultiDict
+
+LIVE: Final = ("running", "ready", "retrying", "scheduled")
+TROUBLED: Final = ("failed", "cancelled", "expired")
+OVER: Final = (*TROUBLED, "completed")
+STATES: Final = (*LIVE, *OVER)
+"""As the view `jobherd.jobs` names them."""
+LONGEST: Final = 200
+"""Characters of a field."""
+TEXT_REACHES: Final = "24h"
+"""How far back a text is looked for if nothing is said: no index knows what stands in a payload."""
+_WORDS: Final = ("kind", "queue", "tenant", "code", "since", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A filter; an empty field lets everything through.
+
+    states: any of these. kind, queue, tenant, code (of the error): exactly this. since, until: the time at which a job ended, else started, else is
+    due: a moment ("2026-01-31 08:00", UTC unless it says otherwise) or how long ago ("24h"). text: stands in the payload or the error.
+
+    >>> Wanted(states=("failed",), since="24h").query()
+    'state=failed&since=24h'
+    """
+
+    states: tuple[str, ...] = ()
+    kind: str = ""
+    queue: str = ""
+    tenant: str = ""
+    code: str = ""
+    since: str = ""
+    until: str = ""
+    text: str = ""
+
+    @classmethod
+    def read(cls, given: ImmutableMultiDict[str, str]) -> tuple[Wanted, dict[str, str]]:
+        """Return what an address or a form asks for, without what makes no sense, and for each such field a sentence."""
+        problems: dict[str, str] = {}
+        states = given.getlist("state")
+        if unknown := [state for state in states if state not in STATES]:
+            problems["state"] = f"“{unknown[0][:40]}” is no state: choose among {', '.join(STATES)}."
+        fields = {name: given.get(name, "").strip() for name in _WORDS} | {"text": given.get("q", "").strip()}
+        for name, text in fields.items():
+            if "\0" in text or len(text) > LONGEST:
+                problems["q" if name == "text" else name] = f"“{name}” takes at most {LONGEST} characters, none of them a NUL."
+                fields[name] = ""
+        for name in ("since", "until"):
+            try:
+                _moment(fields[name], datetime.now(UTC), name)
+            except ValueError as problem:
+                problems[name] = f"{problem}."
+                fields[name] = ""
+        chosen = tuple(state for state in STATES if state in states)
+        return cls(() if len(chosen) == len(STATES) else chosen, **fields), problems
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Wanted:
+        """Return the filter that `document` was made of."""
+        return cls(**{**document, "states": tuple(document.get("states", ()))})
+
+    def document(self) -> dict[str, object]:
+        """Return what is said of it, for JSON."""
+        return {name: list(value) if name == "states" else value for name, value in asdict(self).items() if value}
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it lets everything through."""
+        return self == Wanted()
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it depends on what time it is."""
+        return bool(self.text and not self.since) or any(_is_span(text) for text in (self.since, self.until))
+
+    def fixed(self, now: datetime) -> Wanted:
+        """Return the same with moments for spans of time."""
+        since, until = ("" if moment is None else moment.isoformat() for moment in self._bounds(now))
+        return replace(self, since=since, until=until)
+
+    def among(self, states: Iterable[str]) -> Wanted | None:
+        """Return the same among these states only; None if it wants none of them."""
+        allowed = tuple(states)
+        left = tuple(state for state in self.states or STATES if state in allowed)
+        return replace(self, states=left) if left else None
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return it as the fields of a form."""
+        words = [("q" if name == "text" else name, getattr(self, name)) for name in (*_WORDS, "text")]
+        return [("state", state) for state in self.states] + [(name, value) for name, value in words if value]
+
+    def query(self, **more: object) -> str:
+        """Return it as an address has it, with what else is given behind it; None is left out."""
+        return urlencode([*self.pairs(), *((name, str(value)) for name, value in more.items() if value is not None)])
+
+    def parameters(self, now: datetime) -> dict[str, object]:
+        """Return it as the statements `page/list_*` take it."""
+        since, until = self._bounds(now)
+        escaped = self.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        return {
+            "states": list(self.states) or None,
+            "kind": self.kind or None,
+            "queue": self.queue or None,
+            "tenant": self.tenant or None,
+            "code": self.code or None,
+            "since": since,
+            "until": until,
+            "text": f"%{escaped}%" if self.text else None,
+        }
+
+    def _bounds(self, now: datetime) -> tuple[datetime | None, datetime | None]:
+        since = self.since or (TEXT_REACHES if self.text else "")
+        return _moment(since, now, "since"), _moment(self.until, now, "until")
+
+
+def _is_span(text: str) -> bool:
+    try:
+        return bool(text) and durations.seconds(text, field="it") is not None
+    except ValueError:
+        return False
+
+
+def _moment(text: str, now: datetime, field: str) -> datetime | None:
+    if not text:
+        return None
+    if _is_span(text):
+        try:
+            return now - timedelta(seconds=durations.seconds(text, field=field))
+        except OverflowError:
+            pass
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        message = f"{field} is no time: write “24h” for so long ago, or “2026-01-31 08:00” (UTC)"
+        raise ValueError(message) from None

@@ -1,0 +1,170 @@
+"""Looking for jobs: newest first by id, live ones and those of the past in one list, in bounded steps whatever the queue holds.
+
+The live tables are walked along their ids, no further than so many rows. Of the past the newest are walked first, which fills the page of what
+many jobs match; for what few match it goes on in stretches of ids, ever longer ones, each read by the summaries that say which pages
+can hold such a job (migrations/0020_listing.sql). When the time is up, what was found is there with the id down to which was looked: never an
+error, never a scan to the end. Nothing here changes a job, and nothing counts beyond what is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from psycopg import errors
+
+from jobherd.workers.page.filters import LIVE, OVER, TROUBLED
+from jobherd.workers.page.redaction import redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from jobherd.workers.page.database import Database, Row
+    from jobherd.workers.page.filters import Wanted
+
+LARGEST: Final = 2**63 - 1
+BUDGET: Final = 2.0
+"""Seconds that a look may take."""
+SCAN: Final = 50_000
+"""Rows of each live table that a look with a filter walks past."""
+FIRST: Final = 10_000
+"""Rows of the past that it walks past before it goes on in stretches."""
+STRETCH: Final = 12
+"""A stretch is 2 to this many ids, as history_in_brief has them."""
+WIDTH: Final = 16
+"""Stretches in the first step; each step may be eight times as long as the one before."""
+MOST: Final = 5_000
+"""Jobs that a step may find; where there are more, a shorter one is taken. More than one stretch can hold."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found."""
+
+    rows: list[Row] = field(default_factory=list)
+    """Newest first, no more than asked for."""
+    floor: int = 0
+    """Below this id nothing is known; 0: it was looked at everything."""
+    is_full: bool = False
+    """As many as asked for: there may be more."""
+    is_late: bool = False
+    """The time was up."""
+    asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def onward(self) -> int | None:
+        """The id before which the next look begins; None if there is nothing more."""
+        if self.is_full:
+            return int(self.rows[-1]["id"])
+        return self.floor or None
+
+
+async def look(
+    database: Database,
+    wanted: Wanted,
+    *,
+    before: int = LARGEST,
+    limit: int = 50,
+    scan: int = SCAN,
+    budget: float = BUDGET,
+    hidden: Mapping[str, Sequence[str]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Return the newest jobs that are wanted, with ids before this one.
+
+    limit: how many, up to 10,000. scan: rows of each live table to walk past. budget: seconds. hidden: the paths that are redacted, by kind: jobs of
+    these kinds are not searched for text, and their errors are cleaned.
+    Raises as Database.rows, but for time that is up.
+
+    >>> await look(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
+    """
+    hidden = hidden or {}
+    now = (await database.rows("tell_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
+    looking = _Look(database, wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)}, clock, clock() + budget)
+    states = wanted.states or (*LIVE, *OVER)
+    low = 0
+    if any(state in LIVE for state in states):
+        low = await looking.live(limit if wanted.is_everything else max(scan, limit))
+    if any(state in OVER for state in states) and low < before:
+        troubled = all(state in {*LIVE, *TROUBLED} for state in states)
+        low = max(low, await looking.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
+    found = looking.found
+    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}  # what ended between two steps was found by both
+    found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
+    found.is_full, found.floor = len(found.rows) >= limit, low
+    for row in found.rows:
+        row["error"] = redact_text(row["error"], row["payload"], hidden.get(row["kind"], ()))
+    return found
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look: its steps, and the time that is left for them."""
+
+    database: Database
+    parameters: dict[str, Any]
+    clock: Callable[[], float]
+    until: float
+    found: Found = field(default_factory=Found)
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.until - self.clock()
+
+    async def live(self, scan: int) -> int:
+        """Add what is live; return the id down to which was looked."""
+        rows = await self._rows("list_live", "steer_looking", scan=scan)
+        if rows is None:
+            return int(self.parameters["before"])
+        limit: int = self.parameters["limit"]
+        if self._take(rows) >= limit:
+            return int(rows[limit - 1]["id"])  # the page ends there: what is older in the past need not be found
+        return int(rows[0]["floor"])
+
+    async def past(self, low: int, scan: int, *, troubled: bool) -> int:
+        """Add what is over, down to `low`; return the id down to which was looked."""
+        rows = await self._rows("list_past", "steer_looking", scan=scan, troubled=troubled)
+        if rows is None:
+            return int(self.parameters["before"])
+        got, top, limit = self._take(rows), int(rows[0]["floor"]), int(self.parameters["limit"])
+        width, seen, dense = WIDTH, scan, -1
+        while got < limit and top > max(low, 1):
+            high = (top - 1) >> STRETCH
+            if high >= dense >= 0:
+                width = min(width, max(1, (high - dense + 1) // 2))  # somewhere there they begin: halve until it is found
+            bottom = max(high - width + 1, 0)
+            began = self.clock()
+            rows = await self._rows("list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got)
+            if rows is None:
+                break
+            if rows[0]["found"] >= MOST and width > 1:
+                dense = bottom  # these are not the newest
+                continue
+            got, top = got + self._take(rows), bottom << STRETCH
+            seen += width << STRETCH
+            # So far that the page may well be full, and no further than there is time for.
+            wide = width * 8 if not got else min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH))
+            took = max(self.clock() - began, 1e-6)
+            width = max(1, min(wide, int(width * max(self.left, 0) / 2 / took)))
+        return top
+
+    async def _rows(self, name: str, steer: str, **step: object) -> list[Row] | None:
+        """Send a statement, tied to its plan and to the time that is left; None if that was not enough."""
+        left = round(self.left * 1000)
+        try:
+            if left > 0:
+                return await self.database.rows(f"page/{name}", self.parameters | step, before=(f"page/{steer}", {"milliseconds": left}))
+        except errors.QueryCanceled:
+            pass
+        self.found.is_late = True
+        return None
+
+    def _take(self, rows: list[Row]) -> int:
+        """Add the rows that are jobs; return how many. There is always one, of which the id may be null."""
+        self.found.asked_at = rows[0]["asked_at"]
+        jobs = [row for row in rows if row["id"] is not None]
+        self.found.rows += jobs
+        return len(jobs)

@@ -1,0 +1,324 @@
+"""What belongs to a process and to no job: remembered before the first one, and put back after each.
+
+A handler may change any of it, and the next one, of another kind and perhaps another tenant, would run under it: a umask, a working folder, a
+variable of the environment, a limit, no garbage collection. What stays is what a process is used twice for: imported modules, with all that
+they keep. Python's own tables (logging, asyncio, warnings, hooks) are in `interpreter.py`. This module ends no job and decides nothing: what
+it cannot put back it names.
+"""
+
+from __future__ import annotations
+
+import _locale
+import _signal  # type: ignore[import-not-found]  # fifteen times the speed of the module around it
+import ctypes
+import decimal
+import faulthandler
+import gc
+import io
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.workers.process.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LIMITS: Final = sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")})
+_NUMBERS: Final = [
+    number for number in signal.valid_signals() if number < signal.SIGRTMIN and number not in (signal.SIGKILL, signal.SIGSTOP)
+]
+_OTHER_TIMERS: Final = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_C_ENVIRON: Final = ctypes.c_void_p.in_dll(_libc, "environ")
+"""What programs that are started see: os.putenv changes it and tells os.environ nothing."""
+_IOPRIO: Final = {"x86_64": (252, 251), "aarch64": (31, 30)}.get(os.uname().machine)
+"""The numbers of ioprio_get and ioprio_set, for which the C library has no names."""
+_OOM: Final = "/proc/self/oom_score_adj"
+_TRACED: Final = frozenset(
+    (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU, signal.SIGSYS)
+)
+"""Signals that faulthandler has: who takes one of them takes the stack from a post-mortem, and Python cannot say how it was before."""
+
+
+class ProcessState:
+    """How this process was before its first job.
+
+    files: the numbers of our own files, which must stay what they are. shared: those of them that strangers have open too: what they wait for is theirs.
+    """
+
+    def __init__(self, files: Iterable[int], shared: Iterable[int] = ()) -> None:
+        self._home = _here()
+        self._home_fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+        self._environ = os.environ
+        self._variables: dict[bytes, bytes] = dict(_data(os.environ))
+        self._programs, _ = _seen_by_programs()
+        self._note_seen()
+        self._depth = sys.getrecursionlimit()
+        self._collects = gc.isenabled()
+        self._threshold = gc.get_threshold()
+        self._interval = sys.getswitchinterval()
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        self._streams = (sys.stdout, sys.stderr)
+        self._texts = [(stream, _manner(stream)) for stream in self._streams if isinstance(stream, io.TextIOWrapper)]
+        self._patience = socket.getdefaulttimeout()
+        self._digits = sys.get_int_max_str_digits()
+        self._generators = sys.get_asyncgen_hooks()
+        self._decimals = decimal.getcontext().copy()
+        self._reckons = _reckoning(self._decimals)
+        self._timers = [signal.getitimer(which) for which in _OTHER_TIMERS]
+        self._interpreter = Interpreter()
+        self._locale = _locale.setlocale(_locale.LC_ALL, None)
+        self._limits = [resource.getrlimit(limit) for limit in _LIMITS]
+        self._priority = _priority()
+        self._root = _identity("/")
+        self._processors = self._allowed = os.sched_getaffinity(0)
+        self._handlers: list[Any] = list(map(_signal.getsignal, _NUMBERS))
+        self._users = (os.getresuid(), os.getresgid())
+        self._group = os.getpgrp()
+        self._files = {fd: _identity(fd) for fd in files}
+        self._waits = {fd: os.get_blocking(fd) for fd in self._files.keys() - set(shared) if self._files[fd] is not None}
+        self._writes_stacks = faulthandler.is_enabled()
+
+    def put_back_soon(self) -> bool:
+        """Put back what the next job of the same claim would trip over, in a few microseconds; return whether anything was moved."""
+        found = False
+        if _here() != self._home:
+            found = True
+            os.fchdir(self._home_fd)
+            self._home = _here()  # somebody may have renamed or removed it: it is ours all the same, and no job has moved
+        if os.umask(self._umask) != self._umask:
+            found = True
+        if getattr(os, "environ", None) is not self._environ or _data(os.environ) != self._variables:
+            found = True
+            self._put_back_variables()
+        if sys.getrecursionlimit() != self._depth:
+            found = True
+            sys.setrecursionlimit(self._depth)
+        if gc.isenabled() is not self._collects:
+            found = True
+            (gc.enable if self._collects else gc.disable)()
+        if gc.get_threshold() != self._threshold:
+            found = True
+            gc.set_threshold(*self._threshold)
+        if _reckoning(decimal.getcontext()) != self._reckons:
+            found = True
+            decimal.setcontext(self._decimals.copy())
+        if self._is_moved():
+            found = True
+            sys.settrace(self._trace)
+            sys.setprofile(self._profile)
+            sys.setswitchinterval(self._interval)
+            sys.stdout, sys.stderr = self._streams
+            socket.setdefaulttimeout(self._patience)
+            sys.set_int_max_str_digits(self._digits)
+            sys.set_asyncgen_hooks(*self._generators)
+        faulthandler.cancel_dump_traceback_later()  # it may be set to end the process, and nobody can say whether it is
+        found = self._interpreter.put_back() or found
+        return self._put_back_texts() or found
+
+    def put_back(self) -> tuple[bool, str]:
+        """Put everything back; return whether anything was moved, and what could not be put back, in words that follow "a job". Between two claims."""
+        found = self.put_back_soon()
+        if self._is_seen_otherwise():
+            found = True
+            self._put_back_seen()
+        if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
+            found = True
+            _locale.setlocale(_locale.LC_ALL, self._locale)
+        if os.sched_getaffinity(0) != self._allowed:
+            found = True
+            with suppress(OSError):  # its container was given others, and none of ours: nobody's job has done that
+                os.sched_setaffinity(0, self._processors)
+            self._allowed = os.sched_getaffinity(0)
+        moved, lost = self._put_back_signals()
+        if not lost:
+            also, lost = self._put_back_rights()
+            moved = moved or also
+        return found or moved, lost or self._look_at_files()
+
+    def _is_moved(self) -> bool:
+        """Whether something is not the same: what a job has put there may have an equality of its own."""
+        generators = sys.get_asyncgen_hooks()
+        return (
+            sys.gettrace() is not self._trace
+            or sys.getprofile() is not self._profile
+            or getattr(sys, "stdout", None) is not self._streams[0]
+            or getattr(sys, "stderr", None) is not self._streams[1]
+            or sys.getswitchinterval() != self._interval
+            or socket.getdefaulttimeout() != self._patience
+            or sys.get_int_max_str_digits() != self._digits
+            or generators.firstiter is not self._generators.firstiter
+            or generators.finalizer is not self._generators.finalizer
+        )
+
+    def _put_back_texts(self) -> bool:
+        """Put back how standard output and error write text: by another encoding, or none of what it lacks, the next job's words may be refused."""
+        moved = False
+        for stream, was in self._texts:
+            now = _manner(stream)
+            if now is not None and was is not None and now != was:
+                moved = True
+                with suppress(OSError, ValueError):  # it is flushed first, into what may be closed
+                    stream.reconfigure(encoding=was[0], errors=was[1], line_buffering=was[2], write_through=was[3])
+        return moved
+
+    def _put_back_variables(self) -> None:
+        os.environ = self._environ  # noqa: B003  # a job has put a mere dictionary there
+        present = _data(os.environ)
+        for name in present.keys() - self._variables.keys():
+            os.unsetenv(name)
+            del present[name]
+        for name, value in self._variables.items():
+            if present.get(name) != value:
+                os.putenv(name, value)
+                present[name] = value
+        self._put_back_seen()
+        time.tzset()
+
+    def _note_seen(self) -> None:
+        """Note where each of the variables lies that programs see: a few hundred bytes to compare, and no text."""
+        _, number = _seen_by_programs()
+        self._place = _C_ENVIRON.value
+        self._seen = b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
+
+    def _is_seen_otherwise(self) -> bool:
+        place = _C_ENVIRON.value
+        return place != self._place or (place is not None and ctypes.string_at(place, len(self._seen)) != self._seen)
+
+    def _put_back_seen(self) -> None:
+        """Put back what programs see: `os.environ`, and what a module or the C library has told them alone."""
+        seen, _ = _seen_by_programs()
+        for name in seen.keys() - self._programs.keys():
+            os.unsetenv(name)
+        for name, value in self._programs.items():
+            if seen.get(name) != value:
+                os.putenv(name, value)
+        self._note_seen()
+
+    def _put_back_signals(self) -> tuple[bool, str]:
+        moved = _signal.set_wakeup_fd(-1) != -1
+        for which, was in zip(_OTHER_TIMERS, self._timers, strict=True):
+            if was == (0.0, 0.0) != signal.getitimer(which):
+                moved = True
+                signal.setitimer(which, 0)
+        now = list(map(_signal.getsignal, _NUMBERS))
+        if all(map(is_, now, self._handlers)):
+            return moved, ""
+        changed = [number for number, one, was in zip(_NUMBERS, now, self._handlers, strict=True) if one is not was]
+        if taken := _TRACED.intersection(changed):
+            return True, f"took the handler of {signal.Signals(min(taken)).name}"
+        for number in changed:
+            _signal.signal(number, self._handlers[_NUMBERS.index(number)])  # as in alarm.py
+        return True, ""
+
+    def _put_back_rights(self) -> tuple[bool, str]:
+        moved = False
+        try:
+            for limit, was in zip(_LIMITS, self._limits, strict=True):
+                if resource.getrlimit(limit) != was:
+                    moved = True
+                    resource.setrlimit(limit, was)
+        except (OSError, ValueError):
+            return True, "lowered a limit of its process"
+        try:
+            if _priority() != self._priority:
+                moved = True
+                _set_priority(self._priority)
+            if os.getpgrp() != self._group:
+                moved = True
+                os.setpgid(0, self._group)
+        except OSError:
+            return True, "gave up its priority or its process group"
+        if faulthandler.is_enabled() is not self._writes_stacks:
+            return True, "turned faulthandler off"
+        if _identity("/") != self._root:
+            return True, "changed the root of its files"
+        return moved, "" if (os.getresuid(), os.getresgid()) == self._users else "became another user"
+
+    def _look_at_files(self) -> str:
+        changed = [fd for fd, file in self._files.items() if _identity(fd) != file]
+        if any(_manner(stream) is None for stream, _ in self._texts):
+            return "closed standard output"
+        for fd, waits in self._waits.items():
+            if fd not in changed and os.get_blocking(fd) is not waits:
+                os.set_blocking(fd, waits)
+        return f"closed files that were not its own: {', '.join(map(str, changed))}" if changed else ""
+
+
+def _here() -> str:
+    """Return the working folder, or nothing if it was removed, as a deploy does with an old release: a worker must start all the same."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _data(environ: object) -> dict[bytes, bytes]:
+    """Return the dictionary behind `os.environ`: comparing the mapping itself would decode each value."""
+    return environ._data  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
+
+
+def _seen_by_programs() -> tuple[dict[bytes, bytes], int]:
+    """Return the variables that programs see, and how many entries there are for them."""
+    place = ctypes.POINTER(ctypes.c_char_p).from_buffer(_C_ENVIRON)
+    seen: dict[bytes, bytes] = {}
+    number = 0
+    while place and (entry := place[number]):
+        name, _, value = entry.partition(b"=")
+        if name:  # without one it can be neither set nor removed
+            seen.setdefault(name, value)  # of two the first is what a program finds
+        number += 1
+    return seen, number
+
+
+def _identity(file: int | str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _manner(stream: io.TextIOWrapper) -> tuple[str, str | None, bool, bool] | None:
+    """Return how a stream writes text, or None if it writes nothing more."""
+    try:
+        return None if stream.closed else (stream.encoding, stream.errors, stream.line_buffering, stream.write_through)
+    except ValueError:  # its buffer was detached
+        return None
+
+
+def _reckoning(context: decimal.Context) -> tuple[object, ...]:
+    return context.prec, context.rounding, context.traps, context.Emin, context.Emax, context.capitals, context.clamp
+
+
+def _priority() -> tuple[int, int, int, bytes]:
+    """Return what the kernel goes by: of processors, of disks, and when memory ends."""
+    disks = 0 if _IOPRIO is None else _libc.syscall(_IOPRIO[0], 1, 0)
+    try:
+        with open(_OOM, "rb", buffering=0) as file:
+            memory = file.read()
+    except OSError:
+        memory = b""
+    return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), disks, memory
+
+
+def _set_priority(priority: tuple[int, int, int, bytes]) -> None:
+    """Raises OSError where that is not everybody's right."""
+    policy, nice, disks, memory = priority
+    if os.sched_getscheduler(0) != policy:
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    if _IOPRIO is not None:
+        _libc.syscall(_IOPRIO[1], 1, 0, disks)
+    if memory:
+        with open(_OOM, "wb", buffering=0) as file:
+            file.write(memory)

@@ -1,0 +1,58 @@
+"""What loaded handlers declare, in the words of those who must know it without loading them: the parent and the database."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from jobherd.handlers._define.table_store import TableHandler
+from jobherd.handlers._policy.backoff import Backoff
+from jobherd.workers.ipc.counters import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.handlers._policy.policy import Wait
+
+
+def policy_of(handler: AnyHandler) -> Policy:
+    """Return what the parent must know of a kind."""
+    policy = handler.policy
+    return Policy(
+        handler.kind,
+        policy.max_attempts,
+        policy.max_crashes,
+        policy.keep_completed_days,
+        policy.keep_failed_days,
+        _backoff(policy.backoff),
+        policy.exclusive,
+        isinstance(handler, TableHandler),
+        bool(policy.encrypt),
+    )
+
+
+def _backoff(wait: Wait) -> tuple[float, float, float, float]:
+    """Return a back-off as four numbers; one that is no curve becomes the nearest: the parent, which runs no user code, asks for a crash."""
+    if isinstance(wait, Backoff):
+        return wait.base, wait.factor, wait.jitter, wait.cap
+    if isinstance(wait, tuple):
+        growth = wait[1] / wait[0] if len(wait) > 1 and wait[0] > 0 else 1.0
+        return wait[0], max(1.0, growth), 0.0, wait[-1]
+    return Policy().backoff
+
+
+def kinds_of(handlers: Mapping[str, AnyHandler]) -> dict[str, list[object]]:
+    """Return the parameters of register_kinds.sql."""
+    all_of = list(handlers.values())
+    return {
+        "names": [one.kind for one in all_of],
+        "queues": [one.policy.queue for one in all_of],
+        "priorities": [one.policy.priority for one in all_of],
+        "max_attempts": [one.policy.max_attempts for one in all_of],
+        "max_crashes": [one.policy.max_crashes for one in all_of],
+        "keep_completed": [one.policy.keep_completed_days for one in all_of],
+        "max_running": [one.policy.max_running for one in all_of],
+        "keep_failed": [one.policy.keep_failed_days for one in all_of],
+        "redacts": [json.dumps(one.policy.redact) for one in all_of],
+    }

@@ -1,0 +1,85 @@
+"""The handlers and hooks of a child: found, loaded, or explained to the parent. It runs none of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from jobherd.handlers._define.hooks import Hooks
+from jobherd.handlers._define.registry import HOOKS, all_hooks, load, notes_of
+from jobherd.handlers._define.trust import find_fault
+from jobherd.handlers._values.sanitize import loading, sanitize
+from jobherd.workers.ipc.pipes import EXIT_LEFT, Problem, send
+from jobherd.workers.process.logs import keep_factory_quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.workers.process.context import ChildContext
+    from jobherd.workers.process.spec import ChildSettings
+
+_log = logging.getLogger("jobherd.worker")
+
+
+def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] | None:
+    """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
+    settings = context.spec.settings
+    sys.dont_write_bytecode = settings.reload or sys.dont_write_bytecode
+    if problem := put_on_path(settings.app_dir):
+        say_problem(context, problem)
+        return None
+    loading(time.time())
+    found, more = load(settings.handlers), load(settings.hooks, named=HOOKS)
+    if context.interrupts.forked:
+        os._exit(EXIT_LEFT)  # a copy that a module has forked at its import and that came back: it would work on the board of the first
+    keep_factory_quiet()
+    problems = [str(problem) for problem in found.problems + more.problems]
+    if not found.kinds and not problems:
+        problems.append(say_none_found(settings.handlers))
+    own = own_handlers(settings)
+    for kind, handler in own.items():
+        if (other := found.kinds.get(kind, handler)) is not handler:
+            problems.append(f"{other.file}:{other.line}: kind {kind!r} belongs to Jobherd: give this handler another name")
+    for problem in (*problems, *map(str, notes_of(found, more))):
+        say_problem(context, problem)
+    return None if problems else (found.kinds | own, Hooks(all_hooks(more, found)))
+
+
+def put_on_path(app_dir: str | os.PathLike[str]) -> str:
+    """Make the folder of the application the first of the import path, if it still exists.
+
+    Returns why it must not be there, empty if nothing is wrong: another OS user could add a module that is imported in the place of any other.
+    """
+    with suppress(FileNotFoundError):
+        if fault := find_fault(app_dir):
+            return f"{sanitize(fault.place, 1000)}: the application's folder, from which modules are imported (setting app_dir): {sanitize(fault.message, 2000)}"
+        sys.path.insert(0, os.path.realpath(app_dir))
+    return ""
+
+
+def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
+    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    if not settings.webhook_secret:
+        return {}
+    from jobherd.handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+
+    jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
+    return {jobs_webhook.deliver.kind: jobs_webhook.deliver}
+
+
+def say_problem(context: ChildContext, problem: str) -> None:
+    """Tell the parent what is wrong with somebody's code."""
+    if not send(context.spec.report, Problem(problem)):  # the parent logs it, once for all workers
+        _log.error("%s", problem)
+
+
+def say_none_found(sources: Sequence[str]) -> str:
+    """Return the sentence for sources that hold no job; `jobherd check` says the same."""
+    if not sources:
+        return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
+    return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"

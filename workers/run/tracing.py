@@ -1,0 +1,116 @@
+"""The span of each attempt, where a worker's process has set up an OpenTelemetry SDK; see `handlers/_enqueue/tracing.py`.
+
+It is made of the same hooks that users write: one that begins the span before theirs, one that records a failure on it, one that ends it
+after theirs. A worker without an SDK has none of them, which is found out once, when `on_child_start` is through: the SDK has to be set up
+there, since its threads do not survive a fork. This module must not change what becomes of a job: what a hook raises is logged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.handlers._define.definition_site import Made
+from jobherd.handlers._define.hooks import Hook, JobHooks
+from jobherd.handlers._enqueue.tracing import SYSTEM, ids_of, read_traceparent, tracer, write_traceparent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.trace import Span, Tracer
+
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.handlers._run.job import Job
+    from jobherd.handlers._values.outcome import Outcome
+
+_NONE: Final = JobHooks((), (), (), ())
+
+
+class Spans:
+    """The spans of the attempts that run: one, or several where a handler takes several jobs at a time."""
+
+    def __init__(self, own: Tracer) -> None:
+        self._tracer = own
+        self._open: dict[int, Span] = {}
+
+    def around(self, hooks: JobHooks | None) -> JobHooks:
+        """Return the hooks of a kind with ours around them."""
+        inner = _NONE if hooks is None else hooks
+        return TracedHooks(
+            (_hook("before_job", self.begin), *inner.before),
+            inner.around,
+            (_hook("on_failure", self.record), *inner.failed),
+            (*inner.after, _hook("after_job", self.end)),
+            self,
+        )
+
+    def ids(self, job: int) -> dict[str, object]:
+        """Return what a log line says of a job's span, nothing if it has none."""
+        span = self._open.get(job)
+        return {} if span is None else ids_of(write_traceparent(span))
+
+    def begin(self, job: Job) -> Span:
+        """Begin the span of an attempt, if it has not begun yet."""
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415 - whoever comes here has it
+
+        span = self._open.get(job.id)
+        if span is None:
+            attributes: dict[str, Any] = {
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": job.queue,
+                "messaging.message.id": str(job.id),
+                "jobherd.kind": job.kind,
+                "jobherd.attempt": job.attempt,
+                "jobherd.max_attempts": job.max_attempts,
+            }
+            parent = read_traceparent(job.traceparent)
+            span = self._open[job.id] = self._tracer.start_span(f"process {job.kind}", parent, SpanKind.CONSUMER, attributes)
+        return span
+
+    def record(self, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
+        """Record a failure on the span."""
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - as above
+
+        span = self.begin(job)
+        if exception is not None:
+            span.record_exception(exception)
+        span.set_attribute("error.type", outcome.code or (type(exception).__name__ if exception is not None else outcome.label))
+        span.set_status(Status(StatusCode.ERROR, outcome.error))
+
+    def end(self, job: Job, outcome: Outcome) -> None:
+        """End the span."""
+        span = self.begin(job)
+        del self._open[job.id]
+        span.set_attribute("jobherd.outcome", outcome.label)
+        span.end()
+
+
+class TracedHooks(JobHooks):
+    """The hooks of a kind's jobs, called inside the span of the attempt: what the handler does is below it."""
+
+    __slots__ = ("_spans",)
+    _spans: Spans
+
+    def __init__(
+        self, before: tuple[Hook, ...], around: tuple[Hook, ...], failed: tuple[Hook, ...], after: tuple[Hook, ...], spans: Spans
+    ) -> None:
+        super().__init__(before, around, failed, after)
+        object.__setattr__(self, "_spans", spans)
+
+    def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
+        """Call the handler inside its hooks and its span."""
+        from opentelemetry.trace import use_span  # noqa: PLC0415 - as above
+
+        with use_span(self._spans.begin(job), end_on_exit=False, record_exception=False, set_status_on_exception=False):
+            return super().call(handler, job, arguments)
+
+
+def spans() -> Spans | None:
+    """Return where the spans of this worker's attempts go, None if nobody has set up an SDK in its process."""
+    own = tracer()
+    return None if own is None else Spans(own)
+
+
+def _hook(event: str, function: Any) -> Hook:
+    return Hook(event, function, frozenset(), 3 if event == "on_failure" else 2 if event == "after_job" else 1, Made(__name__, __file__, 0))

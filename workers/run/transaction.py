@@ -1,0 +1,400 @@
+"""A job's own transaction: its handler's writes, the jobs it enqueues and its completion, committed together or not at all.
+
+It has a session of its own, opened when a job first asks for one: what a handler does to a session (settings, temporary tables, a
+statement that was torn out) must not reach the one that claims and settles. Its first statement holds the row of the claim. So nobody
+can give the job back, settle it or reclaim it before the transaction has ended, however it ends, and nothing here has to guess: the
+outcome is what the database says. That holds for the parent too: it ends both sessions of a dead child and then settles under the fence,
+which finds no row if the completion was committed.
+
+The job must be alone in its claim: a row that this transaction holds cannot be settled for others. Whoever asks from the middle of a
+batch is made alone first, and its kind is from then on claimed alone.
+
+A handler that commits or rolls back by itself is found out by the transaction's id, and its job fails: what it wrote may stand.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import psycopg
+from psycopg import pq
+from psycopg.pq import TransactionStatus
+
+from jobherd import sql
+from jobherd.handlers._enqueue import default
+from jobherd.handlers._run.transaction import TransactionEndedError
+from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
+from jobherd.handlers._values.payload import encode_result
+from jobherd.workers.database.connection import open_session
+from jobherd.workers.database.wire import Wire
+from jobherd.workers.job.finished import settlement
+from jobherd.workers.process.interrupt import JobLost
+from jobherd.workers.system.failpoints import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from psycopg.pq.abc import PGconn
+
+    from jobherd.handlers._define.handler import AnyHandler
+    from jobherd.handlers._run.job import Job
+    from jobherd.workers.database.connection import Row, Session
+    from jobherd.workers.process.interrupt import Interrupts
+    from jobherd.workers.process.spec import ChildSpec
+    from jobherd.workers.run.executor import Executor
+
+_log = logging.getLogger("jobherd.transaction")
+
+PATIENCE: Final = 60.0
+"""Seconds without a word from the server in which a transaction must begin, and its session be made as good as new: one that nobody needed for
+hours may be one that something between us swallows, and the job would wait for its timeout. What it rightly waits for, a lock of somebody's,
+takes seconds."""
+_ENDING: Final = 200
+"""Looks, a twentieth of a second apart, until a session that was told to end counts as not ending."""
+_OURS: Final = "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
+
+
+class _Own(psycopg.Connection[Any]):
+    """What a handler gets for one transaction. Over the same session as its predecessor's; closed for good when the transaction ends."""
+
+    def commit(self) -> NoReturn:
+        """Refused: what was written would stand even if the job fails."""
+        message = f"commit() is not for handlers here. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def rollback(self) -> NoReturn:
+        """Refused: the claim would no longer be held."""
+        message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def __del__(self, _warn: object = None) -> None:
+        """The session lives on."""
+
+
+class _AsyncOwn(psycopg.AsyncConnection[Any]):
+    """`_Own` for coroutines."""
+
+    async def commit(self) -> NoReturn:
+        """As `_Own.commit`."""
+        message = f"commit() is not for handlers here. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    async def rollback(self) -> NoReturn:
+        """As `_Own.rollback`."""
+        message = f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_OURS}"
+        raise psycopg.ProgrammingError(message)
+
+    def __del__(self, _warn: object = None) -> None:
+        """The session lives on."""
+
+
+class Transactions:
+    """The transactions of a child's jobs, one at a time. `jobherd.handlers._run.transaction.TransactionHost` of whatever job runs.
+
+    used: the job that runs has asked for one: whoever runs it calls `conclude`. For all others nothing is done here.
+    active: one is open. committed: the job is completed, in the database.
+    ended: the handler has ended it by itself.
+    """
+
+    def __init__(self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]) -> None:
+        self.used = self.active = self.committed = self.ended = False
+        self._session = session
+        self._spec = spec
+        self._interrupts = interrupts
+        self._ran_on = ran_on
+        self._be_alone = be_alone
+        self.executor: Executor
+        self._holder: psycopg.Connection[Row] | None = None
+        self._wire: Wire
+        """The same session, for what comes before the handler's part of a transaction and after its end: it waits for an answer with patience."""
+        self._own: _Own | _AsyncOwn | None = None
+        self._xact = ""
+        self._began = 0.0
+        self._nothing: PGconn | None = None
+
+    # -- for handlers -----------------------------------------------------------------------------------------------
+
+    def call(
+        self, run: Callable[[AnyHandler, Job, Mapping[str, Any]], object], handler: AnyHandler, job: Job, arguments: Mapping[str, Any]
+    ) -> object:
+        """Call a handler by `run`, in a transaction, which is left open, and return what it returns. Raises what it raises."""
+        own = self.abegin() if handler.signature.is_async else self.begin()
+        before = default.join(own)
+        try:
+            return run(handler, job, arguments)
+        finally:
+            default.part(before)
+
+    def begin(self) -> psycopg.Connection[Any]:
+        """Begin the transaction, which holds the claim from now on. Raises JobLost if it is lost already, RuntimeError, psycopg.Error."""
+        own = self._own = _Own(self._begin())
+        self._leave_unprepared(own)
+        return own
+
+    def abegin(self) -> psycopg.AsyncConnection[Any]:
+        """`begin`, for coroutines. Beginning and ending block the loop for a round trip: no other job waits for it."""
+        own = self._own = _AsyncOwn(self._begin())
+        self._leave_unprepared(own)
+        return own
+
+    def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
+        """Return the connection of the open transaction. Raises RuntimeError if there is none."""
+        if self._own is None or not self.active:
+            message = "the job is in no transaction: declare the handler with transactional=True, or use `with job.transaction():`"
+            raise RuntimeError(message)
+        return self._own
+
+    def complete(self, result: object) -> None:
+        """Complete the job in the transaction and commit. Raises if it was not committed; then nothing of it was."""
+        with self._undisturbed():  # an interruption in the middle of a commit would leave it in doubt
+            try:
+                outcome = Outcome("ok", "completed", result=encode_result(result))
+            except BaseException:
+                self._undo()
+                raise
+            self._commit(outcome)
+
+    def undo(self) -> None:
+        """Roll back."""
+        with self._undisturbed():
+            self._undo()
+
+    # -- for whoever runs the handler, with the alarm closed ----------------------------------------------------------
+
+    def conclude(self, outcome: Outcome, judge: Callable[[BaseException], Outcome]) -> Outcome:
+        """The handler is out: commit what went well, undo what did not, and return what became of the job.
+
+        judge: what becomes of it if the commit raises. Raises as Session.run does, when there is no more use in waiting.
+        """
+        if self.active and outcome.label == "ok":
+            try:
+                self._commit(outcome)
+            except (psycopg.Error, ValueError, RuntimeError, JobLost) as problem:
+                outcome = judge(problem)
+        elif self.active:
+            self._undo()
+        if self.ended:
+            error = (
+                "the handler has committed or rolled back its job's transaction by itself: what it wrote before may stand although the "
+                "job failed. Let Jobherd end the transaction; to undo a part of it use `with connection.transaction():`"
+            )
+            outcome = Outcome("failed", "failed", code=TRANSACTION_ENDED, error=error)
+        self.used = self.ended = False
+        return outcome
+
+    def close(self) -> None:
+        """End the session."""
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+    # -- the steps --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> PGconn:
+        if self._interrupts.forked:
+            message = "a process that a handler has forked cannot use its job's transaction: the job is its parent's"
+            raise RuntimeError(message)
+        if self.active or self.committed:
+            state = "in a transaction already: use its connection" if self.active else "completed already, by its transaction"
+            message = f"the job is {state}"
+            raise RuntimeError(message)
+        if self.executor.running is None or not self.executor.running.queue:
+            message = "a record of a table is worked in a transaction already: give the handler a parameter called connection"
+            raise RuntimeError(message)
+        self.used = True
+        if self.executor.among:
+            with self._undisturbed():  # it speaks on the session that must not be torn out of a statement
+                self._be_alone()
+                self.executor.among = False
+        known = self._holder is not None
+        try:
+            return self._lock()
+        except psycopg.OperationalError:
+            if not known or (self._holder is not None and not self._holder.broken):
+                raise
+        return self._lock()  # the session had ended while nobody needed it
+
+    def _leave_unprepared(self, own: _Own | _AsyncOwn) -> None:
+        """Behind a pooler prepare nothing: the backend keeps it, DISCARD ALL may reach another one, and the next job's first name is the same."""
+        if self._session.pooled:
+            own.prepare_threshold = None
+
+    def _lock(self) -> PGconn:
+        holder, running = self._ready(), self.executor.running
+        assert running is not None
+        self._xact = ""
+        holder.autocommit = False
+        self.active = True
+        claim = {"child": self._session.child, "token": running.token, "job": running.id}
+        rows = self._wire.exchange(("begin_transaction", {}), ("lock_claim", claim))[-1]
+        if not rows:
+            self._lose()
+        self._xact = rows[0][0]
+        reach("transaction.begun")
+        self._began = time.monotonic()
+        return holder.pgconn
+
+    def _ready(self) -> psycopg.Connection[Row]:
+        """Return the session, which is as good as new and in no transaction."""
+        holder, self.active = self._holder, False
+        if holder is not None and holder.info.transaction_status == TransactionStatus.IDLE:
+            return holder
+        self.close()
+        spec = self._spec
+        name = f"jobherd:{spec.kind}:{spec.supervisor}:{spec.incarnation}:transaction"
+        holder = open_session(spec.settings.dsn, name, prepare_threshold=None)
+        self._holder, self._wire = holder, Wire(holder, spec.settings.schema, prepared=False, patience=PATIENCE)
+        if not self._session.pooled:  # else the backend is somebody else's by the time this child is dead
+            self._ask("register_transactions", {"child": self._session.child})
+        return holder
+
+    def _commit(self, outcome: Outcome) -> None:
+        holder, running = self._holder, self.executor.running
+        assert holder is not None
+        assert running is not None
+        try:
+            self._check(holder)
+            finished = self.executor.describe(outcome)
+            parameters = settlement(self._session.child, running.token, [finished], ran_on=self._ran_on, now=time.monotonic())
+            statement = "settle_completed" if finished.log is None else "settle_jobs"
+            with holder.pipeline():
+                xact, settled = (
+                    holder.execute(self._text(name), values) for name, values in (("show_transaction", {}), (statement, parameters))
+                )
+            if xact.fetchall()[0][0] != self._xact:
+                self._note_ended()
+            if not settled.fetchall():
+                self._lose()
+        except BaseException:
+            self._undo()
+            raise
+        try:
+            reach("transaction.settled")
+            holder.commit()
+            reach("transaction.committed")
+        except psycopg.Error:
+            if not (holder.closed or holder.broken) or self._fate() != ("committed", False):
+                self._undo()
+                raise
+        self._over()
+        self.committed = True
+        self._discard()
+
+    def _check(self, holder: psycopg.Connection[Row]) -> None:
+        """Raise what is wrong with the transaction, in words that help."""
+        match holder.info.transaction_status:
+            case TransactionStatus.IDLE:
+                self._note_ended()
+            case TransactionStatus.INERROR:
+                message = (
+                    "a statement failed in the job's transaction and the handler went on, but nothing of it can be committed any more: let "
+                    "the exception pass, or put what may fail into `with connection.transaction():`"
+                )
+                raise RuntimeError(message)
+            case TransactionStatus.ACTIVE:
+                message = "a statement still runs in the job's transaction: await everything before the handler returns"
+                raise RuntimeError(message)
+            case _:
+                return
+
+    def _undo(self) -> None:
+        if not self.active:
+            return
+        holder = self._holder
+        self._over()
+        if self._interrupts.forked:
+            return  # the session is our parent's
+        fate = ""
+        try:
+            if holder is not None and self._interrupts.raised is None:
+                holder.rollback()
+                holder.autocommit = True
+                fate, _ = self._found(self._ask("find_fate", self._asked())) if self._xact else ("", False)
+        except psycopg.Error:
+            fate = ""
+        # Of a session that broke, the server may have crashed: then the number is somebody else's, and nothing is known of the handler.
+        lost = holder is None or holder.closed or holder.broken
+        if not fate:
+            fate, _ = self._fate()  # torn out of a statement, or broken
+        if fate == "committed" and not self.committed and not lost:
+            self.ended = True
+        self._discard()
+
+    def _discard(self) -> None:
+        """Make the session as good as new now: a lock that a handler has taken for it would be held until the next transaction, of which there may be none."""
+        holder = self._holder
+        if holder is None or holder.info.transaction_status != TransactionStatus.IDLE:
+            return  # nobody begins on it again
+        try:
+            holder.autocommit = True
+            self._wire.exchange(("discard_session", {}))
+            while holder.pgconn.notifies():
+                pass  # what the handler of this job listened to is not the next one's
+        except psycopg.Error:
+            self.close()
+
+    def _fate(self) -> tuple[str, bool]:
+        """End the session and return what became of its transaction, on which nobody works any more then, and whether its claim is there."""
+        self.close()
+        for _ in range(_ENDING):
+            if not self._session.run("end_transactions", {"child": self._session.child}, patient=True)[0][0]:
+                break
+            time.sleep(0.05)
+        return self._found(self._session.run("find_fate", self._asked(), patient=True)) if self._xact else ("", False)
+
+    def _asked(self) -> dict[str, object]:
+        running = self.executor.running
+        return {"xact": self._xact, "child": self._session.child, "token": running.token if running is not None else 0}
+
+    @staticmethod
+    def _found(rows: list[Row]) -> tuple[str, bool]:
+        fate, held = rows[0]
+        return str(fate), bool(held)
+
+    def _over(self) -> None:
+        """The transaction has ended: whoever kept its connection has a closed one, and cannot write into the next job's."""
+        self.active = False
+        if self._own is not None:
+            if self._nothing is None:
+                self._nothing = pq.PGconn.connect_start(b"host=/ port=1")
+                self._nothing.finish()
+            self._own.pgconn = self._nothing
+            self._own = None
+        if (seconds := time.monotonic() - self._began) > self._spec.settings.long_transaction and self._xact:
+            _log.warning(
+                "its transaction was open for %.0f s: so long nothing that was updated or deleted in the whole database could be vacuumed; "
+                "do the slow part before it, and only what belongs together in `with job.transaction():`",
+                seconds,
+            )
+
+    def _note_ended(self) -> NoReturn:
+        self.ended = True
+        message = "the handler has committed or rolled back its job's transaction by itself"
+        raise TransactionEndedError(message)
+
+    def _lose(self) -> NoReturn:
+        lost = self._interrupts.raised = JobLost("the claim is lost")
+        raise lost
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Keep the alarm shut, and hear afterwards what was said meanwhile; a deadline that has passed rings again by itself."""
+        interrupts = self._interrupts
+        was, interrupts.open = interrupts.open, False
+        try:
+            yield
+        finally:
+            interrupts.open = was
+        if was and interrupts.told and not self.committed:
+            interrupts.check()
+
+    def _ask(self, statement: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
+        assert self._holder is not None
+        cursor = self._holder.execute(self._text(statement), parameters or {})
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def _text(self, statement: str) -> bytes:
+        return sql.load(statement, self._spec.settings.schema).encode()

@@ -1,0 +1,1 @@
+"""Jobs in tables that the application owns, run by the same workers."""

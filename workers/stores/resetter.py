@@ -1,0 +1,302 @@
+"""The resetter: looks after the records of the application's own tables that no worker can look after.
+
+It puts back what is in work by nobody, writes what became of a record whose process has died, says of those that run here that they do,
+has those stopped that are cancelled or deleted, and calls a worker when records wait. It loads the handlers for the stores they declare
+and runs no record. Several resetters on one table do no harm: each skips what another has locked.
+
+A worker cannot do this by itself: while it runs a record it is in user code. So what runs is read from the boards.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+
+from jobherd import sql
+from jobherd.handlers._enqueue.adapters import OURS
+from jobherd.handlers._values.outcome import Outcome
+from jobherd.handlers._values.sanitize import sanitize
+from jobherd.sql.composed import compose
+from jobherd.workers.database.connection import Left, Session, is_away
+from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_LEFT, CancelJob, MoreWork, Ready, send
+from jobherd.workers.ipc.status_board import CurrentWork, Phase
+from jobherd.workers.job.finished import STATE_OF, Finished
+from jobherd.workers.run.loading import load_handlers
+from jobherd.workers.stores.runner import fate, log_entries, tables_of
+from jobherd.workers.stores.session import QUIET, connect, look_whether_it_answers, session_name, steer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from jobherd.handlers._define.table_store import TableHandler
+    from jobherd.workers.process.context import ChildContext
+
+_log = logging.getLogger("jobherd.resetter")
+
+CANCELLED: Final = "cancelled"
+_LOCKS: Final = "2s"
+"""Nobody's open transaction may hold up the heartbeats of all others."""
+_AGAIN: Final = 1.0
+_NEVER: Final = float("inf")
+
+
+class _Run(NamedTuple):
+    """What a slot runs."""
+
+    slot: int
+    child: int
+    kind: str
+    record: int
+    token: int
+
+
+class _Duties:
+    """A store, and when it is due for what."""
+
+    def __init__(self, table: TableHandler) -> None:
+        self.table = table
+        self.store = table.store
+        self.look_at = self.reset_at = self.beat_at = 0.0
+        self.cancel_at = 0.0 if table.store.cancel_interval else _NEVER
+        self.quiet = False
+        """Nothing waited, and nothing was in work by anybody, when it was last looked at."""
+
+    def due_at(self) -> float:
+        """When something is due."""
+        return min(self.look_at, self.reset_at, self.beat_at, self.cancel_at)
+
+    def put_off(self, now: float) -> None:
+        """The database refused something: nothing is known, and nothing is tried again before a second has passed."""
+        self.quiet = False
+        self.look_at, self.reset_at, self.beat_at = (max(at, now + _AGAIN) for at in (self.look_at, self.reset_at, self.beat_at))
+        self.cancel_at = max(self.cancel_at, now + _AGAIN)
+
+
+def run(context: ChildContext) -> int:
+    """Live as a resetter and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(context))
+    loaded = load_handlers(context)
+    if loaded is None:
+        return EXIT_HANDLERS
+    resetter = Resetter(context, tables_of(loaded[0]))
+    try:
+        resetter.live()
+    except Left as reason:
+        _log.info("leaving: %s", reason)
+    finally:
+        resetter.close()
+    context.spec.board.say(CurrentWork(Phase.LEAVING))
+    return EXIT_LEFT
+
+
+class Resetter:
+    """The stores, and a connection for them."""
+
+    def __init__(self, context: ChildContext, tables: Sequence[TableHandler]) -> None:
+        self._spec = context.spec
+        self._wake = context.wake
+        self._title = context.title
+        self._session = Session(context.spec, context.wake)
+        self._duties = [_Duties(table) for table in tables]
+        self._connection: psycopg.Connection[Any] | None = None
+        self._asked = 0.0
+        self._told: set[tuple[int, int, int]] = set()
+        self._bury_at = 0.0
+
+    def live(self) -> None:
+        """Connect, say READY, and look after the tables until dismissed. Raises Left."""
+        self._session.connect()
+        self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
+        self._title("looks after tables")
+        send(self._spec.report, Ready(self._session.child, self._session.backend))
+        called = True
+        while True:
+            dismissed = self._wake.dismissed  # before the round: what the parent has noted by then is still written
+            self._do_what_is_due(called=called or dismissed)
+            if dismissed:
+                break
+            at = min((duties.due_at() for duties in self._duties), default=_NEVER)
+            called = self._wake.wait(max(0.0, min(at, self._bury_at) - time.monotonic()))
+
+    def close(self) -> None:
+        """End the sessions."""
+        if self._connection is not None:
+            self._connection.close()
+        self._session.close()
+
+    def _do_what_is_due(self, *, called: bool) -> None:
+        now = time.monotonic()
+        if called or now >= self._bury_at:
+            self._bury_at = now + self._spec.settings.poll
+            self._try("the dead", self._bury)
+        running = self._running()
+        self._told &= {(run.slot, run.token, run.record) for run in running}
+        looked = not self._duties
+        for duties in self._duties:
+            looked = called or looked or now >= duties.look_at
+            if not self._try(duties.store.name, partial(self._serve, duties, running, now, called=called)):
+                duties.put_off(now)
+        if looked:
+            # For --until-empty: how often all was looked at, and whether the last look found nothing.
+            quiet = all(duties.quiet for duties in self._duties)
+            self._spec.board.set_idle(idle=quiet)
+            self._spec.board.count_claim(empty=quiet)
+
+    def _serve(self, duties: _Duties, running: Sequence[_Run], now: float, *, called: bool) -> None:
+        store = duties.store
+        here = [run for run in running if run.kind == store.name]
+        if now >= duties.beat_at:
+            self._beat(duties, here)
+            duties.beat_at = now + store.heartbeat_interval
+        if now >= duties.cancel_at:
+            self._stop(duties, here)
+            duties.cancel_at = now + store.cancel_interval
+        if now >= duties.reset_at:
+            self._reset(duties)
+            duties.reset_at = now + store.reset_interval
+        if called or now >= duties.look_at:
+            self._look(duties)
+            duties.look_at = now + store.interval
+
+    def _try(self, whose: str, duty: Callable[[], None]) -> bool:
+        """Do a duty; return whether the database let us. What it refuses for one store must not keep the others waiting."""
+        try:
+            duty()
+        except psycopg.Error as problem:
+            if self._connection is not None:
+                self._connection.close()
+            level = logging.WARNING if is_away(problem) else logging.ERROR
+            _log.log(
+                level,
+                "%s could not be looked after, trying again: %s",
+                whose,
+                sanitize(problem, 300),
+                extra={"sqlstate": problem.sqlstate or ""},
+            )
+            return False
+        return True
+
+    # -- the duties -------------------------------------------------------------------------------------------------
+
+    def _look(self, duties: _Duties) -> None:
+        [(waits, works)] = self._ask("find_waiting", duties, {"jobherd_kind": duties.store.name})
+        duties.quiet = not waits and not works
+        if waits:
+            send(self._spec.report, MoreWork())
+
+    def _beat(self, duties: _Duties, running: Sequence[_Run]) -> None:
+        if running:
+            self._tell("beat_records", duties, {"records": [run.record for run in running], "tokens": [run.token for run in running]})
+
+    def _stop(self, duties: _Duties, running: Sequence[_Run]) -> None:
+        """End what waits and is flagged, and have the parent stop what runs and must not go on."""
+        self._tell("cancel_waiting", duties, {"message": CANCELLED})
+        if not running:
+            return
+        slots = {(run.record, run.token): run.slot for run in running}
+        where = {
+            "records": [run.record for run in running],
+            "tokens": [run.token for run in running],
+            "sessions": [session_name(run.child, self._spec.settings.schema) for run in running],
+        }
+        for record, token in self._ask("find_stopped", duties, where):
+            told = (slots[record, token], token, record)
+            if told not in self._told and send(self._spec.report, CancelJob(told[0], token, record)):
+                self._told.add(told)
+
+    def _reset(self, duties: _Duties) -> None:
+        store = duties.store
+        parameters = {"age": store.stalled_max_age, "most": store.max_resets, "message": given_up(store.max_resets), "cancelled": CANCELLED}
+        for record, state in self._ask("reset_stalled", duties, parameters):
+            _log.warning("record %d was in work by nobody, it is %s now", record, state, extra={"kind": store.name})
+
+    def _bury(self) -> None:
+        """Write what became of the records whose process has died, all of it or nothing."""
+        stores = {duties.store.name: duties for duties in self._duties}
+        connection = self._ready()
+        with connection.transaction():
+            taken = connection.execute(sql.load("take_table_ends", self._spec.settings.schema), {"kinds": list(stores)}).fetchall()
+            for kind, record, token, label, crashed, delay, error, log, ran, at in taken:
+                duties = stores[kind]
+                outcome = Outcome(label, STATE_OF[label], delay=delay, error=error)
+                logs = log_entries(Finished(record, outcome, ran, log=log), kind, began=at - (ran or 0.0))
+                if crashed:
+                    most = duties.store.max_resets
+                    statement, parameters = "reset_ended", {
+                        "record": record, "token": token, "most": most, "cancelled": CANCELLED, "post_mortem": error,
+                        "logs": logs or None,
+                        "message": f"{given_up(most)}; the last time: {error}",
+                    }  # fmt: skip
+                else:
+                    statement, parameters = "settle_record", fate(outcome, record=record, token=token, logs=logs)
+                try:
+                    with connection.transaction():
+                        rows = self._ask(statement, duties, parameters)
+                except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as problem:
+                    # A trigger or a check of the application's own: what is refused must not keep back the rest.
+                    _log.error("what became of record %d was refused: %s", record, sanitize(problem, 300), extra={"kind": kind})
+                    continue
+                if rows:
+                    _log.info("record %d %s", record, "was put back" if crashed else "was settled for its process", extra={"kind": kind})
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    def _running(self) -> list[_Run]:
+        """What the boards say of records that run, or have run and are not written yet."""
+        found = []
+        for number, board in enumerate(self._spec.boards):
+            now = board.now()
+            if (
+                now is not None
+                and now.job
+                and now.phase in (Phase.RUNNING, Phase.SETTLING)
+                and (policy := board.tally.policy(now.kind)).table
+            ):
+                found.append(_Run(number, now.child, policy.name, now.job, now.token))
+        return found
+
+    def _ready(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._session.run("tell_time")  # waits for as long as the database is away
+            self._connection = connect(
+                self._spec.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
+            )
+        elif time.monotonic() >= self._asked + QUIET:
+            look_whether_it_answers(self._connection, self._spec.settings)
+        self._asked = time.monotonic()
+        return self._connection
+
+    def _ask(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        with self._steered() as connection:
+            return connection.execute(compose(statement, duties.store.names, self._spec.settings.schema), parameters).fetchall()
+
+    def _tell(self, statement: str, duties: _Duties, parameters: dict[str, Any]) -> None:
+        with self._steered() as connection:
+            connection.execute(compose(statement, duties.store.names), parameters)
+
+    @contextmanager
+    def _steered(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give the session, behind a pooler within a transaction that is set up for our statements."""
+        connection = self._ready()
+        if not self._session.pooled:
+            yield connection
+            return
+        with connection.transaction():
+            steer(connection, self._spec.settings, lock_timeout=_LOCKS, local=True)
+            yield connection
+
+
+def given_up(resets: int) -> str:
+    """Return the canned message of a record that was put back too often."""
+    return f"given up: the processes that worked on this record have died {resets + 1} times, its store allows {resets} (max_resets)"
+
+
+def _dismiss(context: ChildContext) -> None:
+    context.wake.dismissed = True
+    context.wake.poke()

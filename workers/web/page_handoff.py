@@ -1,0 +1,231 @@
+"""The page on the same port: connections that ask for it are handed to uvicorn, with what was read of them already.
+
+The small server stays in front, with its limits: whoever has not asked within them never comes here, and health and metrics are answered as
+they are without the extra. Nothing of the page, nor of uvicorn, is imported before the first connection asks for it: a supervisor whose page
+nobody opens pays nothing. Which of its users may see what is the page's own matter (`jobherd.workers.page.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from contextlib import suppress
+from http import HTTPStatus
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from jobherd.workers.system.local_address import is_local
+from jobherd.workers.web.server import TWO_LENGTHS, Refused, Request, has_two_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from jobherd.workers.ipc.status_board import StatusBoard
+    from jobherd.workers.process.spec import ChildSettings
+    from jobherd.workers.web.server import Answer, Server
+
+log = logging.getLogger("jobherd")
+
+NEEDED: Final = ("starlette", "uvicorn", "jinja2")
+"""What the extra `web` brings."""
+CONNECTIONS: Final = 300
+"""Connections at a time. A new one displaces the oldest that has shown no token, else the one that has been idle for longest, else it is answered 503."""
+STRANGERS: Final = 20
+"""Connections of one address that have shown no token; one more displaces the oldest of them."""
+KEPT: Final = 20
+"""Seconds for which a connection without a request is kept."""
+TAKING: Final = 30_000
+"""Milliseconds after which the kernel ends a connection whose other side takes nothing: what waits for it is kept in memory."""
+ENDING: Final = 1.0
+"""Seconds for open answers to end when the child leaves."""
+
+
+def why_off(settings: ChildSettings) -> str:
+    """Return why there is no page, as a sentence; nothing if there is one."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        return "The page is not installed: pip install 'jobherd[web]'."
+    if not settings.page:
+        return "The page is off: setting page."
+    assert settings.http is not None
+    if not (is_local(settings.http[0]) or settings.page_view_token or settings.page_operate_token):
+        return "The page is off: it is reachable from elsewhere and has no token. Set page_operate_token."
+    return ""
+
+
+class Hosting:
+    """Serves the page on connections that `server` has accepted.
+
+    settings: the child's. boards: of all slots. server: answers what is asked for besides the page on a connection that is kept open.
+    """
+
+    def __init__(self, settings: ChildSettings, server: Server, boards: Sequence[StatusBoard] = ()) -> None:
+        self._settings = settings
+        self._boards = boards
+        self._server = server
+        self._app: Starlette | None = None
+        self._protocol: Any = None
+        self._state: Any = None
+
+    async def take(self, connection: socket.socket, read: bytes) -> None:
+        """Serve this connection from here on. read: what was read of it. The caller may close its own socket."""
+        if self._app is None:
+            self._begin()
+        self._make_room(connection)
+        own = connection.dup()
+        try:
+            own.setblocking(False)
+            with suppress(OSError):
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKING)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._protocol(read), own)
+        except BaseException:
+            own.close()
+            raise
+
+    def _make_room(self, connection: socket.socket) -> None:
+        """End a connection that others need the place of: people who send slowly, or nothing, must not keep others out."""
+        there = [each for each in self._state.connections if not each.transport.is_closing()]
+        strangers = sorted((each for each in there if not each.is_known), key=lambda each: each.number)
+        address = _peer(connection)
+        near = [each for each in strangers if each.address == address]
+        idle = sorted((each for each in there if each.is_idle), key=lambda each: each.number)
+        if len(near) >= STRANGERS:
+            near[0].transport.abort()
+        elif len(there) >= CONNECTIONS and (strangers or idle):
+            (strangers or idle)[0].transport.abort()
+
+    async def close(self) -> None:
+        """End what is served, streams too, and let go of the database."""
+        if self._app is None:
+            return
+        asking = self._app.state.hub.close()
+        if tasks := {*self._state.tasks, *asking}:
+            await asyncio.wait(tasks, timeout=ENDING)
+        for protocol in list(self._state.connections):
+            protocol.transport.abort()
+        await self._app.state.database.close()
+
+    def _begin(self) -> None:
+        import uvicorn  # noqa: PLC0415 - when somebody asks for it
+        from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
+        from uvicorn.server import ServerState  # noqa: PLC0415
+
+        from jobherd.workers.page import application  # noqa: PLC0415
+
+        settings = self._settings
+        self._app = application(
+            settings.dsn,
+            schema=settings.schema,
+            view_tokens=settings.page_view_token,
+            operate_tokens=settings.page_operate_token,
+            hosts=settings.page_hosts,
+            read_only=settings.page_read_only,
+            boards=self._boards,
+        )
+        config = uvicorn.Config(
+            _beside(self._app, self._server),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever may claim another address could claim to be of this machine
+            root_path=settings.page_path,
+            limit_concurrency=CONNECTIONS + 1,
+            timeout_keep_alive=KEPT,
+        )
+        config.load()
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it complains of whoever leaves early; what fails of ours the guard logs
+        state = self._state = ServerState()
+        numbers = itertools.count()
+
+        class Continued(H11Protocol):
+            """A connection of which something was read before."""
+
+            def __init__(self, read: bytes) -> None:
+                super().__init__(config=config, server_state=state, app_state={"connection": self})
+                self._read = read
+                self.is_known = False
+                """Its latest request was let in."""
+                self.number = 0
+                self.address: str | None = None
+
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                self.address = self.client[0] if self.client else None
+                self.number = next(numbers)
+                self.data_received(self._read)
+
+            def on_response_complete(self) -> None:
+                self.number = next(numbers)  # the one that has been idle for longest has the lowest
+                super().on_response_complete()
+
+            @property
+            def is_idle(self) -> bool:
+                return self.cycle is None or self.cycle.response_complete
+
+        self._protocol = Continued
+
+
+def _beside(page: Starlette, server: Server) -> ASGIApp:
+    """Return an application that has the server answer what is its own, and the page everything else."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            names = {name.decode("latin-1") for name, _ in scope["headers"]}
+            if has_two_lengths(names, scope["http_version"].removeprefix("1.")):
+                await _send(Refused(HTTPStatus.BAD_REQUEST, TWO_LENGTHS, ("Connection", "close")).answer, send, head_only=False)
+                return
+        if scope["type"] != "http" or not server.knows(scope["path"]) or scope["method"] not in {"GET", "HEAD"}:
+            await _serve_page(page, scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            answer = await server.answer(Request(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers))
+        except Refused as refused:
+            answer = refused.answer
+        await _send(answer, send, head_only=scope["method"] == "HEAD")
+
+    return app
+
+
+async def _serve_page(page: Starlette, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have the page answer. A connection whose request was not let in is closed after the answer: it must not hold a place."""
+    state = scope.get("state", {})
+    connection = state.get("connection")
+
+    def is_known() -> bool:
+        viewer = state.get("viewer")
+        return viewer is not None and viewer.way != "nobody"
+
+    async def received() -> Message:
+        connection.is_known = is_known()  # while it sends a form
+        return await receive()
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            connection.is_known = is_known()
+            if not connection.is_known:
+                message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
+        await send(message)
+
+    await (page(scope, received, sent) if connection is not None else page(scope, receive, send))
+
+
+async def _send(answer: Answer, send: Send, *, head_only: bool) -> None:
+    fields = [("content-type", answer.content_type), ("content-length", str(len(answer.body))), *answer.all_headers()]
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else answer.body})
+
+
+def _peer(connection: socket.socket) -> str | None:
+    with suppress(OSError, IndexError):
+        return str(connection.getpeername()[0])
+    return None

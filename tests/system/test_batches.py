@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 SHORT = """
 from jobherd import handler
 from tests.support.gate import at_gate
-from jobherd.workers.claim import claimer, worker
+from jobherd.workers import worker
+from jobherd.workers.claim import claimer
+from jobherd.workers.claim.scan_start import ScanStart
 from jobherd.workers.run.executor import Executor
-from jobherd.workers.claim.scan_start import Stride
 
 Executor.expected = lambda self, kind: 0.0
-Stride.note_claim = lambda *args, **how: None
+ScanStart.note_claim = lambda *args, **how: None
 worker.HELD = 600.0
 claimer.AHEAD = 0.0
 

@@ -114,9 +114,9 @@ def test_what_an_orphan_starts_while_it_is_ended_is_ended_too(zoo: Zoo, monkeypa
 
 FORKS = """
 import os, setproctitle, sys, time
-from jobherd.workers.ipc.control_block import Notice
+from jobherd.workers.ipc.control_block import ControlBlock
 
-notice = Notice()
+control = ControlBlock()
 if os.fork() == 0:
     setproctitle.setproctitle(sys.argv[1])
     print(os.getpid(), flush=True)

@@ -1,7 +1,8 @@
-"""What the parent knows of its children: bookkeeping only.
+"""What the supervisor knows about its children. Bookkeeping only.
 
-Nothing here makes a system call, reads a clock or decides anything: the loop tells it what happened and when (`heard`, `exited`, `told`),
-`plan` reads it. So every policy can be tested as a fleet, a number for now, and a list of actions.
+The module makes no system call, reads no clock and decides nothing. The loop reports what happened
+and when (`on_message`, `on_exit`, `on_signal`), and `plan` reads the result. So a test of any
+policy needs only a fleet, a number for the current time, and the list of actions.
 """
 
 from __future__ import annotations
@@ -35,46 +36,56 @@ if TYPE_CHECKING:
 
 
 class RunState(Enum):
-    """What the supervisor is about. It only ever moves down this list."""
+    """The phase of the supervisor. It only moves down this list."""
 
     SERVING = 1
     DRAINING = 2
-    """Told once to stop: claim nothing more, finish what runs within the drain timeout."""
+    """After one signal to stop: claim nothing more, finish running jobs within the drain timeout."""
     FAST_SHUTDOWN = 3
-    """Told twice: hand back what runs, and leave within a second or two."""
+    """After a second signal: release running jobs, and exit within a second or two."""
     IMMEDIATE_SHUTDOWN = 4
-    """Told to leave now: every child is killed."""
+    """After a signal to quit at once: kill every child."""
 
 
 PATIENCE_IN_A_CROWD = 1.0
-"""The longest, in seconds, that a job may run in front of others because it may only be waiting for a processor."""
+"""Maximum seconds for which a job may run in front of others when it may only be waiting for a
+processor."""
 LATEST = 1.1
-"""The part of that patience for which an outcome may wait: with the default, 44 of the 50 ms after which it is to be seen."""
+"""Part of `patience` for which an outcome may wait: with the default, 44 of the 50 ms (setting
+`hold`) after which it must be visible."""
 BARELY = 0.25
-"""The part of it that a job runs at least, before it is taken for the reason."""
+"""Part of `patience` for which a job must have run before it counts as the cause of the delay."""
 RELIEF = 0.5
-"""Seconds for which claims are relieved once gates have changed: those that were on their way then have arrived."""
+"""Seconds for which unstarted jobs are released after a pause, resume or limit change. Claims that
+were under way at the change have arrived by then."""
 RELIEVE_AGAIN = 1.0
-"""Seconds before a claim whose relief was lost is relieved again: each try is a look and two letters, and what refuses them may last."""
+"""Seconds before a failed release is tried again. Each attempt costs a read and two requests, and
+the cause of the rejection may last."""
 
 
 def late_at(record: CurrentWork, unwritten: float, patience: float) -> float:
-    """Return when the job of that record has run for too long in front of others: after `patience`.
+    """Return the time at which the running job counts as late: `patience` seconds after its start.
 
-    unwritten: since when an outcome of its claim waits to be written, 0 if none does. Several jobs that are each shorter than `patience` may
-    keep one waiting for longer than a single one could. A child that meets no surprise writes it before that by itself, so a job that
-    has only just started is left alone.
+    If an outcome of the same claim waits to be written, the time can be earlier: several jobs, each
+    shorter than `patience`, can delay an outcome longer than one job could. Normally a child writes
+    the outcome before that time, so a job that has only just started does not count as late.
+
+    Args:
+        record: the child's current work.
+        unwritten: since when an outcome of its claim waits to be written, 0 if none does.
+        patience: seconds for which a job may run in front of others.
     """
     at = record.started + patience
     return min(at, max(unwritten + LATEST * patience, record.started + BARELY * patience)) if unwritten else at
 
 
 class Fleet:
-    """All slots, and what is known beside them."""
+    """All slots, and the facts that concern the whole supervisor."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]  # one spare, to replace the last one without a gap
+        # one spare slot, to replace the last worker without a gap
+        workers = [Slot(number, WORKER) for number in range(limits.max_workers + 1)]
         others = [Slot(limits.max_workers + 1 + place, kind) for place, kind in enumerate(kind for kind in KINDS if kind is not WORKER)]
         self.slots = [*workers, *others]
         self._alive: tuple[Slot, ...] = ()
@@ -82,69 +93,72 @@ class Fleet:
         self.course_since = 0.0
         self.wanted = limits.workers
         self.lease_deadline = float("inf")
-        """Monotonic time at which our lease may have lapsed."""
+        """Monotonic time from which the supervisor's lease may have expired."""
         self.supervisor = 0
-        """Our registration; 0: none, and nobody is forked."""
+        """The registered supervisor id; 0: not registered, so no child is forked."""
         self.database_since: float | None = None
-        """Since when the parent has its session; None: it has none."""
+        """Since when the supervisor has its database session; None: it has none."""
         self.ever_ready = False
-        """Some worker of this run has loaded its handlers."""
+        """A worker of this run has loaded its handlers."""
         self.incarnations = 0
         self.generation = 0
         self.pending_wakeups = 0
-        """How many idle children should be nudged."""
+        """Number of idle children that should be woken."""
         self.keeper_called = False
         self.resetter_called = False
         self.mourns = False
         """A worker has `on_death` hooks."""
         self.stores = False
-        """Some worker works a table of the application's own."""
+        """A worker serves a table of the application."""
         self.stores_alone = False
-        """The workers claim nothing from the queue."""
+        """The workers claim nothing from the queue, only from such tables."""
         self.all_called = False
         self.busy_since: float | None = None
-        """Since when no worker has been idle, as far as we have looked; None: one may be."""
+        """Since when no worker was seen idle; None: one may be idle."""
         self.crowd = 1.0
-        """How many processes want each processor while no worker is idle: so much longer takes what a job does in its own time."""
+        """Runnable processes per processor while no worker is idle. A job takes that many times
+        longer than its own processor time."""
         self.relieve_until = float("-inf")
+        """Until then no child may keep claimed jobs behind a running one."""
         self.relieve_again_at = 0.0
-        """Before that nobody is relieved or helped: a letter about it was lost or refused, and what has stopped it may stop the next as well."""
-        """Until then nobody holds claimed jobs behind one that runs."""
+        """No release and no flush of outcomes before this time: a request was lost or rejected, and
+        the cause may affect the next one as well."""
         self.deaths_open = 0
-        """Deaths whose jobs are not given back yet."""
+        """Deaths whose jobs are not released yet."""
         self.buried_at = 0.0
-        """When the last death was settled."""
+        """When the jobs of the last death were settled."""
         self.exit_code: int | None = None
         self.deaths: Counter[str] = Counter()
         self.ends: deque[End] = deque(maxlen=10)
-        """The latest that nobody had asked for, oldest first."""
+        """The latest unexpected ends, oldest first."""
         self.respawns = 0
         self.last_told = float("-inf")
         self.reloading = False
         self.reload_answer: str | None = None
-        """Whether the code of the latest reload loads: empty if a worker with it became ready, else why not; None: not known yet."""
+        """Whether the code of the latest reload loads. Empty: a worker with that code became READY;
+        a text: why it failed; None: not known yet."""
         self.notes: list[str] = []
-        """Good news for the log, taken by the loop."""
+        """Messages for the log at level INFO; the loop takes them."""
         self.warnings: list[str] = []
-        """Bad news for the log."""
+        """Messages for the log at level WARNING."""
         self._problems: set[str] = set()
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     def workers(self) -> Iterator[Slot]:
-        """The slots whose children claim jobs."""
+        """Return the slots whose children claim jobs."""
         return (slot for slot in self.slots if slot.kind.works)
 
     def alive(self) -> tuple[Slot, ...]:
-        """The slots that a process fills."""
+        """Return the slots that a process fills."""
         return self._alive
 
     def by_incarnation(self, incarnation: int) -> Slot | None:
-        """The slot of that child, if it still lives."""
+        """Return the slot of that child, or None if it is dead."""
         return next((slot for slot in self.slots if slot.alive and slot.incarnation == incarnation), None)
 
     def wants(self, kind: Kind) -> int:
-        """How many children of a kind there should be."""
+        """Return how many children of a kind there should be."""
         if kind is WEB:
             return int(self.limits.web)
         if kind is RESETTER:
@@ -152,18 +166,21 @@ class Fleet:
         return self.wanted if kind.count is None else kind.count
 
     def is_started(self) -> bool:
-        """Whether the start is over: somebody works, or there is nobody who should, and no child is still on its way."""
+        """Return whether the start is complete.
+
+        True once a worker was READY, or no workers are wanted, and no child is still BOOTING.
+        """
         alive = self.alive()
         return (self.ever_ready or (not self.wanted and bool(alive))) and all(slot.state is not State.BOOTING for slot in alive)
 
-    # -- noting -----------------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def registered(self, supervisor: int) -> None:
-        """We have a registration (or a new one)."""
+        """The supervisor has a registration, perhaps a new one."""
         self.supervisor = supervisor
 
     def lease_lost(self, now: float) -> None:
-        """Somebody has reclaimed us: what our children run is not ours any more."""
+        """Another supervisor has reclaimed this one's jobs: its children no longer own them."""
         self.supervisor = 0
         for slot in self.alive():
             slot.worn = True
@@ -171,33 +188,37 @@ class Fleet:
         self.warnings.append("the lease was lost: somebody has reclaimed our jobs; children are replaced under a new registration")
 
     def database_up(self, now: float) -> None:
-        """The parent has its session (again): every back-off of a child ends."""
+        """The supervisor has a database session (again): all children end their back-off."""
         self.database_since = now
         self.all_called = True
 
     def database_down(self) -> None:
-        """The parent has no session."""
+        """The supervisor has no database session."""
         self.database_since = None
 
     def request_wakeups(self, count: int = 1) -> None:
-        """There may be work for so many. Where some serve one queue alone, the first one to be found may be the wrong one: all are called."""
+        """There may be work for this many workers.
+
+        If queues have reserved workers, the first idle worker found may serve another queue, so all
+        idle workers are woken.
+        """
         if self.limits.reserved:
             self.all_idle_called()
         else:
             self.pending_wakeups += count
 
     def all_idle_called(self) -> None:
-        """There may be work, and we do not know for how many: for each that is idle."""
+        """There may be an unknown amount of work: wake every idle worker."""
         self.pending_wakeups += sum(slot.kind.works for slot in self.alive())
 
     def gates_changed(self, now: float) -> None:
-        """Somebody has paused, resumed or capped something: what is claimed and not started goes back, and who is idle looks again."""
+        """A pause or limit has changed: release claimed, unstarted jobs and wake idle workers."""
         self.relieve_until, self.relieve_again_at = now + RELIEF, 0.0
         self.keeper_called = True
         self.all_idle_called()
 
     def patience(self, now: float) -> float:
-        """Seconds that a job may run in front of others that are claimed with it."""
+        """Return the seconds for which a job may run in front of others of its claim."""
         if now < self.relieve_until:
             return 0.0
         if not self.limits.hold:
@@ -205,24 +226,30 @@ class Fleet:
         return max(self.limits.patience, min(self.limits.patience * self.crowd, PATIENCE_IN_A_CROWD))
 
     def saw_crowd(self, waiting: float, *, idle: bool) -> None:
-        """It was looked how many processes want each processor, and whether any worker is idle.
+        """Update the number of runnable processes per processor, and whether any worker is idle.
 
-        One look tells little: a crowd is believed at once, and its end only by and by; but who is idle could run the jobs now.
+        A single sample says little, so a rise counts at once and a fall only gradually. If a worker
+        is idle it could run the waiting jobs now, so the value falls to 1 at once.
         """
         self.crowd = 1.0 if idle else max(waiting, 1.0 + (self.crowd - 1.0) * 0.8)
 
     def rested(self) -> None:
-        """Some worker has gone idle."""
+        """A worker has gone idle."""
         self.busy_since = None
 
     def forked(self, slot: Slot, *, pid: int, incarnation: int, now: float, started: int, jitter: float) -> None:
-        """A process fills the slot. `jitter` in -1..1 spreads its limits, so that not all are replaced in one moment."""
+        """A process fills the slot.
+
+        `jitter` in -1..1 spreads its limits, so that not all children are replaced at the same
+        time.
+        """
         if slot.forked_at:
             self.respawns += 1
             slot.restarts += 1
         slot.state, slot.since, slot.forked_at = State.BOOTING, now, now
         slot.pid, slot.incarnation, slot.supervisor, slot.generation = pid, incarnation, self.supervisor, self.generation
-        self._alive = tuple(slot for slot in self.slots if slot.alive)  # counted here, not at each look: a wake-up is waiting
+        # computed here and not on each read: a wake-up is waiting for that read
+        self._alive = tuple(slot for slot in self.slots if slot.alive)
         slot.now, slot.stop_sequence, slot.nudged_claims, slot.rss, slot.worn = CurrentWork(Phase.BOOTING), None, -1, 0, False
         slot.hook, slot.stopped_at = 0.0, 0.0
         slot.cancels, slot.untold, slot.late, slot.owing = set(), [], None, None
@@ -232,12 +259,12 @@ class Fleet:
         slot.age_limit = self.limits.max_age * spread
 
     def fork_failed(self, slot: Slot, *, now: float, jitter: float) -> None:
-        """The system refused a process; rest, and try again."""
+        """The kernel refused a new process: let the slot rest and try again."""
         slot.failures += 1
         self._rest(slot, now, jitter)
 
     def on_message(self, slot: Slot, report: Report, now: float) -> None:
-        """A child said something."""
+        """A child has sent a message."""
         match report:
             case Ready():
                 if slot.state is State.BOOTING:
@@ -245,7 +272,9 @@ class Fleet:
                     self._problems.clear()
                     if self.reloading and slot.kind.works and slot.generation == self.generation:
                         self.reload_answer = ""
-                self.ever_ready = self.ever_ready or slot.kind.works  # a keeper loads no handlers: it is ready whatever they are
+                # only workers count: a maintenance process loads no handlers and is READY even if
+                # they are broken
+                self.ever_ready = self.ever_ready or slot.kind.works
             case MoreWork():
                 self.request_wakeups()
             case WentIdle():
@@ -263,7 +292,7 @@ class Fleet:
                     self.warnings.append(f"{slot.name}: {text}")
 
     def on_status(self, slot: Slot, *, now_record: CurrentWork | None, started: int, rss: int, now: float, hook: float = 0.0) -> None:
-        """Its board was looked at. A record that is not believed changes nothing."""
+        """The child's status board was read. A record that was inconsistent (None) changes nothing."""
         if slot.stop_sequence is not None and slot.stop_sequence.why is StopReason.HOOK and hook != slot.hook:
             slot.stop_sequence = None
         slot.hook = hook
@@ -273,11 +302,12 @@ class Fleet:
             slot.rss = rss
         record, stop_sequence = slot.now, slot.stop_sequence
         if stop_sequence is not None and stop_sequence.why in (StopReason.TIMEOUT, StopReason.CANCEL, StopReason.DRAIN):
-            # Its job has ended; or it only waits for a database to write that it has, for which nobody is killed but by a drain.
+            # The job has ended; or it waits only for the database to write that, which is no reason
+            # to kill the child except in a drain.
             over = (record.token, record.job) != (stop_sequence.token, stop_sequence.job)
             if over or (not record.runs and stop_sequence.why is not StopReason.DRAIN):
                 slot.stop_sequence = None
-        # Tokens grow: what is asked of a later claim than the board shows yet is kept for that one.
+        # Tokens grow: a request about a later claim than the board shows is kept for that claim.
         slot.cancels = {(token, job) for token, job in slot.cancels if token >= record.token}
         if slot.stop_sequence is None and record.phase is Phase.RUNNING and (record.token, record.job) in slot.cancels:
             slot.stop_sequence = StopSequence(StopReason.CANCEL, now, record.token, record.job, grace=self.limits.grace)
@@ -291,17 +321,28 @@ class Fleet:
             )
 
     def saw_idle(self, slot: Slot, *, idle: bool, claims: int) -> None:
-        """Its idle flag was looked at. A nudge is on its way until the child has claimed for it; one that is stopped would keep it to itself."""
+        """The idle flag was read. A wake-up is under way until the child has claimed.
+
+        A stopped process counts as busy: it would keep the wake-up without acting on it.
+        """
         slot.idle, slot.claims = idle and not slot.stopped_at and claims != slot.nudged_claims, claims
 
     def saw_held(
         self, slot: Slot, record: CurrentWork, now: float, *, others: bool = True, unwritten: float = 0.0, before: bool = False
     ) -> None:
-        """It holds more than the job that runs; it was looked at.
+        """A child was found with more than its running job.
 
-        others: jobs of the same claim. unwritten: as `late_at` takes it. before: the claim before this one, which is not sure to be written.
-        Where there are no others nothing is given back: the row of the claim may be locked by the transaction of its job, and who gives back waits.
-        What may only be waiting for a processor keeps the others for a while; the outcomes in front of it wait no longer than ever.
+        If the claim has no other jobs, nothing is released: the job's transaction may lock the row
+        of the claim, and the release would wait for it. A job that may only be waiting for a
+        processor keeps the others for longer, but not the outcomes in front of it.
+
+        Args:
+            slot: the child's slot.
+            record: its current work.
+            now: the current time.
+            others: the claim has other jobs.
+            unwritten: as in `late_at`.
+            before: an earlier claim has outcomes that are not known to be written.
         """
         slot.late = slot.owing = None
         running = record.token, record.job
@@ -318,17 +359,22 @@ class Fleet:
             slot.owing = running
 
     def not_relieved(self, slot: Slot, token: int, now: float) -> None:
-        """The letter that should have relieved it was lost or refused: another one, once the database may be there again."""
+        """The request to release the claim's rest was lost or rejected: repeat it later."""
         if slot.relieved == token:
             slot.relieved, self.relieve_again_at = 0, now + RELIEVE_AGAIN
 
     def not_helped(self, slot: Slot, token: int, now: float) -> None:
-        """The letter that should have written its outcomes was lost or refused: another one, as for a relief."""
+        """The request to write the claim's outcomes was lost or rejected: repeat it later."""
         if slot.helped is not None and slot.helped[0] == token:
             slot.helped, self.relieve_again_at = None, now + RELIEVE_AGAIN
 
     def saw_times_idle(self, seen: Mapping[int, tuple[bool, int]], now: float) -> None:
-        """The boards of the READY workers were looked at: by slot, whether it is idle, and how often it has been."""
+        """The boards of the READY workers were read.
+
+        Args:
+            seen: by slot, whether it is idle and how often it has been.
+            now: the current time.
+        """
         rested = not seen
         for number, (idle, times) in seen.items():
             slot = self.slots[number]
@@ -340,13 +386,14 @@ class Fleet:
             self.busy_since = now
 
     def nudged(self, slot: Slot) -> None:
-        """A nudge was sent."""
+        """The child was woken."""
         slot.nudged_claims, slot.idle = slot.claims, False
 
     def cancel(self, *, incarnation: int, token: int, job: int, now: float) -> None:
-        """Somebody asked to cancel a job one of our children holds: one that has not started is only told, one that runs climbs.
+        """Cancel a job that a child holds.
 
-        One that runs together with others is only told too: its neighbours must not be torn out for it.
+        A running job gets a stop sequence. For a job that has not started, or that runs in a batch,
+        the child is only notified: the other jobs of the batch must not be interrupted.
         """
         slot = self.by_incarnation(incarnation)
         if slot is None or (token, job) in slot.cancels:
@@ -359,19 +406,22 @@ class Fleet:
             slot.untold.append((token, job))
 
     def start_stop_sequence(self, slot: Slot, why: StopReason, now: float, *, grace: float) -> None:
-        """Put a child on the ladder, unless the one it is on ends no later."""
+        """Start a stop sequence, unless the current one ends no later."""
         current = slot.stop_sequence
         if current is not None and (current.stage is Stage.KILLED or current.since + 2 * current.grace <= now + 2 * grace):
             return
         slot.stop_sequence = StopSequence(why, now, slot.now.token, slot.now.job, grace=grace)
 
     def dismissed(self, slot: Slot, now: float) -> None:
-        """Its wake pipe is closed."""
+        """The child's wake pipe is closed."""
         if slot.state in (State.BOOTING, State.READY):
             slot.state, slot.since = State.LEAVING, now
 
     def stopped(self, slot: Slot, signum: int, now: float) -> None:
-        """Somebody has stopped its process; the kernel tells no more of it until it goes on or ends."""
+        """A signal stopped the child's process.
+
+        The kernel reports nothing more about it until it continues or ends.
+        """
         slot.stopped_at = now
         self.warnings.append(
             f"{slot.name}, process {slot.pid}, was stopped by {signal.Signals(signum).name}: between two jobs it is killed "
@@ -379,14 +429,15 @@ class Fleet:
         )
 
     def continued(self, slot: Slot) -> None:
-        """Its process goes on."""
+        """The child's process continues."""
         slot.stopped_at = 0.0
         self.notes.append(f"{slot.name}, process {slot.pid}, goes on")
         if slot.kind.works:
-            self.request_wakeups()  # for what came meanwhile it was passed over, and nobody else may have been idle
+            # it was skipped for work that arrived meanwhile, and perhaps no other worker was idle
+            self.request_wakeups()
 
     def on_exit(self, slot: Slot, exit_: Exit, *, now: float, started: int, jitter: float) -> Death:
-        """The process of a slot is reaped. Returns what is left of it."""
+        """The process of a slot was reaped. Return the facts about its death."""
         was_ready = slot.ready_at >= slot.forked_at and slot.ready_at > 0
         cause = self._cause(slot, exit_)
         death = Death(
@@ -407,34 +458,37 @@ class Fleet:
         if cause == "handlers" and self.exit_code is None:
             self._handlers_broken(slot)
         if slot.kind.works:
-            self.request_wakeups()  # it may have been nudged and have died before its claim
+            self.request_wakeups()  # it may have been woken and have died before its claim
         slot.state, slot.since, slot.pid, slot.stop_sequence, slot.worn = State.EMPTY, now, 0, None, False
         self._alive = tuple(slot for slot in self.slots if slot.alive)
         return death
 
     def on_recovered(self, now: float) -> None:
-        """The jobs of a dead child are where they belong."""
+        """The jobs of a dead child are settled and released."""
         self.deaths_open -= 1
         self.buried_at = now
 
     def explained(self, slot: Slot, end: End) -> None:
-        """It is known how the last child of a slot ended."""
+        """The explanation for the last death in the slot is known."""
         slot.last_end = end
         if end.cause not in ("left", "worn"):
             self.ends.append(end)
 
     def database_given_up(self, now: float) -> None:
-        """The database did not answer as often as `db_retry_max_attempts` allows: leave, as after a TERM, but not with 0."""
+        """The database did not answer in `db_retry_max_attempts` attempts.
+
+        Drain as after SIGTERM, but exit with a code other than 0.
+        """
         if self.exit_code is None and self.run_state is RunState.SERVING:
             self.exit_code = 69
             self.warnings.append("the database was tried db_retry_max_attempts times: leaving")
             self.enter_state(RunState.DRAINING, now)
 
     def on_signal(self, signum: int, now: float) -> None:
-        """The parent got a signal from outside."""
+        """The supervisor received a signal from outside."""
         if signum in (signal.SIGTERM, signal.SIGINT):
             if now - self.last_told < 0.5 and self.run_state is not RunState.SERVING:
-                return  # Ctrl-C and the process manager's TERM, or a nervous hand: one word
+                return  # Ctrl-C plus the process manager's SIGTERM, or a key pressed twice, counts as one signal
             self.last_told = now
             self.enter_state(RunState.DRAINING if self.run_state is RunState.SERVING else RunState.FAST_SHUTDOWN, now)
         elif signum == signal.SIGQUIT:
@@ -450,11 +504,11 @@ class Fleet:
             self.notes.append(f"{self.wanted} workers wanted")
 
     def enter_state(self, run_state: RunState, now: float) -> None:
-        """Change course; never back."""
+        """Change the run state, never backward."""
         if run_state.value > self.run_state.value:
             self.run_state, self.course_since = run_state, now
 
-    # -- parts ------------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _cause(self, slot: Slot, exit_: Exit) -> str:
         if slot.stop_sequence is not None and slot.stop_sequence.stage in (Stage.TERMED, Stage.KILLED):
@@ -474,7 +528,8 @@ class Fleet:
             self.exit_code = 78
             self.warnings.append("the handlers do not load, and no child of this run was ever ready: stopping")
         elif self.reloading:
-            # Half a `git pull` must not stop a fleet: the old children count as current again.
+            # A half-finished `git pull` must not stop a fleet: the old children count as current
+            # again.
             self.reloading = False
             for other in self.slots:
                 other.generation = self.generation

@@ -1,4 +1,4 @@
-"""The kinds of children: one row each. A new kind is a row here and a module in `workers`."""
+"""The kinds of child processes, one row each. A new kind is a row here and a module in `workers`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the parent knows of a kind of child. What such a child does stands in `jobherd.workers.main`."""
+    """What the supervisor knows about a kind of child. `jobherd.workers.main` defines what it does."""
 
     name: str
     count: int | None
-    """How many there are; None: as many as the settings say."""
+    """Number of such children; None: the number comes from the settings."""
     works: bool = False
-    """It claims jobs: it is nudged, limited, drained first."""
+    """It claims jobs, so it is woken, has limits, and is drained first."""
     loads: bool = False
-    """It loads the handlers: when they are read anew, it is replaced."""
+    """It loads the handlers, so a reload replaces it."""
     sees_all: bool = False
-    """It looks at every slot's board."""
+    """It reads the status board of every slot."""
     hears_deaths: bool = False
-    """It is told of jobs that died with their process."""
+    """It receives the jobs that died with their process."""
 
 
 WORKER = Kind("worker", None, works=True, loads=True)

@@ -1,4 +1,7 @@
-"""What the plan must respect, taken from the settings once, so that neither fleet nor plan knows what can be set, or how."""
+"""The numbers that the plan must respect, copied from the settings once.
+
+The fleet and the plan must not know which settings exist or how to read them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Limits:
-    """Times in seconds, sizes in bytes; 0 switches a limit off."""
+    """Times are in seconds, sizes in bytes; 0 switches a limit off."""
 
     workers: int = 4
     max_workers: int = 64
@@ -30,16 +33,19 @@ class Limits:
     until_empty: bool = False
     hold: float = 0.0
     reserved: tuple[tuple[str, int], ...] = ()
-    """Queues, and how many workers serve nothing else."""
+    """Queues, and the number of workers that serve only that queue."""
 
     @property
     def patience(self) -> float:
-        """Seconds a job may run in front of others, and hold back the outcomes before it: with time left to write these within `hold`."""
+        """Seconds for which a job may delay claimed jobs and the outcomes of earlier ones.
+
+        Shorter than `hold`, so that there is time left to write these outcomes within `hold`.
+        """
         return 0.8 * self.hold
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return what the plan must know of the settings."""
+        """Return the limits that these settings imply."""
         return cls(
             workers=settings.workers,
             max_workers=settings.max_workers,

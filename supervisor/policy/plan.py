@@ -1,7 +1,8 @@
-"""What follows from what is known: a fleet and a number for now, and out come actions and the time to look again.
+"""Decides what to do: from a fleet and the current time to actions and the next time to plan.
 
-Every policy of the parent stands here: who is forked, woken, dismissed, interrupted, killed, and when. It makes no system call and reads no
-clock; it notes on the fleet what it has decided, so that it decides it once.
+Every policy of the supervisor is here: which child is forked, woken, dismissed, interrupted or
+killed, and when. The module makes no system call and reads no clock. It records each decision on
+the fleet, so that it decides only once.
 """
 
 from __future__ import annotations
@@ -17,31 +18,34 @@ from jobherd.workers.ipc.status_board import Interruption, Reason
 
 NEVER: Final = float("inf")
 BUSY: Final = 0.2
-"""Seconds without an idle worker after which producers need not notify any more: hearing again costs three round trips."""
+"""Seconds without an idle worker after which producers need not notify. Enabling notifications
+again costs three round trips."""
 PATIENCE_WITHOUT_DATABASE: Final = 3.0
-"""Seconds that a leaving supervisor waits for a database that is away to take its jobs back; then the lease does it."""
+"""Seconds for which an exiting supervisor waits for an unreachable database to release the jobs of
+dead children. After that, the jobs are reclaimed when the lease expires."""
 PATIENCE_WITH_DATABASE: Final = 6.0
-"""The same, once the drain has lasted as long as it may, for one that answers and lets nobody through: somebody may hold a lock on a table
-for hours. Longer than the server tries a statement of ours, and counted anew from each death that is settled."""
+"""The same limit, after `drain_timeout`, for a database that answers but executes nothing. Another
+session may hold a lock on a table for hours. It is longer than the server's time limit for a
+statement of the supervisor, and starts again with each death that is settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Fill the slot."""
+    """Fork a child into the slot."""
 
     slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class WakeChild:
-    """Write a byte to its wake pipe."""
+    """Write a byte to the child's wake pipe."""
 
     slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRest:
-    """Let it start nothing more of that claim, write what it has finished, and give the rest back."""
+    """Stop the child from starting more jobs of that claim; write its outcomes, release the rest."""
 
     slot: Slot
     token: int
@@ -49,7 +53,7 @@ class ReleaseRest:
 
 @dataclass(frozen=True, slots=True)
 class FlushOutcomes:
-    """Write what it has finished of that claim, and of the one before; it goes on with the rest."""
+    """Write the finished outcomes of that claim and the one before; the child continues."""
 
     slot: Slot
     token: int
@@ -57,14 +61,14 @@ class FlushOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Close its wake pipe."""
+    """Close the child's wake pipe."""
 
     slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Say so on its board and send SIGUSR2."""
+    """Write the interruption to the child's status board and send SIGUSR2."""
 
     slot: Slot
     what: Interruption
@@ -72,7 +76,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Send a signal to its process group."""
+    """Send a signal to the child's process group."""
 
     slot: Slot
     signum: signal.Signals
@@ -80,7 +84,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to do: leave with this code."""
+    """Nothing is left to do: exit with this code."""
 
     code: int
 
@@ -90,18 +94,22 @@ Action = Fork | WakeChild | ReleaseRest | FlushOutcomes | Dismiss | Interrupt | 
 
 @dataclass(slots=True)
 class Plan:
-    """What to do now, and when to think again."""
+    """The actions to take now, and the time to plan next."""
 
     actions: list[Action] = field(default_factory=list)
     wake_at: float = NEVER
 
     def later(self, when: float) -> None:
-        """Think again at that time at the latest."""
+        """Plan again at that time at the latest."""
         self.wake_at = min(self.wake_at, when)
 
 
 def plan(fleet: Fleet, now: float) -> Plan:
-    """Return what to do. The order matters: who is to be killed is not nudged, who is to leave is not forked for."""
+    """Return what to do.
+
+    The order matters: a child to be killed is not woken, and a child to be stopped is not replaced
+    first.
+    """
     result = Plan()
     _stop(fleet, now, result)
     _stop_the_late(fleet, now, result)
@@ -121,12 +129,20 @@ def plan(fleet: Fleet, now: float) -> Plan:
 
 
 def hears(fleet: Fleet, now: float) -> bool:
-    """Return whether producers should notify us: unless every worker has been busy for a while, for then each claims by itself."""
+    """Return whether producers should notify this supervisor.
+
+    False once every worker has been busy for `BUSY` seconds: a busy worker claims its next jobs
+    without being woken.
+    """
     return fleet.busy_since is None or now < fleet.busy_since + BUSY
 
 
 def nudges(fleet: Fleet) -> list[Action]:
-    """Wake as many idle children as were called for. A call that nobody can take is not lost: the busy look again before they sleep."""
+    """Wake as many idle children as were requested.
+
+    A request that no child can take is not lost: a busy worker looks for jobs again before it goes
+    idle.
+    """
     actions: list[Action] = []
     for slot in fleet.alive():
         if slot.state not in (State.READY, State.BOOTING):
@@ -145,7 +161,7 @@ def nudges(fleet: Fleet) -> list[Action]:
 
 
 def _stop(fleet: Fleet, now: float, result: Plan) -> None:
-    """Bring the fleet down as its course says: workers first, then the others, then ourselves."""
+    """Stop the fleet as its run state says: workers, then other children, then the supervisor."""
     limits = fleet.limits
     if fleet.exit_code is None and fleet.run_state is RunState.SERVING:
         return
@@ -160,15 +176,17 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
     elif fleet.run_state is RunState.FAST_SHUTDOWN or now >= fleet.course_since + limits.drain_timeout:
         grace = limits.hurry if fleet.run_state is RunState.FAST_SHUTDOWN else limits.grace
         for slot in workers:
-            # One without a job may be waiting for a database to hand its claim back to; that is the parent's to do once it is dead.
+            # A worker without a job may wait for the database to release its claim. The supervisor
+            # does that once the worker is dead.
             fleet.start_stop_sequence(slot, StopReason.DRAIN if slot.now.job else StopReason.STUCK, now, grace=grace)
     else:
         result.later(fleet.course_since + limits.drain_timeout)
     if workers:
         return
     if fleet.deaths_open and fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN:
-        # The jobs of the dead are still to be given back. A database that is away is not waited for: the lease will do it. Nor, for ever,
-        # one that refuses it or makes it wait; and not at all by who was told twice.
+        # Jobs of dead children are still to be released. If the database is down, the lease does
+        # it, so do not wait. Do not wait indefinitely for one that rejects or blocks the release
+        # either, and not at all after a second signal to stop.
         until = max(slot.since for slot in fleet.slots) + PATIENCE_WITHOUT_DATABASE
         if fleet.database_since is not None and fleet.run_state is not RunState.FAST_SHUTDOWN:
             last = max(until - PATIENCE_WITHOUT_DATABASE, fleet.course_since + limits.drain_timeout, fleet.buried_at)
@@ -184,13 +202,13 @@ def _stop(fleet: Fleet, now: float, result: Plan) -> None:
         if fleet.run_state is RunState.FAST_SHUTDOWN:
             fleet.start_stop_sequence(
                 slot, StopReason.STUCK, now, grace=limits.hurry
-            )  # it holds nothing, and may be waiting for a database that is away
+            )  # it holds no jobs, and may be waiting for a database that is down
     if not others:
         result.actions.append(Finish(fleet.exit_code or 0))
 
 
 def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
-    """Put those on the ladder who are past a time of theirs."""
+    """Start the stop sequence of children that have passed one of their time limits."""
     limits = fleet.limits
     for slot in fleet.alive():
         stop_sequence = slot.stop_sequence
@@ -200,7 +218,8 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
             and slot.now.deadline < NEVER
             and (stop_sequence is None or (stop_sequence.why is StopReason.CANCEL and stop_sequence.stage is Stage.TOLD))
         ):
-            # Its own timer rings at the deadline; the parent's part of the ladder counts from there, unless it is on its way already.
+            # The child's own timer fires at the deadline. The supervisor's part of the stop
+            # sequence counts from there, unless a sequence is already under way.
             if now >= slot.now.deadline:
                 slot.stop_sequence = StopSequence(
                     StopReason.TIMEOUT, slot.now.deadline, slot.now.token, slot.now.job, grace=limits.grace, told=True
@@ -208,36 +227,41 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
             else:
                 result.later(slot.now.deadline)
         if running and slot.exclusive and (stop_sequence is None or stop_sequence.why is not StopReason.LOST):
-            # After the child's own timer, which rings a fifth of the lease before its end, and long enough before that end.
+            # After the child's own timer, which fires a fifth of the lease before the lease ends,
+            # but long enough before that end.
             last = fleet.lease_deadline - min(1.0, limits.lease / 15)
             if now >= last:
                 slot.stop_sequence = StopSequence(StopReason.LOST, now, slot.now.token, slot.now.job, grace=0.0, told=True)
             else:
                 result.later(last)
         if slot.hook and slot.stop_sequence is None:
-            # Its own timer rings then as well; a hook that this does not reach would take a worker away for ever, and nobody would be told.
+            # The child's own timer fires then too. A hook that ignores it would block the worker
+            # indefinitely, without a message.
             if now >= slot.hook:
                 slot.stop_sequence = StopSequence(StopReason.HOOK, slot.hook, slot.now.token, slot.now.job, grace=limits.grace, told=True)
             else:
                 result.later(slot.hook)
         if slot.stopped_at and not slot.now.runs:
-            # It would hold its place for ever, and perhaps a claim. One that runs a job or a hook has that one's time; whoever looks at it
-            # with a debugger stops it in another way, which nobody tells the parent.
+            # A stopped process would keep its slot, and perhaps a claim, indefinitely. While it
+            # runs a job or a hook, that one's time limit applies. A debugger stops a process in
+            # another way, which the kernel does not report to the supervisor.
             since = slot.stopped_at + limits.spawn_timeout
             if now >= since:
                 fleet.start_stop_sequence(slot, StopReason.STOPPED, now, grace=0.0)
             else:
                 result.later(since)
         if slot.state is State.BOOTING and fleet.database_since is not None:
-            # A child that waits for a database which is away boots as long as that takes; one that hangs does not.
+            # A child may stay in BOOTING while the database is down; a child that hangs may not.
             since = max(slot.since, fleet.database_since) + limits.spawn_timeout
             if now >= since:
                 fleet.start_stop_sequence(slot, StopReason.SPAWN, now, grace=0.0)
             else:
                 result.later(since)
         if slot.state is State.LEAVING and not slot.now.job and (fleet.database_since is not None or not slot.kind.works):
-            # A worker that waits for a database has something to hand back; the others have not, and need none to leave. They would be waited
-            # for anew with each session of ours, which may end every few seconds while something keeps our statements waiting.
+            # Only a worker may be waiting for the database to release its claim, so its limit
+            # restarts when the supervisor's session does. With that extension the other children
+            # could stay for hours: the session may end every few seconds while statements are
+            # blocked.
             since = max(slot.since, (fleet.database_since or 0.0) if slot.kind.works else 0.0) + limits.spawn_timeout
             if now >= since:
                 fleet.start_stop_sequence(slot, StopReason.STUCK, now, grace=0.0)
@@ -246,7 +270,10 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
 
 
 def _tell(slot: Slot, now: float, result: Plan) -> None:
-    """Tell a child of a job it holds and has not started that it is cancelled; one at a time, for its board holds one interruption."""
+    """Notify a child that a claimed job it has not started is canceled.
+
+    One job at a time, since a status board holds one interruption.
+    """
     if slot.untold and slot.stop_sequence is None:
         token, job = slot.untold.pop(0)
         result.actions.append(Interrupt(slot, Interruption(Reason.CANCEL, token, job)))
@@ -255,7 +282,7 @@ def _tell(slot: Slot, now: float, result: Plan) -> None:
 
 
 def _advance(slot: Slot, now: float, result: Plan) -> None:
-    """Take the rungs that are due: the interruption, SIGTERM after one grace, SIGKILL after two."""
+    """Take the steps that are due: interruption, SIGTERM after one grace period, SIGKILL after two."""
     stop_sequence = slot.stop_sequence
     if stop_sequence is None or stop_sequence.stage is Stage.KILLED:
         return
@@ -274,7 +301,7 @@ def _advance(slot: Slot, now: float, result: Plan) -> None:
 
 
 def _replace(fleet: Fleet, now: float, result: Plan) -> None:
-    """Fork what is missing and dismiss what is too much, never going below what is wanted."""
+    """Fork missing children and dismiss surplus ones, without going below the wanted number."""
     if not fleet.supervisor:
         return
     for kind in KINDS:
@@ -287,7 +314,7 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
             result.later(slot.rest_until)
         missing = wanted - len(here) - len(resting)
         if old and kind is WORKER and missing <= 0 and not resting and len(here) <= wanted:
-            missing = 1  # one newcomer at a time; an old one goes when it is READY
+            missing = 1  # one new worker at a time; an old one is dismissed when it is READY
         free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
         forked = free[: max(missing, 0)]
         if fleet.limits.reserved and kind is WORKER:
@@ -302,19 +329,24 @@ def _replace(fleet: Fleet, now: float, result: Plan) -> None:
 
 
 def _reserve(forked: list[Slot], here: list[Slot], fleet: Fleet) -> None:
-    """Say which queue each newcomer serves: one that lacks workers of its own, or all."""
+    """Assign a queue to each new worker: one that lacks reserved workers, or all queues."""
     lacking = [queue for queue, count in fleet.limits.reserved for _ in range(count - sum(slot.reserved == queue for slot in here))]
     for place, slot in enumerate(forked):
         slot.reserved = lacking[place] if place < len(lacking) else ""
 
 
 def _outdated(slot: Slot, fleet: Fleet) -> bool:
-    # Of those that load the handlers the workers go first: should the new code be broken, the others keep the old one.
+    # Of the children that load handlers, workers are replaced first: if the new code is broken, the
+    # others keep the old code.
     return slot.worn or (slot.generation < fleet.generation and (slot.kind.works or (slot.kind.loads and not fleet.reloading)))
 
 
 def _surplus(here: list[Slot], old: list[Slot], wanted: int, kind: Kind) -> list[Slot]:
-    """Who may go: outdated ones as far as enough others are READY, then the highest numbers above what is wanted."""
+    """Return the children to dismiss.
+
+    First outdated ones, while enough others are READY, then the highest numbers above the wanted
+    count.
+    """
     if kind is not WORKER:
         return old if len(here) <= wanted else here[wanted:]
     ready = sum(slot.state is State.READY for slot in here)

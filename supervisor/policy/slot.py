@@ -1,6 +1,7 @@
-"""A numbered place for a child, and what can be known of whoever fills it: its state, the ladder it is on, how it ended.
+"""A numbered slot for a child, and the known facts about its process: state, stop sequence, end.
 
-Records without policy: `fleet.py` keeps them, `plan.py` draws conclusions from them, `crew.py` and `undertaker.py` carry these out.
+Records without policy: `fleet.py` stores them, `plan.py` draws conclusions from them, and
+`process/children.py` and `crash/recovery.py` carry these out.
 """
 
 from __future__ import annotations
@@ -16,46 +17,46 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where a slot stands. Only READY children are nudged."""
+    """The state of a slot. Only READY children are woken."""
 
     EMPTY = "empty"
-    """No process. It may rest until a time, after a crash."""
+    """No process. After a crash, the slot may rest until a given time."""
     BOOTING = "booting"
-    """Forked; it has not said READY. Past the spawn timeout it is killed."""
+    """Forked, but not READY yet. Killed after the spawn timeout."""
     READY = "ready"
-    """It works or waits for work."""
+    """Busy, or idle and waiting for work."""
     LEAVING = "leaving"
-    """Dismissed: it finishes what it holds and goes."""
+    """Dismissed: it finishes its claimed work and exits."""
 
 
 class Stage(Enum):
-    """How far the ladder has been climbed with a child that must stop what it does."""
+    """How far the stop sequence of a child has come."""
 
     TOLD = 0
-    """Its own timer has rung, or an interruption stands on its board."""
+    """The child's own timer has fired, or its status board holds an interruption."""
     TERMED = 1
-    """SIGTERM went to its process group."""
+    """SIGTERM was sent to its process group."""
     KILLED = 2
-    """SIGKILL went to its process group; only its death remains to be noted."""
+    """SIGKILL was sent to its process group; only its death remains to be recorded."""
 
 
 class StopReason(Enum):
-    """Why a child is on the ladder; becomes the outcome of its job if the ladder ends it."""
+    """Why a child is being stopped; also its job's outcome if the stop sequence ends the process."""
 
     TIMEOUT = "timeout"
     CANCEL = "cancel"
     DRAIN = "drain"
     LOST = "lost"
-    """Its claim is lost: somebody else has the job."""
+    """It has lost its claim: another supervisor has the job."""
     SPAWN = "spawn"
     """It was not READY in time."""
     QUIT = "quit"
     STUCK = "stuck"
-    """It holds nothing, was dismissed, and does not leave."""
+    """It holds no jobs, was dismissed, and does not exit."""
     HOOK = "hook"
-    """A hook does not end, in nobody's time."""
+    """A hook that runs outside any job's time limit does not end."""
     STOPPED = "stopped"
-    """Somebody stopped its process between two jobs, and nobody has continued it."""
+    """Its process was stopped (SIGSTOP) between two jobs and was not continued."""
 
 
 REASONS = {StopReason.CANCEL: Reason.CANCEL, StopReason.DRAIN: Reason.DRAIN, StopReason.LOST: Reason.LOST}
@@ -63,7 +64,7 @@ REASONS = {StopReason.CANCEL: Reason.CANCEL, StopReason.DRAIN: Reason.DRAIN, Sto
 
 @dataclass(slots=True)
 class StopSequence:
-    """The ladder a child is on: from when, for which claim, how far. It ends with that claim."""
+    """The stop sequence of a child: its start, its claim, its stage. It ends with that claim."""
 
     why: StopReason
     since: float
@@ -72,82 +73,85 @@ class StopSequence:
     stage: Stage = Stage.TOLD
     grace: float = 5.0
     told: bool = False
-    """The interruption stands on its board."""
+    """The interruption was sent, or the child's own timer does that part."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A numbered place for a child; it outlives the processes that fill it."""
+    """A numbered position for a child; it outlives the processes that fill it."""
 
     number: int
     kind: Kind
     state: State = State.EMPTY
     since: float = 0.0
-    """When the state began."""
+    """When the current state began."""
     pid: int = 0
     incarnation: int = 0
     supervisor: int = 0
-    """Under which registration the child was forked."""
+    """The supervisor id (registration) under which the child was forked."""
     generation: int = 0
-    """Under which reading of the code."""
+    """The reload generation of the code that the child runs."""
     reserved: str = ""
-    """The one queue that its child serves; empty: all that are asked for."""
+    """The only queue that its child serves; empty: all configured queues."""
     code_version: str = ""
-    """Of the application's code that its child runs, as far as it is known."""
+    """Version of the application's code that the child runs, if known."""
     forked_at: float = 0.0
     ready_at: float = 0.0
     failures: int = 0
-    """Deaths in a row without health between."""
+    """Consecutive deaths without a healthy period in between."""
     rest_until: float = 0.0
     now: CurrentWork = field(default_factory=lambda: CurrentWork(Phase.BOOTING))
-    """What its board said when it was last looked at."""
+    """The current work on its status board when that was last read."""
     stop_sequence: StopSequence | None = None
     cancels: set[tuple[int, int]] = field(default_factory=set)
-    """Claims and jobs it holds that somebody asked to cancel, started or not."""
+    """(claim token, job) pairs that it holds and that should be canceled, started or not."""
     untold: list[tuple[int, int]] = field(default_factory=list)
-    """Those of them it has not been told of yet."""
+    """Those of `cancels` that the child has not been notified of yet."""
     idle: bool = False
     times_idle: int = 0
     claims: int = 0
     hook: float = 0.0
-    """When a hook that runs outside of any job's time should be through; 0: none runs."""
+    """Time limit of a hook that runs outside any job's time limit; 0: no hook runs."""
     exclusive: bool = False
-    """The job it runs may not outlive the lease."""
+    """The job it runs must not outlive the lease."""
     stopped_at: float = 0.0
-    """When its process was stopped, as by SIGSTOP; 0: it goes on."""
+    """When its process was stopped, for example by SIGSTOP; 0: not stopped."""
     nudged_claims: int = -1
-    """How many claims its board showed when it was nudged; while that stands, the nudge is on its way."""
+    """Number of claims on its status board when it was woken. Until that number changes, the
+    wake-up is still under way."""
     started_at_fork: int = 0
     late: tuple[int, int] | None = None
-    """The claim whose running job takes longer than a child may hold others for, and that job."""
+    """(claim token, job) of a running job that blocks the other jobs of its claim for too long."""
     relieved: int = 0
-    """The claim that was relieved of its other jobs last."""
+    """Token of the claim whose other jobs were released last."""
     owing: tuple[int, int] | None = None
-    """The claim whose running job holds up an outcome for too long, where nothing is given back for it, and that job."""
+    """(claim token, job) of a running job that delays an outcome for too long, where no jobs are
+    released for it."""
     helped: tuple[int, int] | None = None
-    """The claim of which the parent has written the outcomes last, and the job that they stood behind."""
+    """(claim token, job) for which the supervisor wrote outcomes last; the job is the one that
+    delayed them."""
     rss: int = 0
     worn: bool = False
-    """Past a limit of jobs, age or memory: to be replaced once its successor is READY."""
+    """Past a limit of jobs, age or memory: replaced once its successor is READY."""
     jobs_limit: float = 0.0
     age_limit: float = 0.0
     restarts: int = 0
-    """How many children have sat here, beside the first."""
+    """Number of children that have filled this slot after the first."""
     last_end: End | None = None
 
     @property
     def name(self) -> str:
-        """What people call it: a number only where there can be several."""
+        """The name for logs and users, with a number only for kinds that can have several children."""
         return self.kind.name if self.kind.count == 1 else f"{self.kind.name} {self.number}"
 
     @property
     def alive(self) -> bool:
-        """Whether a process fills it."""
+        """Whether a process fills the slot."""
         return self.state is not State.EMPTY
 
     @property
     def counts(self) -> bool:
-        """Whether it is, or is about to be, of use."""
+        """Whether the child is useful now (READY) or about to be (BOOTING)."""
         return self.state in (State.BOOTING, State.READY)
 
 
@@ -163,12 +167,12 @@ class Exit:
     user: float = 0.0
     system: float = 0.0
     oom: bool = False
-    """The kernel killed it for want of memory."""
+    """The kernel killed it because memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What is left of a child: enough to settle its jobs and to explain it."""
+    """What is known about a dead child: enough to settle its jobs and to explain its death."""
 
     slot: int
     kind: str
@@ -185,7 +189,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a child ended, for people."""
+    """How a child ended, for users."""
 
     name: str
     pid: int

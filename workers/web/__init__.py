@@ -1,11 +1,17 @@
-"""The child that answers HTTP: metrics and health, from the boards, with the core packages alone; and the page, with the extra `web`.
+"""The web process: serves metrics and health over HTTP, and the dashboard with the extra `web`.
 
-`server.py` speaks HTTP and knows nothing of jobs, `health.py` judges, `metrics.py` counts and `exposition.py` shows it, `measure.py` asks the database for the depth
-of the queues, `facts.py` holds what the parent says, `hosting.py` hands to the page (`workers/page/`) what asks for it. Nothing here claims, changes or stops anything, and nobody here waits for a child:
-a scrape reads pages of memory. What is shown by metrics and health never holds a payload, a DSN, or a process id.
+Metrics and health come from the status boards and need only the core packages. `server.py` speaks
+HTTP and does not know jobs, `health.py` judges health, `metrics.py` collects the metrics and
+`exposition.py` renders them. `queue_depth.py` queries the database for the depth of the queues,
+`fleet_facts.py` holds what the supervisor publishes, and `page_handoff.py` hands connections over
+to the dashboard (`workers/page/`).
 
-A port that is taken costs the metrics and no job: it is said once and tried again, and the child stays. The multiprocess mode of
-prometheus-client is not used: it leaves a dead process's gauges for ever and a file for each that ever lived.
+This process claims, changes and stops nothing, and never waits for another child process: a scrape
+reads shared memory. Metrics and health never show a payload, a DSN or a process ID.
+
+If the port is in use, metrics are missing but no job is affected: the process logs it once, stays,
+and tries to bind again. The multiprocess mode of prometheus-client is not used: it keeps the gauges
+of a dead process indefinitely, and one file for each process that ever ran.
 """
 
 from __future__ import annotations
@@ -38,18 +44,20 @@ log = logging.getLogger("jobherd")
 
 RETRY_FIRST: Final = 1.0
 RETRY_MOST: Final = 30.0
-"""Seconds between two tries to bind the port: doubling."""
+"""Seconds between two attempts to bind the port: from `RETRY_FIRST`, doubled up to this."""
 BACKLOG: Final = 128
 
 
 def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None) -> None:
-    """Serve HTTP on `seat.settings.http` until the wake pipe ends.
+    """Serve HTTP on `spec.settings.http` until the wake pipe is closed.
 
-    title: is told what this process does, in a few words for the list of processes; default: nobody is.
-    Raises nothing for a port that is taken or a database that is away. Needs no main thread and starts none but those in which names
-    are resolved; they are not waited for.
+    A port in use and an unreachable database raise nothing. The function needs no main thread. It
+    starts no threads except those that resolve host names, and does not wait for them.
 
-    >>> run(seat)  # doctest: +SKIP
+    Args:
+        spec: what this process was started with.
+        title: called with a few words on what this process does, for the process list; default:
+            does nothing.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -59,7 +67,10 @@ def run(spec: ChildSpec, *, title: Callable[[str], object] = lambda _doing: None
 
 
 async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
-    """Serve until dismissed; a defect in the server ends the child, and the parent replaces it."""
+    """Serve until dismissed.
+
+    A defect in the server ends the process; the supervisor replaces it.
+    """
     loop = asyncio.get_running_loop()
     measurer = Measurer(
         spec.settings.dsn,
@@ -75,9 +86,9 @@ async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
         except BlockingIOError:
             return
         if word:
-            measurer.hurry()  # a nudge says that something has changed: perhaps the database is back
+            measurer.hurry()  # a wake byte means that something has changed: perhaps the database is back
         elif not dismissed.done():
-            loop.remove_reader(spec.wake)  # an ended pipe is readable for ever: the loop would spin on it
+            loop.remove_reader(spec.wake)  # a closed pipe is always readable: the loop would spin on it
             dismissed.set_result(None)
 
     loop.add_reader(spec.wake, heard)
@@ -126,7 +137,10 @@ async def _serve(spec: ChildSpec, measurer: Measurer, title: Callable[[str], obj
 
 
 async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], object]) -> socket.socket:
-    """Bind, now or as soon as the port is free; say READY either way: the fleet must not hang on a scrape's port."""
+    """Bind the port, now or once it is free. Report READY either way.
+
+    Otherwise the start of the fleet would hang on a port that only scrapes need.
+    """
     rest = RETRY_FIRST
     told = False
     while True:
@@ -152,7 +166,8 @@ async def _listen(spec: ChildSpec, host: str, port: int, title: Callable[[str], 
 
 def _take_the_seat(spec: ChildSpec) -> None:
     spec.board.say(CurrentWork(Phase.IDLE))
-    send(spec.report, Ready(0, 0))  # it holds no jobs, so no row of the database stands for it
+    # Zeros: this process holds no jobs, so it has no row in the database.
+    send(spec.report, Ready(0, 0))
 
 
 async def _bind(host: str, port: int) -> socket.socket:

@@ -1,6 +1,7 @@
-"""How much of a processor the web child may take: on average a tenth, however many people ask. No clock is read here but by default.
+"""Limits the processor time of the web process: a tenth of one core on average, at any load.
 
-Without it a flood of scrapes runs one core hot, on which jobs should run.
+Without this limit, a flood of scrapes keeps one core busy that jobs need. The module reads no clock
+except the default ones.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHARE: Final = 0.1
-"""Seconds of processor time a second."""
+"""Seconds of processor time per second."""
 SAVED: Final = 1.0
-"""Seconds of processor time that may be saved up: a burst of scrapes is served at once."""
+"""Most seconds of processor time to save up, so that a burst of scrapes is served at once."""
 PAUSE: Final = 0.25
-"""The longest pause at a time, in seconds: a probe of health waits no longer than a few of these."""
+"""The longest single pause, in seconds. A health probe waits for only a few of them."""
 
 
 class CpuBudget:
-    """A purse of processor time that fills slowly.
+    """A budget of processor time that refills slowly.
 
     >>> used = iter([0.0, 0.2, 1.5])
     >>> purse = Thrift(clock=iter([0.0, 1.0, 1.0]).__next__, used=used.__next__)
@@ -42,9 +43,9 @@ class CpuBudget:
         return self._left
 
     def pause(self) -> float:
-        """Return for how long nobody new may be attended to, in seconds."""
+        """Return how many seconds the server must wait before it accepts another connection."""
         return min(PAUSE, max(0.0, -self._settle() / SHARE))
 
     def is_strained(self) -> bool:
-        """Whether half of what may be saved up is gone: time to answer with what was rendered a moment ago."""
+        """Whether more than half of the saved-up budget is used: reuse the latest rendering."""
         return self._settle() < SAVED / 2

@@ -1,4 +1,4 @@
-"""The page `/metrics`: asks for a measurement, has the metrics rendered, and says in which format. Counts nothing itself."""
+"""Serves `/metrics`: requests a measurement, chooses the format and renders. Counts nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from jobherd.workers.web.server import Request
 
 REUSED: Final = 1.0
-"""Seconds for which a rendering is handed out again when the child is strained."""
+"""Seconds for which a rendering is reused while the process is over half of its CPU budget."""
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether this Accept header takes OpenMetrics 1. The header itself never reaches the library: an odd version in it raises there.
+    """Whether this Accept header accepts OpenMetrics 1.
+
+    The header itself is never passed to the library, which raises on an odd version in it.
 
     >>> wants_openmetrics("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2"), wants_openmetrics("*/*")
     (True, False)
@@ -42,7 +44,7 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class Exposition:
-    """The page `/metrics`."""
+    """The route `/metrics`."""
 
     def __init__(
         self,

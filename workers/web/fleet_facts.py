@@ -1,4 +1,7 @@
-"""What the parent says of the fleet, read from its notice into values. Tolerant: a missing or odd fact is a missing fact, never a crash."""
+"""Reads the supervisor's facts about the fleet from the control block.
+
+A missing or malformed fact counts as missing and never raises.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A slot as the parent sees it. `pid` is 0 when nobody sits there."""
+    """A slot as the supervisor sees it. `pid` is 0 if the slot is empty."""
 
     slot: int
     kind: str
@@ -26,23 +29,26 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The parent's latest word. Times are monotonic seconds."""
+    """What the supervisor published last. Times are monotonic seconds."""
 
     now: float
     loop_at: float
-    """When the parent's loop last turned; 0: never."""
+    """Time of the last turn of the supervisor's loop; 0: it has not turned yet."""
     lease_until: float
-    """Past it nobody may claim; 0: there was no lease yet."""
+    """No process may claim after this time; 0: there was no lease yet."""
     draining: bool
     told: bool = False
-    """The parent has published something."""
+    """Whether the supervisor has published something."""
     listening: bool = False
     deaf: bool = False
-    """Nothing is listened to, and it polls: a pooler stands between, or the server refuses LISTEN."""
+    """Whether the supervisor polls without LISTEN.
+
+    It does so behind a pooler, or if the server rejects LISTEN.
+    """
     database: bool = False
     ready_ever: bool = False
     at: float = 0.0
-    """When it was published."""
+    """When the supervisor published these facts."""
     started: float = 0.0
     version: str = ""
     children: tuple[Child, ...] = ()
@@ -50,23 +56,23 @@ class Facts:
     counts: Mapping[str, int] = field(default_factory=dict)
     """respawns, reclaimed, released, notifications, wakes, beats, dropped."""
     settled: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Outcomes that the parent wrote itself, for jobs whose process is dead: kind, outcome, number."""
+    """Outcomes that the supervisor wrote for jobs of dead processes: kind, outcome, number."""
     timeouts: Mapping[str, int] = field(default_factory=dict)
-    """Timeouts that the parent settled itself, by kind."""
+    """Timeouts that the supervisor settled itself, by kind."""
     errors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Error codes that the parent wrote itself: kind, code, number."""
+    """Error codes that the supervisor wrote itself: kind, code, number."""
     late: Mapping[str, int] = field(default_factory=dict)
-    """How often the parent's loop was late, by upper bound in seconds."""
+    """How often the supervisor's loop was late, by upper bound in seconds."""
     late_seconds: float = 0.0
 
     @property
     def loop_age(self) -> float:
-        """For how long the parent's loop has not turned, in seconds; infinite before its first turn."""
+        """Seconds since the last turn of the supervisor's loop; infinite before its first turn."""
         return max(0.0, self.now - self.loop_at) if self.loop_at else math.inf
 
     @property
     def lease_left(self) -> float:
-        """For how long claims are still allowed, in seconds; below 0: not any more; 0 before the first lease."""
+        """Seconds for which claims are allowed; below 0: no longer; 0 before the first lease."""
         return self.lease_until - self.now if self.lease_until else 0.0
 
 
@@ -74,7 +80,10 @@ COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats"
 
 
 class Reader:
-    """Reads the notice. A torn record is not believed: then the last good one still stands, so that no counter goes down."""
+    """Reads facts from the control block.
+
+    An inconsistent record is ignored: the last good one stays valid, so that no counter goes down.
+    """
 
     def __init__(self, control: ControlBlock, clock: Callable[[], float] = time.monotonic) -> None:
         self._control = control
@@ -82,7 +91,7 @@ class Reader:
         self._last: dict[str, object] = {}
 
     def read(self) -> Facts:
-        """Return what the parent says now."""
+        """Return the current facts of the supervisor."""
         try:
             said = self._control.facts()
         except ValueError:
@@ -98,7 +107,7 @@ class Reader:
 
 
 def understand(said: Mapping[str, Any], *, now: float, loop_at: float, lease_until: float, draining: bool) -> Facts:
-    """Return the document as values.
+    """Convert the published document to `Facts`.
 
     >>> understand({"listening": True, "beats": 3}, now=9.0, loop_at=8.5, lease_until=20.0, draining=False).loop_age
     0.5

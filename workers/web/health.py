@@ -1,7 +1,7 @@
-"""Whether the supervisor lives, has started, and takes work: three questions, each answered with its reasons. Judges, and does nothing.
+"""Judges whether the supervisor is alive, has started, and accepts work. Does nothing else.
 
-Alive, started and ready are three things: restarting a supervisor because its database is away, or because it drains, would end the
-jobs that still run. So `/livez` looks at the parent's loop and at nothing else.
+The three are separate. Restarting a supervisor because its database is down, or because it drains,
+would kill the jobs that still run. So `/livez` checks only the supervisor's loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobherd.workers.web.server import Request, Route
 
 LOOP_LATE: Final = 5.0
-"""Seconds after which a loop that has not turned is dead."""
+"""Seconds without a turn after which the supervisor's loop counts as dead."""
 
 INDEX: Final = """\
 jobherd
@@ -33,7 +33,7 @@ jobherd
 
 
 def why_not_live(facts: Facts) -> list[str]:
-    """Return why the supervisor should be restarted, if it should."""
+    """Return why the supervisor should be restarted; empty if it should not."""
     if facts.loop_age > LOOP_LATE:
         return [
             "the supervisor's loop has not turned yet"
@@ -44,12 +44,12 @@ def why_not_live(facts: Facts) -> list[str]:
 
 
 def why_not_started(facts: Facts) -> list[str]:
-    """Return why the supervisor cannot be said to have started."""
+    """Return why the supervisor does not count as started; empty if it does."""
     return [] if facts.ready_ever else ["no child has been ready yet"]
 
 
 def why_not_ready(facts: Facts) -> list[str]:
-    """Return why no new work is taken here."""
+    """Return why this supervisor accepts no new work; empty if it does."""
     reasons = why_not_live(facts)
     if facts.draining:
         reasons.append("the supervisor is draining")
@@ -65,7 +65,12 @@ def why_not_ready(facts: Facts) -> list[str]:
 
 
 def pages(reader: Reader, *, why_no_page: str = "") -> dict[str, Route]:
-    """Return the pages of health by path, and the index, if there is a reason why it is no page for people."""
+    """Return the health routes by path; also the index at `/` if `why_no_page` is given.
+
+    Args:
+        reader: reads the facts of the supervisor.
+        why_no_page: why there is no dashboard; empty if there is one.
+    """
 
     def page(ask: Callable[[Facts], list[str]]) -> Route:
         async def answer(_: Request) -> Answer:

@@ -1,8 +1,9 @@
-"""Which names become labels of metrics: the first so many that come along. Whoever stores the metrics keeps every name ever shown.
+"""Chooses which names become labels of metrics: the first that appear, up to a limit.
 
-Showing the largest of each moment instead would bound one scrape, and let a flood of made-up names fill somebody's store one scrape after
-the other. So a name that has a label keeps it for the life of this process, and a name that has none never gets one: a counter that moved
-between labels would go down in one and jump in the other.
+A monitoring system stores every name that was ever shown. Showing the largest names at each moment
+would bound one scrape, but a flood of made-up names would fill that store scrape by scrape. So a
+name with a label keeps it for the life of this process, and a name without one never gets one. A
+counter that moved between labels would go down in one and jump in the other.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 OTHERS: Final = "(other)"
-"""The label of all names that have none of their own. No kind, queue or tenant can be called so."""
+"""The label of all names without their own. No kind, queue or tenant can have this name."""
 
 
 class Labels(Generic[T]):
-    """Names that have labels of their own, `most` at the most.
+    """Names that have their own labels, at most `most`.
 
     >>> labels = Labels[str](1)
     >>> labels.has("mail"), labels.has("media"), labels.has("mail")
@@ -28,7 +29,7 @@ class Labels(Generic[T]):
         self._named: dict[T, None] = {}
 
     def has(self, name: T) -> bool:
-        """Return whether a name has a label of its own; it gets one if one is left."""
+        """Return whether a name has its own label. A new name gets one if the limit allows it."""
         if name in self._named:
             return True
         if len(self._named) < self._most:
@@ -37,10 +38,10 @@ class Labels(Generic[T]):
         return False
 
     def all(self) -> list[T]:
-        """Return the names that have one, in the order in which they came."""
+        """Return the names that have a label, in order of appearance."""
         return list(self._named)
 
 
 def label(labels: Labels[str], name: str) -> str:
-    """Return what a name is called in a label."""
+    """Return the label of a name."""
     return name if labels.has(name) else OTHERS

@@ -1,8 +1,10 @@
-"""The metrics: what children counted on their boards, what the parent says, and how deep the queues are, as Prometheus wants it.
+"""Builds the Prometheus metrics from status boards, supervisor facts and queue depths.
 
-A scrape reads memory and stores nothing, so it slows no child. Labels are kinds, outcomes, states, causes and queues, each of a bounded
-number over the life of this process (`labels.py`); never a pid, a job or a slot. A counter never goes down: boards outlive the children that write them, and a number that was
-read torn, lower than before, is not believed. `docs/metrics.md` lists them all, and a test compares.
+A scrape reads memory and stores nothing, so it slows no child process. Labels are kinds, outcomes,
+states, causes and queues, each of a bounded number over the life of this process (`labels.py`). A
+label is never a process ID, a job or a slot. A counter never goes down: a status board outlives the
+processes that write it, and an inconsistent read that is lower than before is ignored.
+`docs/metrics.md` lists all metrics, and a test compares the list.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ if TYPE_CHECKING:
     from jobherd.workers.web.queue_depth import Depth, Measurer
 
 CAUSES: Final = 64
-"""Causes of death that are shown by name; more of them count as "(other)"."""
+"""Causes of death that are shown by name. All others count as "(other)"."""
 
 ERRORS: Final = 1000
-"""Pairs of a kind and a code that are shown by name; more of them count as "(other)"."""
+"""Pairs of a kind and an error code that are shown by name. All others count as "(other)"."""
 
 _CODE: Final = re.compile(r"[\w.:-]{1,62}", re.ASCII)
 _STATE: Final = re.compile(r"[a-z_]{1,20}")
 _PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.TOGETHER)
-"""For people one job that runs, or several, are the same."""
+"""The metric does not distinguish one running job from several in a batch handler."""
 _LE: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 _READY: Final = "ready"
 
 
 class Tally:
-    """What was counted of one kind, over all slots."""
+    """Counters of one kind, summed over all slots."""
 
     __slots__ = ("buckets", "outcomes", "recycled", "seconds", "timeouts")
 
@@ -60,13 +62,16 @@ class Tally:
 
 
 class Highest:
-    """Numbers that only grow, as last read. A child may write a number while we read it: a torn one is lower, and is not believed."""
+    """The highest values read so far, of numbers that only grow.
+
+    A process may write a number during the read. An inconsistent value is lower, and is ignored.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], tuple[float, ...]] = {}
 
     def of(self, *key: object, numbers: Sequence[float]) -> tuple[float, ...]:
-        """Return `numbers`, none lower than it was under this key before."""
+        """Return `numbers`, each at least as high as before under this key."""
         before = self._seen.get(key)
         after = tuple(numbers) if before is None else tuple(map(max, before, numbers))
         self._seen[key] = after
@@ -74,7 +79,7 @@ class Highest:
 
 
 class JobherdCollector(Collector):
-    """Turns boards and facts into metric families, at each scrape anew."""
+    """Builds metric families from status boards and facts, at each scrape."""
 
     def __init__(self, boards: Sequence[StatusBoard], reader: Reader, measurer: Measurer) -> None:
         self._boards = boards
@@ -88,11 +93,11 @@ class JobherdCollector(Collector):
         self._born: tuple[float, float] = (0.0, 0.0)
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing: registering must not collect."""
+        """Describe nothing, so that registering does not collect."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Called at a scrape."""
+        """Yield all metric families. The registry calls this at each scrape."""
         facts = self._reader.read()
         yield from self._jobs(facts)
         yield from self._slots(facts)
@@ -102,11 +107,15 @@ class JobherdCollector(Collector):
     # -- jobs, from the boards --------------------------------------------------------------------------------------
 
     def _label(self, name: str) -> str:
-        """Return what a kind is called in a label: its name, while there are not too many."""
+        """Return the label of a kind: its name, unless there are already too many kinds."""
         return label(self._kinds, name)
 
     def _counted(self, slot: int, board: StatusBoard) -> list[KindCounts]:
-        """Return what a board has counted; what it said last if a child has scribbled over it: the others are still to be shown."""
+        """Return the counters of a status board.
+
+        If a process has corrupted its board, return the last good counters: the others must still
+        be shown.
+        """
         with suppress(ValueError, struct.error):
             self._last[slot] = board.tally.kind_counts()
         return self._last.get(slot, [])
@@ -133,7 +142,7 @@ class JobherdCollector(Collector):
             tallies.setdefault(self._label(kind), Tally()).timeouts += number
         other = tallies.get(OTHERS)
         if other is not None and not any(other.outcomes) and not other.timeouts:
-            del tallies[OTHERS]  # every board has the entry; nearly nobody needs it
+            del tallies[OTHERS]  # every board has this entry, but few fleets need it
         return tallies
 
     def _jobs(self, facts: Facts) -> Iterator[Metric]:
@@ -181,8 +190,8 @@ class JobherdCollector(Collector):
     def _running(self, facts: Facts, known: Iterable[str]) -> dict[str, int]:
         """Return how many handlers of each kind run.
 
-        The board of a dead child still says what it ran: only the living count, and who began after the parent's word, which may be
-        a second old.
+        The board of a dead process still shows what it ran. So count only living processes, and
+        those that began after the supervisor published its facts, which may be a second old.
         """
         running = dict.fromkeys(known, 0)
         seated = {child.slot for child in facts.children if child.pid}
@@ -227,7 +236,7 @@ class JobherdCollector(Collector):
                 continue
             key = (child.kind, self._state(child))
             states[key] = states.get(key, 0) + 1
-            if child.rss:  # not looked at unless there is a limit
+            if child.rss:  # measured only if there is a memory limit
                 memory[child.kind] = memory.get(child.kind, 0) + child.rss
             connected[child.kind] += self._boards[child.slot].database if child.slot < len(self._boards) else 0
         children = GaugeMetricFamily("jobherd_children", "Children that live, by what they are at.", labels=["kind", "state"])
@@ -242,7 +251,10 @@ class JobherdCollector(Collector):
         yield from (children, resident, sessions)
 
     def _state(self, child: Child) -> str:
-        """Return what a living child is at: its own word while it is READY, else the parent's."""
+        """Return the state of a living process, from its board if it is READY.
+
+        Else return the supervisor's view.
+        """
         if child.state != _READY:
             return child.state if _STATE.fullmatch(child.state) else "idle"
         now = _now(self._boards[child.slot]) if child.slot < len(self._boards) else None
@@ -250,7 +262,7 @@ class JobherdCollector(Collector):
             return "running"
         return "idle" if now is None or now.phase is Phase.BOOTING else now.phase.name.lower()
 
-    # -- the parent -------------------------------------------------------------------------------------------------
+    # -- the supervisor ---------------------------------------------------------------------------------------------
 
     def _parent(self, facts: Facts) -> Iterator[Metric]:
         deaths = CounterMetricFamily("jobherd_child_deaths", "Children that ended, by cause; `left` was asked to.", labels=["cause"])
@@ -284,7 +296,8 @@ class JobherdCollector(Collector):
                 sum_value=facts.late_seconds,
             )
         if facts.started:
-            if self._born[0] != facts.started:  # worked out once: two clocks would make it tremble
+            # Computed once: the difference between two clocks would make the value jitter.
+            if self._born[0] != facts.started:
                 self._born = (facts.started, time.time() - (facts.now - facts.started))
             yield GaugeMetricFamily("jobherd_start_time_seconds", "When the supervisor started, in Unix time.", value=self._born[1])
         yield InfoMetricFamily("jobherd_build", "What runs here.", value={"version": facts.version})
@@ -330,11 +343,11 @@ class JobherdCollector(Collector):
 def _now(board: StatusBoard) -> CurrentWork | None:
     try:
         return board.now()
-    except ValueError:  # no such phase: a child has scribbled over its board
+    except ValueError:  # not a valid phase: a process has corrupted its board
         return None
 
 
 def _filled(depths: Mapping[str, Depth], queues: Iterable[str]) -> Iterator[tuple[str, Depth | None]]:
-    """Return the depth of every queue that is known, None where nothing was found."""
+    """Yield the depth of every known queue, or None for a queue in which no job was found."""
     for queue in sorted({*depths, *queues}):
         yield queue, depths.get(queue)

@@ -1,8 +1,9 @@
-"""The page on the same port: connections that ask for it are handed to uvicorn, with what was read of them already.
+"""Serves the dashboard on the same port: hands its connections to uvicorn, with what was read.
 
-The small server stays in front, with its limits: whoever has not asked within them never comes here, and health and metrics are answered as
-they are without the extra. Nothing of the page, nor of uvicorn, is imported before the first connection asks for it: a supervisor whose page
-nobody opens pays nothing. Which of its users may see what is the page's own matter (`jobherd.workers.page.guard`).
+The small server stays in front with its limits. A client that sends no request within them never
+gets here. Health and metrics are answered as they are without the extra `web`. Nothing of the
+dashboard or of uvicorn is imported before the first connection requests it: an unused dashboard
+costs nothing. Access control is the dashboard's own part (`jobherd.workers.page.guard`).
 """
 
 from __future__ import annotations
@@ -32,21 +33,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd")
 
 NEEDED: Final = ("starlette", "uvicorn", "jinja2")
-"""What the extra `web` brings."""
+"""The packages that the extra `web` installs."""
 CONNECTIONS: Final = 300
-"""Connections at a time. A new one displaces the oldest that has shown no token, else the one that has been idle for longest, else it is answered 503."""
+"""Most connections at a time.
+
+A new one displaces the oldest one without a token, else the one that has been idle for longest. If
+there is none, uvicorn answers the new one with 503.
+"""
 STRANGERS: Final = 20
-"""Connections of one address that have shown no token; one more displaces the oldest of them."""
+"""Most connections of one address without a token. One more displaces the oldest of them."""
 KEPT: Final = 20
 """Seconds for which a connection without a request is kept."""
 TAKING: Final = 30_000
-"""Milliseconds after which the kernel ends a connection whose other side takes nothing: what waits for it is kept in memory."""
+"""Milliseconds after which the kernel closes a connection whose client reads nothing.
+
+Until then its unsent data stays in memory.
+"""
 ENDING: Final = 1.0
-"""Seconds for open answers to end when the child leaves."""
+"""Seconds that open responses have to end when the process exits."""
 
 
 def why_off(settings: ChildSettings) -> str:
-    """Return why there is no page, as a sentence; nothing if there is one."""
+    """Return why there is no dashboard, as a sentence; empty if there is one."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         return "The page is not installed: pip install 'jobherd[web]'."
@@ -59,9 +67,12 @@ def why_off(settings: ChildSettings) -> str:
 
 
 class Hosting:
-    """Serves the page on connections that `server` has accepted.
+    """Serves the dashboard on connections that `server` has accepted.
 
-    settings: the child's. boards: of all slots. server: answers what is asked for besides the page on a connection that is kept open.
+    Args:
+        settings: the settings of this child process.
+        server: answers its own paths on a connection that is kept open.
+        boards: the status boards of all slots.
     """
 
     def __init__(self, settings: ChildSettings, server: Server, boards: Sequence[StatusBoard] = ()) -> None:
@@ -73,7 +84,12 @@ class Hosting:
         self._state: Any = None
 
     async def take(self, connection: socket.socket, read: bytes) -> None:
-        """Serve this connection from here on. read: what was read of it. The caller may close its own socket."""
+        """Serve this connection from now on. The caller may close its own socket.
+
+        Args:
+            connection: the accepted connection.
+            read: the bytes already read from it.
+        """
         if self._app is None:
             self._begin()
         self._make_room(connection)
@@ -88,7 +104,7 @@ class Hosting:
             raise
 
     def _make_room(self, connection: socket.socket) -> None:
-        """End a connection that others need the place of: people who send slowly, or nothing, must not keep others out."""
+        """Close a connection to free its place: slow or silent clients must not keep others out."""
         there = [each for each in self._state.connections if not each.transport.is_closing()]
         strangers = sorted((each for each in there if not each.is_known), key=lambda each: each.number)
         address = _peer(connection)
@@ -100,7 +116,7 @@ class Hosting:
             (strangers or idle)[0].transport.abort()
 
     async def close(self) -> None:
-        """End what is served, streams too, and let go of the database."""
+        """End all responses, also streams, and close the dashboard's database connections."""
         if self._app is None:
             return
         asking = self._app.state.hub.close()
@@ -111,7 +127,7 @@ class Hosting:
         await self._app.state.database.close()
 
     def _begin(self) -> None:
-        import uvicorn  # noqa: PLC0415 - when somebody asks for it
+        import uvicorn  # noqa: PLC0415 - imported at the first request
         from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
         from uvicorn.server import ServerState  # noqa: PLC0415
 
@@ -135,24 +151,25 @@ class Hosting:
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # whoever may claim another address could claim to be of this machine
+            proxy_headers=False,  # a client that may claim another address could claim to be on this host
             root_path=settings.page_path,
             limit_concurrency=CONNECTIONS + 1,
             timeout_keep_alive=KEPT,
         )
         config.load()
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it complains of whoever leaves early; what fails of ours the guard logs
+        # It logs every early disconnect; the guard logs failures of the dashboard.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         state = self._state = ServerState()
         numbers = itertools.count()
 
         class Continued(H11Protocol):
-            """A connection of which something was read before."""
+            """A connection of which some bytes were read before."""
 
             def __init__(self, read: bytes) -> None:
                 super().__init__(config=config, server_state=state, app_state={"connection": self})
                 self._read = read
                 self.is_known = False
-                """Its latest request was let in."""
+                """Whether its latest request was authorized."""
                 self.number = 0
                 self.address: str | None = None
 
@@ -163,7 +180,8 @@ class Hosting:
                 self.data_received(self._read)
 
             def on_response_complete(self) -> None:
-                self.number = next(numbers)  # the one that has been idle for longest has the lowest
+                # The connection that has been idle for longest has the lowest number.
+                self.number = next(numbers)
                 super().on_response_complete()
 
             @property
@@ -174,7 +192,7 @@ class Hosting:
 
 
 def _beside(page: Starlette, server: Server) -> ASGIApp:
-    """Return an application that has the server answer what is its own, and the page everything else."""
+    """Return an application: the server answers its own paths, the dashboard everything else."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -196,7 +214,10 @@ def _beside(page: Starlette, server: Server) -> ASGIApp:
 
 
 async def _serve_page(page: Starlette, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have the page answer. A connection whose request was not let in is closed after the answer: it must not hold a place."""
+    """Let the dashboard answer. Close the connection afterwards if the request was not authorized.
+
+    Such a connection must not occupy a place.
+    """
     state = scope.get("state", {})
     connection = state.get("connection")
 

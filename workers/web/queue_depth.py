@@ -1,8 +1,10 @@
-"""How deep the queues are, asked of the database: seldom, only when somebody scrapes, and never so that it hurts.
+"""Measures the depth of the queues in the database: rarely, only for a scrape, and at limited cost.
 
-A measurement reads at most `MOST` rows a queue and may take `STATEMENT` seconds; it is kept for some seconds, and for twenty times as
-long as it took. Nobody waits for a database that is away: a scrape then tells what the boards say, and until when the depths were
-known. An error is logged by its class alone: its text can quote the DSN.
+A measurement reads at most `MOST` rows per queue, and each statement may take `STATEMENT` seconds.
+The result is kept for `PERIOD` seconds, or for `EASE` times as long as the measurement took, up to
+`REST_MOST`. No scrape waits for an unreachable database: it then shows the status boards and when
+the depths were last measured. An error is logged by its class only, because its text can quote the
+DSN.
 """
 
 from __future__ import annotations
@@ -26,31 +28,41 @@ log = logging.getLogger("jobherd")
 
 STATES: Final = ("ready", "scheduled", "running")
 MOST: Final = 100_000
-"""Rows that are counted of one queue and state; of very many queues, less."""
+"""Most rows counted of one queue and state; fewer if there are very many queues."""
 QUEUES: Final = 200
-"""Queues that are shown, all those that have no label of their own as one: each is a few time series in somebody's store."""
+"""Most queues shown. All queues without their own label count as one.
+
+Each queue adds a few time series to the monitoring system.
+"""
 TENANTS: Final = 10
-"""How many times as many tenants as are shown at a time may be shown by name in the life of this process."""
+"""Tenants that get a label in the life of this process, per tenant that is shown at once."""
 PERIOD: Final = 5.0
 """Seconds for which a measurement is kept."""
 EASE: Final = 20.0
-"""And for so many times as long as it took: measuring takes at most a twentieth of one session's time."""
+"""A measurement is also kept for this times its duration.
+
+So measuring takes at most a twentieth of the time of one session.
+"""
 REST_MOST: Final = 30.0
 """The longest pause between two measurements, in seconds."""
 STALE: Final = 120.0
-"""Seconds after which a measurement is not shown any more: a gap is better than a lie."""
+"""Seconds after which a measurement is no longer shown: a gap is better than a wrong value."""
 STATEMENT: Final = 2.0
-"""The longest a statement may take, in seconds; the server ends it."""
+"""The longest a statement may take, in seconds. The server cancels it then."""
 LOST: Final = 20.0
-"""Seconds after which a measurement is given up with its session: something between may confirm every packet and carry none, and then no server ends it."""
+"""Seconds after which a measurement is given up and its session closed.
+
+A device in between may acknowledge every packet and forward none. The server never cancels then.
+"""
 PATIENCE: Final = 1.0
-"""The longest a scrape waits for a fresh measurement, in seconds."""
+"""The longest a scrape waits for a new measurement, in seconds."""
 
 _SESSION: Final[dict[str, Any]] = {
     "application_name": "jobherd web",
     "client_encoding": "UTF8",
     "connect_timeout": 3,
-    # A network that swallows packets must not hold the session for the kernel's quarter of an hour.
+    # If a network drops packets, the kernel would otherwise keep the session for a quarter of an
+    # hour.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -60,16 +72,16 @@ _SESSION: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One queue in one state."""
+    """The jobs of one queue in one state."""
 
     jobs: int
     capped: bool = False
-    """At least so many: the count stopped there."""
+    """Whether `jobs` is a lower bound: the count stopped there."""
     oldest: float = 0.0
-    """Seconds: since the oldest became due (ready, scheduled) or was claimed (running)."""
+    """Seconds since the oldest job became due (ready, scheduled) or was claimed (running)."""
 
     def and_also(self, other: Depth) -> Depth:
-        """Return both as one."""
+        """Return both combined."""
         return Depth(self.jobs + other.jobs, self.capped or other.capped, max(self.oldest, other.oldest))
 
 
@@ -78,7 +90,7 @@ _NOTHING: Final = Depth(0)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a measurement of one state found."""
+    """The result of one measurement of one state."""
 
     at: float
     """Unix time."""
@@ -88,17 +100,17 @@ class Measured:
 
 
 class Gate(NamedTuple):
-    """What somebody has paused or capped."""
+    """A pause or a concurrency limit."""
 
     scope: str
     name: str
     paused: bool
     most: int | None
-    """How many of its jobs may run at a time, over all hosts."""
+    """The most jobs that may run at a time, on all hosts; None: no limit."""
     running: int | None
 
     def and_also(self, other: Gate | None) -> Gate:
-        """Return both as one, which has no name."""
+        """Return both combined, under the label `OTHERS`."""
         if other is None:
             return self._replace(name=OTHERS)
         capped = [gate for gate in (self, other) if gate.most is not None]
@@ -108,7 +120,7 @@ class Gate(NamedTuple):
 
 
 class Measurer:
-    """Measures on a session of its own, at most one measurement at a time."""
+    """Measures on its own database session, at most one measurement at a time."""
 
     def __init__(
         self,
@@ -119,7 +131,15 @@ class Measurer:
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[bool], object] = bool,
     ) -> None:
-        """Measure there. `tell` is told whenever a session begins or ends. tenants: how many are shown by name, 0: none is looked for."""
+        """Set up; no connection is opened yet.
+
+        Args:
+            dsn: the database to measure.
+            schema: the schema of Jobherd.
+            tenants: how many tenants are shown by name; 0: none are measured.
+            clock: monotonic seconds.
+            tell: called with True when a session begins and with False when it ends.
+        """
         self._tenants = tenants
         self._owned: dict[tuple[str, str], int] = {}
         self._dsn = dsn
@@ -140,43 +160,53 @@ class Measurer:
         self._gates: list[Gate] = []
 
     def hurry(self) -> None:
-        """End the rest after a failure: perhaps the database is back."""
+        """End the pause after a failure: perhaps the database is back."""
         if self._away:
             self._next = -float("inf")
 
     async def refresh(self, patience: float = PATIENCE) -> None:
-        """See to it that the measurement is not too old; wait for a new one, but not longer than `patience` seconds."""
+        """Start a measurement if the last is too old.
+
+        Wait at most `patience` seconds for its result.
+        """
         if self._running is None and self._clock() >= self._next:
             self._running = asyncio.get_running_loop().create_task(self._measure())
         if self._running is not None:
             await asyncio.wait((self._running,), timeout=patience)
 
     def latest(self) -> dict[str, Measured]:
-        """Return the last measurement of each state, unless it is stale. A queue that was once seen stays, with depth 0."""
+        """Return the last measurement of each state, unless it is stale.
+
+        A queue that was seen once stays known, with depth 0.
+        """
         now = self._clock()
         return {state: found for state, found in self._found.items() if now - found.taken < STALE}
 
     def told_at(self) -> dict[str, float]:
         """Return when each state was last measured, in Unix time.
 
-        Also when that is stale: a time that vanished with what was measured could raise no alarm about it.
+        Stale measurements are included: a timestamp that vanished with the depths could not raise
+        an alert.
         """
         return {state: found.at for state, found in self._found.items()}
 
     def paused(self) -> dict[str, bool]:
-        """Return for every known queue whether it is paused; nothing when that is stale."""
+        """Return for every known queue whether it is paused; empty if the measurement is stale."""
         return self._paused if self.latest() else {}
 
     def tenants(self) -> dict[tuple[str, str], int]:
-        """Return how many jobs tenants have in each state, those not shown by name as `OTHERS`; nothing when that is stale."""
+        """Return the number of jobs by tenant and state; empty if the measurement is stale.
+
+        Tenants that are not shown by name count as `OTHERS`.
+        """
         return self._owned if self.latest() else {}
 
     def gates(self) -> list[Gate]:
-        """Return what is paused or capped; nothing when that is stale."""
+        """Return all pauses and concurrency limits; empty if the measurement is stale."""
         return self._gates if self.latest() else []
 
     async def close(self) -> None:
-        """Let go of the session."""
+        """Cancel a running measurement and close the session."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
@@ -212,7 +242,7 @@ class Measurer:
             self._connection = await psycopg.AsyncConnection.connect(
                 self._dsn,
                 autocommit=True,
-                prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                prepare_threshold=None,  # a pooler in transaction mode would lose prepared statements
                 context=OURS,
                 **_SESSION,
             )
@@ -223,7 +253,7 @@ class Measurer:
     async def _rows(
         self, connection: psycopg.AsyncConnection[tuple[Any, ...]], name: str, parameters: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        """Send a statement that is ended after STATEMENT seconds."""
+        """Run a statement that the server cancels after STATEMENT seconds."""
         async with connection.transaction():
             await connection.execute(sql.load("steer_measuring", self._schema), {"milliseconds": round(STATEMENT * 1000)})
             return await (await connection.execute(sql.load(name, self._schema), parameters)).fetchall()
@@ -231,7 +261,10 @@ class Measurer:
     async def _in_time(
         self, connection: psycopg.AsyncConnection[tuple[Any, ...]], name: str, parameters: dict[str, Any], *, what: str
     ) -> list[tuple[Any, ...]] | None:
-        """Send a statement as `_rows` does; return None if it took too long, for the others may do better, and say so once."""
+        """Run a statement as `_rows` does. If it takes too long, log that once and return None.
+
+        The other statements may still succeed.
+        """
         try:
             rows = await self._rows(connection, name, parameters)
         except psycopg.errors.QueryCanceled:
@@ -244,7 +277,8 @@ class Measurer:
 
     async def _ask(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
         names = await self._rows(connection, "name_queues", {"queues": 2 * QUEUES, "names": self._labels.all()})
-        known = dict.fromkeys(self._paused, False)  # once shown, a queue stays: a gauge that vanishes looks like one that stands still
+        # A queue stays once shown: a gauge that vanishes looks like one that does not change.
+        known = dict.fromkeys(self._paused, False)
         for queue, paused in names:
             called = label(self._labels, str(queue))
             known[called] = known.get(called, False) or bool(paused)
@@ -271,7 +305,8 @@ class Measurer:
             )
             if found is None:
                 return
-            # Whom nothing waits for any more has none: a gauge that vanishes looks like one that stands still.
+            # A tenant without jobs is shown with 0: a gauge that vanishes looks like one that does
+            # not change.
             owned = dict.fromkeys(self._owned, 0)
             for tenant, state, jobs in found:
                 key = (OTHERS if tenant is None else label(self._tenant_labels, str(tenant)), str(state))
@@ -279,7 +314,7 @@ class Measurer:
             self._owned = owned
 
     def _gathered(self, gates: list[Gate]) -> list[Gate]:
-        """Return the gates that have labels of their own, and for the others of each scope one together."""
+        """Return the gates with their own labels, and one combined gate per scope for the rest."""
         shown = [gate for gate in gates if self._gate_labels.has((gate.scope, gate.name))]
         rest: dict[str, Gate] = {}
         for gate in gates:
@@ -295,7 +330,7 @@ class Measurer:
 
 
 def name_of(error: BaseException) -> str:
-    """Return what may be said of an error of the database: its class, and the server's code if it has one.
+    """Return what may be logged of a database error: its class, and its SQLSTATE if it has one.
 
     >>> name_of(psycopg.errors.QueryCanceled())
     'QueryCanceled, 57014'

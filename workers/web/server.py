@@ -1,11 +1,14 @@
-"""A small HTTP server: GET and HEAD, one answer a connection, and no harm from anybody. Knows nothing of jobs.
+"""A small HTTP server: GET and HEAD, one answer per connection, limits against any client.
 
-What it has no route for it refuses, or hands on with the connection, if somebody stands beyond it (`hosting.py`, the page).
+It does not know jobs. It rejects a path without a route, or hands the connection on if `beyond` is
+set (`page_handoff.py`, the dashboard).
 
-Every connection has its limits: bytes of head, seconds to ask, seconds to take the answer. There are never more than a few of them:
-whoever comes when all are taken displaces the oldest, so people who send or read slowly can hold no place that others need. What
-comes after the head is not read. On a loopback address only its own names are answered: a page on the web that has its name resolved
-to 127.0.0.1 would else read from here with the visitor's browser.
+Every connection has limits: bytes of the head, seconds to send the request, seconds to read the
+answer. The number of connections is limited too. If all places are taken, a new connection
+displaces the oldest, so a client that sends or reads slowly cannot hold a place that others need.
+The server does not read what follows the head. On a loopback address it answers only for its own
+host names: otherwise a website whose name resolves to 127.0.0.1 could read from here through the
+visitor's browser.
 """
 
 from __future__ import annotations
@@ -47,21 +50,21 @@ TWO_LENGTHS: Final = "Content-Length together with Transfer-Encoding, or Transfe
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection, and all of them, may take. Times in seconds."""
+    """Limits of one connection, and of all together. Times in seconds."""
 
     connections: int = 64
     head: int = 16 * 1024
     asking: float = 5.0
     taking: float = 10.0
     lingering: float = 1.0
-    """After the answer: to take in what was sent unasked, or a reset would overtake the answer."""
+    """After the answer: time to read unrequested data. Otherwise a reset overtakes the answer."""
     leftover: int = 256 * 1024
-    """Bytes that are taken in so."""
+    """Most bytes that are read in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked. Names of headers are in lower case."""
+    """A parsed request. Header names are in lower case."""
 
     method: str
     path: str
@@ -71,7 +74,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -79,12 +82,12 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
     def all_headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers beside type and length."""
+        """Return all headers except Content-Type and Content-Length."""
         return (*_ALWAYS, *self.headers)
 
 
 class Refused(Exception):  # noqa: N818 - says what happened
-    """The request is refused, in a sentence that repeats nothing of it."""
+    """The request is rejected. The reason repeats nothing of the request."""
 
     def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
         super().__init__(reason)
@@ -92,7 +95,7 @@ class Refused(Exception):  # noqa: N818 - says what happened
 
 
 def parse(head: bytes) -> Request:
-    r"""Return the request that this head, without its empty line, stands for. Raises Refused.
+    r"""Return the parsed request. `head` must not include its empty line. Raises Refused.
 
     >>> parse(b"GET /livez?x=1 HTTP/1.1\r\nHost: localhost").path
     '/livez'
@@ -121,16 +124,19 @@ def parse(head: bytes) -> Request:
 
 
 def has_two_lengths(headers: Collection[str], version: str) -> bool:
-    """Whether these headers, by their names in lower case, let two servers disagree about where the request ends.
+    """Whether two servers could disagree about where a request with these headers ends.
 
-    Whatever stands behind a proxy that goes by the other length would be taken as a request of its own.
-    version: the minor one of HTTP/1.
+    Behind a proxy that uses the other length, the rest would count as a separate request.
+
+    Args:
+        headers: names in lower case.
+        version: the minor version of HTTP/1.
     """
     return "transfer-encoding" in headers and ("content-length" in headers or version == "0")
 
 
 def path_of(read: bytes) -> str:
-    """Return the path that the beginning of a request asks for; empty if that is no request.
+    """Return the path in the first bytes of a request; empty if they are not a request.
 
     >>> path_of(b"POST /queues/action?x=1 HTTP/1.1")
     '/queues/action'
@@ -140,7 +146,7 @@ def path_of(read: bytes) -> str:
 
 
 class Server:
-    """Answers on one listening socket, which it owns."""
+    """Answers requests on one listening socket, which it owns."""
 
     def __init__(
         self,
@@ -151,9 +157,18 @@ class Server:
         thrift: CpuBudget,
         limits: Limits | None = None,
     ) -> None:
-        """Serve `routes`, by path. `names` are further hosts to answer as; None: whatever the Host header says.
+        """Prepare to serve.
 
-        `beyond` may be set: it is handed the connection, and what was read of it, that asks for something else.
+        The attribute `beyond` can be set: it is called with each connection that requests another
+        path, and the bytes read from it.
+
+        Args:
+            listening: the listening socket.
+            routes: by path.
+            names: hosts to answer for besides localhost and loopback addresses; None: any Host
+                header.
+            thrift: limits the processor time.
+            limits: of connections.
         """
         self.beyond: Beyond | None = None
         self._listening = listening
@@ -165,16 +180,16 @@ class Server:
         self._told_at = -float("inf")
 
     async def serve(self) -> None:
-        """Answer until cancelled."""
+        """Answer until canceled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
-                await asyncio.sleep(self._thrift.pause())  # also at 0: who is here comes before who knocks
+                await asyncio.sleep(self._thrift.pause())  # also at 0: open connections come before new ones
                 try:
                     connection, _ = await loop.sock_accept(self._listening)
                 except ConnectionError:
                     continue
-                except OSError as error:  # no file number or no memory is left: give back a place, and try again
+                except OSError as error:  # out of file descriptors or memory: free a place and try again
                     self._tell("cannot take a connection", error)
                     self._displace()
                     await asyncio.sleep(0.1)
@@ -192,7 +207,7 @@ class Server:
             await asyncio.gather(*left, return_exceptions=True)
 
     def knows(self, path: str) -> bool:
-        """Whether it answers this path itself."""
+        """Whether this server answers this path itself."""
         return path in self._routes
 
     def _displace(self) -> None:
@@ -205,12 +220,13 @@ class Server:
         self._open.pop(task, None)
         if task.cancelled():
             _reset(connection)
-        connection.close()  # here, and not in the task: one that is cancelled before its first step never reaches its `finally`
+        # Here, not in the task: a task canceled before its first step never reaches its `finally`.
+        connection.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._tell("a connection failed", error)
 
     def _tell(self, what: str, error: BaseException) -> None:
-        """Log it, but not more than once a minute: what everybody on the network can cause must not fill a disk."""
+        """Log at most once a minute: an error that any client can cause must not fill a disk."""
         now = time.monotonic()
         if now - self._told_at >= 60:
             self._told_at = now
@@ -244,7 +260,7 @@ class Server:
                 taken = 0
                 while taken < limits.leftover and (more := await loop.sock_recv(connection, 65536)):
                     taken += len(more)
-        except OSError:  # TimeoutError is one: whoever is too slow, or gone, is left
+        except OSError:  # includes TimeoutError: the client is too slow or gone
             return
 
     async def _read_head(self, connection: socket.socket) -> tuple[bytes, int]:
@@ -278,13 +294,16 @@ class Server:
 
 
 def _reset(connection: socket.socket) -> None:
-    """Have it close at once. Else the kernel keeps what was not taken, megabytes of it, for as long as the other side likes."""
+    """Make the socket close at once.
+
+    Otherwise the kernel keeps the unread data, megabytes of it, for as long as the client likes.
+    """
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def written(answer: Answer, *, head_only: bool = False) -> tuple[bytes, ...]:
-    """Return the answer as it goes over the wire, in parts: a long body is not copied for each who takes it slowly."""
+    """Return the answer as sent, in parts: a long body is not copied for each slow client."""
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",

@@ -1,7 +1,8 @@
-"""Which jobs a child may claim now: what its `before_claim` hooks say and what its host has room for, as conditions on the claim.
+"""Decides which jobs a worker may claim now, from its `before_claim` hooks and the budget of its supervisor.
 
-Here opinions and the budget become the names of conditions in `sql/queries/conditions/` and their parameters. It asks the hooks, it sends nothing. What
-nobody restricts adds no condition.
+This module turns the hooks' answers and the budget into names of conditions in
+`sql/queries/conditions/` and their parameters. It calls the hooks and sends nothing to the
+database. Without a restriction, it adds no condition.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.hooks")
 
 REST: Final = 1.0
-"""Seconds after which a hook that did not let everything through is asked again."""
+"""Seconds before a hook that did not allow every job is called again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +35,34 @@ class Narrowing:
     """The conditions under which a claim may take a job."""
 
     conditions: tuple[str, ...] = ()
-    """As `sql.narrow` takes them."""
+    """In the form that `sql.narrow` expects."""
     parameters: dict[str, Any] = field(default_factory=dict)
     hooked: bool = False
-    """A hook has narrowed it: a sibling may take what this child may not."""
+    """Whether a hook restricts the claim. Another worker may then take jobs that this worker must
+    not.
+    """
     costly: frozenset[str] = frozenset()
-    """Kinds that declare to cost more than the hooks allow; a single job may cost less."""
+    """Kinds whose declared cost exceeds what the hooks allow. A single job of such a kind may cost
+    less.
+    """
 
     def admits(self, kind: str) -> bool:
-        """Return whether records of the store of that name may be taken. A condition in SQL is about the queue, and says nothing of it."""
+        """Return whether records of the table store of that name may be taken.
+
+        A hook's own SQL condition applies to the queue only, not to table stores.
+        """
         only, barred = self.parameters.get("only_kinds"), self.parameters.get("not_kinds")
         return (only is None or kind in only) and (barred is None or kind not in barred) and kind not in self.costly
 
 
 class Admission:
-    """Asks the `before_claim` hooks and says what their answers mean for a claim.
+    """Calls the `before_claim` hooks and translates their answers into conditions on a claim.
 
-    hooks: with their child. handlers: by kind, for what they cost and their flags.
-    budget: what the host has, by resource; empty: there is no budget. patience: seconds after which a waiting job is kept room for.
+    Args:
+        hooks: the hooks, with their child object.
+        handlers: by kind. Their policies hold costs and flags.
+        budget: resources of the supervisor, by name. Empty: no budget.
+        patience: seconds after which room in the budget is reserved for a waiting job.
     """
 
     def __init__(self, hooks: Caller, handlers: Mapping[str, AnyHandler], budget: Mapping[str, float], patience: float) -> None:
@@ -63,10 +74,12 @@ class Admission:
         costs = {kind: dict(policy.cost) for kind, policy in self._policies.items() if not callable(policy.cost) and policy.cost}
         self._costs = orjson.dumps(costs).decode()
         self.failing = False
-        """The last answer was no answer: a hook raised, hung, or returned what means nothing."""
+        """Whether the last call gave no usable answer: a hook raised, timed out or returned an
+        invalid value.
+        """
 
     def ask(self) -> Narrowing | None:
-        """Return how the next claim is narrowed, or None if nothing may be claimed now."""
+        """Return the restrictions of the next claim, or None if nothing may be claimed now."""
         answer = self._ask()
         if self._hooks:
             self._caller.pass_on()
@@ -99,7 +112,7 @@ class Admission:
             return None
 
     def too_large(self) -> list[str]:
-        """Return a sentence for each kind that does not fit into the budget even when nothing else runs."""
+        """Return a sentence for each kind that exceeds the budget even if nothing else runs."""
         return [
             f"{kind} costs {name} {amount:g}, more than this supervisor's budget of {self._budget[name]:g}: none of its jobs is run here"
             for kind, policy in self._policies.items()
@@ -109,7 +122,7 @@ class Admission:
         ]
 
     def joining(self) -> Narrowing:
-        """Return what narrows the jobs that join a claim whose room was reckoned before, beside what narrowed that claim."""
+        """Return additional conditions for jobs that join a claim whose cost is already counted."""
         return Narrowing(("undemanding",), {"costs": self._costs}) if self._budget else Narrowing()
 
     def _narrowing(self, said: Sequence[Only]) -> Narrowing:
@@ -146,7 +159,8 @@ class Admission:
         if self._budget:
             conditions.append("within_budget")
             parameters["budget"] = orjson.dumps(dict(self._budget)).decode()
-            # What a condition of somebody's own keeps out is not known here, and a job that nobody takes must keep no room.
+            # A custom SQL condition may exclude jobs that this process cannot identify. Room
+            # reserved for a job that no worker takes would stay unused.
             parameters["patience"] = None if own else self._patience
         return Narrowing(tuple(conditions), parameters, hooked, frozenset(kind for kind in self._policies if self._exceeds(kind, most)))
 

@@ -1,8 +1,10 @@
-"""How a worker comes to its next jobs: it waits, looks whether it may, and claims; by which statement, and for how many.
+"""Waits for work, checks whether a worker may claim, and claims its next jobs.
 
-Between an empty claim and the sleep nothing may slip through: the epoch of the parent's notice is noted before the claim and read again
-once this child shows itself idle. The settlement of the last claim and the next claim travel together, so a batch costs one round trip
-and one wait for the disk. It runs no job of the queue; when there is none, a record of the application's own tables.
+It chooses the claiming statement and the number of jobs. Race: no wake may be lost between an empty
+claim and the sleep, so the epoch of the control block is read before the claim and again after this
+worker shows itself idle. The outcomes of the last claim and the next claim travel together, so a
+claim costs one round trip and one wait for the disk. This module runs no job of the queue. If the
+queue has no job, it works one record of the application's own tables.
 """
 
 from __future__ import annotations
@@ -36,25 +38,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.worker")
 
 _LOOK: Final = 0.0002
-"""Seconds between two looks at the wake pipe while a batch runs: a look costs a microsecond."""
+"""Seconds between two checks of the wake pipe while a claim runs. A check costs a microsecond."""
 _LAPSED: Final = 0.2
 _HELD_BY_OTHERS: Final = 0.25
-"""Seconds before a child looks again at a queue whose every waiting row somebody has locked."""
+"""Seconds before a worker looks again at a queue whose ready rows are all locked by other sessions."""
 CHECK: Final = 60.0
-"""Seconds between two looks of a child whether the database has jobs in its name of which it does not know."""
+"""Seconds between two checks for jobs that are claimed in this worker's name without its knowledge."""
 AHEAD: Final = 0.0025
-"""Seconds that a claim's jobs take at the least where the next claim is made before they are written. Of shorter ones the answer would not be there when the
-next are through: waiting for it costs another sleep, and drains of 100 jobs a claim, of 1 ms together, were slower by an eighth (tests/bench/against.py)."""
+"""Least total duration of a claim's jobs, in seconds, for which the next claim is made before their
+outcomes are recorded. With shorter jobs, the answer would not have arrived when the next jobs have
+finished. Waiting for it costs another sleep: drains of 100 jobs per claim, which took 1 ms
+together, were slower by an eighth (tests/bench/against.py).
+"""
 _OWN_POLL: Final = 60
-"""The parent nudges one child each poll; a child asks by itself, should its parent hang, so many polls after it last heard anything:
-sixty-four idle children must not ask sixty-four times as often as one."""
+"""Polls after which a worker claims without a wake, in case its supervisor hangs. Normally the
+supervisor wakes one worker per poll. The number is high because 64 idle workers must not send 64
+times as many queries as one.
+"""
 
 
 class Claimer:
-    """Claims for a worker.
+    """Makes the claims of a worker.
 
-    handlers: what this child runs, tables included; `handlers` of the claimer is without these.
-    claimed_at: monotonic time at which the last claim's answer came.
+    handlers: the handlers of queue jobs. The constructor's argument of this name includes table
+    stores.
+    claimed_at: monotonic time at which the answer to the last claim arrived.
     """
 
     def __init__(
@@ -86,22 +94,29 @@ class Claimer:
         self._turns = Turns(settings.queues, settings.queue_weights, settings.queue_tiers) if settings.queue_turns else None
         """None: the order of the queues is strict."""
         self._wanted = 1 if settings.hold else settings.batch
-        """How many jobs the next claim asks for. It locks so many, though it may take fewer."""
+        """Jobs that the next claim requests. The claim locks this many, but may take fewer."""
         self._fewest = 1
         if executor.sizes and settings.hold:
-            # A claim that is too small for a call would never be found to be: a kind that was not seen yet is taken for long.
+            # A claim that is too small for a batch call would never be enlarged: an unseen kind
+            # counts as long.
             self._wanted = self._fewest = min(settings.batch, max(executor.sizes.values()))
         self._kinds: list[str] | None = [] if settings.hold else None
         self._shares: list[float] | None = [] if settings.hold else None
-        """How much of a batch a job of each of these kinds fills; without them the number alone counts."""
+        """The share of a claim that a job of each of these kinds fills. Without shares, only the
+        number of jobs limits a claim.
+        """
         self._short: list[str] = []
         self._gated = bool(settings.limits) or any(queue.endswith("*") for queue in settings.queues)
-        """Whether gates, prefixes or limits of our own are to be looked at: the settings ask for it, or a claim has said so."""
+        """Whether claims must check pauses, queue prefixes and limits. The settings require it, or
+        the answer to a claim has said so.
+        """
         self._paused: set[str] = set()
-        """Kinds of own tables that nobody works now; * for all."""
+        """Kinds of table stores that are paused; `*` for all."""
         self._pauses_epoch, self._pauses_at = -1, 0.0
         self._last = ("", "")
-        """Queue and kind of the job that was claimed last under gates: its slot may be wanted by others."""
+        """Queue and kind of the last job claimed with `claim_gated`. Other workers may be waiting
+        for its place in a concurrency limit.
+        """
         self._woken = False
         self._looked_at = 0.0
         self._checked_at = time.monotonic()
@@ -110,23 +125,26 @@ class Claimer:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def next(self) -> list[JobRow] | None:
-        """Return the jobs of the next claim, however long they take to come; None when it is time to leave."""
+        """Wait for the next claim and return its jobs, or None when the worker must exit."""
         avoided: list[str] = []
         epoch = 0
         rested = False
-        """Just out of idleness: all was looked at before it, and somebody waits for this job to start."""
+        """The worker was just idle. All checks ran before it slept, and a producer may wait for
+        this job to start.
+        """
         tabled = False
-        """A record was worked: now it is the queue's turn."""
+        """A table record was just worked, so the queue is next."""
         while True:
             if not rested:
                 now = time.monotonic()
-                self._tidy.look(now)  # first: it looks whether our files are still ours
+                self._tidy.look(now)  # First, because it checks whether this worker's file descriptors are intact.
                 self.look(now)
             if self._wake.dismissed or self._tidy.worn:
                 return None
             if self._control.draining or time.monotonic() >= self._control.lease_deadline - self._settings.lease / 5:
-                # Whoever cannot renew the lease claims nothing: others may be about to take the jobs. And where an exclusive job would
-                # be ended, none is begun: it would be claimed and torn out, child after child, until the lease is renewed.
+                # Do not claim without a valid lease: another supervisor may be reclaiming these jobs. Nor begin
+                # an exclusive job at the time when it would be ended: worker after worker would claim it and be
+                # interrupted until the lease is renewed.
                 self._settle_apart()
                 self._sleep(_LAPSED)
                 rested = False
@@ -138,7 +156,7 @@ class Claimer:
             if self._tables is not None and not rested and not tabled and self._tables.is_due():
                 self._settle_apart()
                 if tabled := self._work_table():
-                    continue  # it may have taken long: is there still a claim to be made?
+                    continue  # The record may have taken long, so check again whether to claim.
             tabled = False
             rows = self._claim(avoided, rested=rested)
             rested = False
@@ -149,47 +167,58 @@ class Claimer:
                 self._woken = False
                 return batch
             if rows and not rows[-1].id and not rows[-1].queue:
-                self._gated, self._last = not self._gated, ("", "")  # gates have appeared, or the last one has gone
+                self._gated, self._last = not self._gated, ("", "")  # The first pause or limit was added, or the last one was removed.
                 continue
             if rows and not rows[-1].id:
-                # Every waiting job of that queue is in other hands, which may be slow: what about the other queues?
+                # Other sessions, which may be slow, have locked every ready job of that queue. Try
+                # the other queues.
                 avoided.append(rows[-1].queue)
                 continue
             if not rows and self._work_table():
                 avoided.clear()
                 continue
             if not rows:
-                # Nobody calls when a lock is let go of, so whoever found one asks again soon.
+                # Releasing a row lock notifies no worker, so a worker that found locked rows tries
+                # again soon.
                 self._idle(epoch, _HELD_BY_OTHERS if avoided else self._settings.poll * _OWN_POLL)
                 rested = True
             avoided.clear()
 
     def look(self, now: float) -> None:
-        """See whether the parent has let go of us; not after every job of a few microseconds."""
+        """Check the wake pipe for a wake or a dismissal, but not after every job of a few microseconds."""
         if now - self._looked_at > _LOOK:
             self._looked_at = now
             if self._wake.look():
                 self._woken = True
 
     def tell_of_more(self) -> None:
-        """There is more than this child takes: if it was called, the next one is to be."""
+        """Report that more jobs are ready than this worker takes.
+
+        If this worker was woken, the supervisor then wakes another worker.
+        """
         if self._woken:
             send(self._spec.report, MoreWork())
             self._woken = False
 
     def _idle(self, epoch: int, longest: float) -> None:
-        if self._give_back_unheard(time.monotonic()):  # not the time of the last claim: a hook may refuse each before it is made
+        if self._give_back_unheard(time.monotonic()):  # Not the time of the last claim: a hook may reject every claim before it is made.
             return
         longest *= random.uniform(0.9, 1.1)
         if self._session.pooled:
-            longest = min(longest, CHECK)  # of a session of our own nothing is unheard: it is ended before the next one
+            # A session without a pooler leaves no unknown claims: it is ended before the next one starts.
+            longest = min(longest, CHECK)
         longest = min(longest, self._executor.job_log.summarize())
-        self._executor.look_at_clock()  # else the next job would be said to have used what looking for it took, all night perhaps
+        self._executor.look_at_clock()  # Otherwise the idle time's CPU usage, perhaps of a whole night, would count toward the next job.
         self.rest(epoch, self._scan_start.rest(longest, time.monotonic()) if self._scan_start.left_out else longest)
         self._woken = True
 
     def _give_back_unheard(self, now: float) -> bool:
-        """Once in a while: what was claimed for us and is not in our hand would wait for as long as we live. Return whether there was any."""
+        """Every `CHECK` seconds, release jobs claimed in this worker's name whose answer was lost.
+
+        Return whether there were any.
+
+        Otherwise those jobs would wait for as long as this process lives.
+        """
         if now - self._checked_at < CHECK:
             return False
         self._checked_at = now
@@ -197,17 +226,25 @@ class Claimer:
         return self._session.release_unheard()
 
     def _settle_apart(self) -> None:
-        """Write what is not written, before anything is asked that is no claim: told to leave while that waits, we would leave without."""
+        """Write pending outcomes before any query that is not a claim.
+
+        If the worker were dismissed during that query, it would exit without writing them.
+        """
         self._in_flight.settle()
 
     def rest(self, epoch: int, longest: float) -> bool:
-        """Sleep as one who can be called, unless somebody was called since `epoch`; return whether we were."""
+        """Sleep until a wake, at most `longest` seconds, unless the epoch is no longer `epoch`.
+
+        Return whether this worker was woken.
+        """
         called = False
         self._board.set_idle(idle=True)
         barrier()
-        if self._control.epoch == epoch and not self._wake.dismissed:  # who was dismissed during the claim hears nothing more
+        if self._control.epoch == epoch and not self._wake.dismissed:  # A worker that was dismissed during the claim gets no further wake.
             if not self._control.hearing:
-                send(self._spec.report, WentIdle())  # or nobody would notify of a job: the parent took us for busy
+                # Otherwise no producer would send a notification: the supervisor believes that this worker
+                # is busy.
+                send(self._spec.report, WentIdle())
             self._in_flight.say(Phase.IDLE)
             self._executor.show("idle")
             called = self._wake.wait(longest)
@@ -216,21 +253,24 @@ class Claimer:
 
     def _sleep(self, seconds: float) -> None:
         if self._wake.wait(seconds):
-            self._woken = True  # a nudge that came while this child was not idle after all
+            self._woken = True  # A wake arrived although this worker was not idle.
 
     def leave(self) -> None:
-        """Tell others of what no claim of ours will take again: the slot of the job under gates that was claimed last."""
+        """Notify other workers of the concurrency limit's place that this worker used last.
+
+        It claims nothing more, so no claim of its own would pass that place on.
+        """
         if self._last[0]:
             self._session.run("tell_sleepers", {"queue": "*"})
 
     # -- claiming ---------------------------------------------------------------------------------------------------
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[JobRow]:
-        """Settle what is not settled and claim, together."""
+        """Write the pending outcomes and make the next claim in one round trip."""
         if not self.handlers:
-            return []  # only tables are worked here: the queue's jobs are for others
+            return []  # This worker serves table stores only.
         scan_start, in_flight = self._scan_start, self._in_flight
-        if scan_start.doubt and not rested:  # somebody waits for the job of whoever was just called
+        if scan_start.doubt and not rested:  # After a wake, a producer may wait for the job to start, so this check is postponed.
             self._settle_apart()
             dead = {table: dead for table, dead, _ in self._session.run("measure_dead")}
             scan_start.note_dead(dead["ready"], named=bool(self._settings.queues), now=time.monotonic())
@@ -240,7 +280,9 @@ class Claimer:
         if together:
             rows = in_flight.settle_and_claim(by, claim, ahead=begun - self.claimed_at >= AHEAD and self._may_go_ahead(by))
         else:
-            in_flight.make_sure()  # a transaction has settled the claim in hand, or it is lost: the one before may still be on its way
+            # A transaction has settled the in-flight claim, or the claim is lost. The outcomes of the claim
+            # before it may still be unconfirmed.
+            in_flight.make_sure()
         if rows is None:
             if not rested:
                 in_flight.say(Phase.CLAIMING)
@@ -249,7 +291,7 @@ class Claimer:
         self._board.count_claim(empty=not rows)
         if (turns := self._turns) is not None:
             if not rows and turns.shared and claim["served"] == [turns.last]:
-                scan_start.turn_until = self.claimed_at  # this queue is empty: look at all of them
+                scan_start.turn_until = self.claimed_at  # That queue is empty, so the next claim considers all queues.
                 return self._claim(avoided, rested=rested)
             if not rows or rows[0][0] is not None:
                 turns.note(rows[0][3] if rows else "")
@@ -257,7 +299,8 @@ class Claimer:
             self._executor.look_at_clock()
         found = [JobRow._make(row) for row in rows]
         if not found and self._gated:
-            # Told by this claim. Told again by each that finds nothing, idle workers would call each other for ever.
+            # The claim has already notified other workers of this place. If each empty claim
+            # repeated that, idle workers would wake each other indefinitely.
             self._last = ("", "")
         took = self.claimed_at - begun
         if (scan_start.until or took > LONG) and (by == SOUGHT or by in WALKS):
@@ -267,9 +310,11 @@ class Claimer:
         return found
 
     def _may_go_ahead(self, by: str) -> bool:
-        """Whether the next claim may be made before the last one is written: no cap can be full of that one, no budget, and no shared session hold it.
+        """Return whether the next claim may be made before the outcomes of the last one are recorded.
 
-        And the parent looks after it, should its settlement be lost and a job run long: without `hold` it does not look.
+        That needs a claim without concurrency limits, without a budget and without a pooled
+        session. It also needs the setting `hold`: with it, the supervisor records the outcomes if
+        their settlement is lost and a job runs long.
         """
         return by in {"claim_jobs", SOUGHT} and self._wanted > 1 and not self._session.pooled and bool(self._settings.hold)
 
@@ -277,7 +322,10 @@ class Claimer:
         return self._session.hurry(by, claim) if eager else self._session.run(by, claim)
 
     def _statement(self, avoided: Sequence[str], *, rested: bool) -> tuple[str, dict[str, object]]:
-        """Return by which statement the next claim is made, and its parameters; all of them answer with the rows of claim_jobs.sql."""
+        """Return the name and the parameters of the next claiming statement.
+
+        Each such statement returns the rows of claim_jobs.sql.
+        """
         settings = self._settings
         spent = time.monotonic() - self.claimed_at
         claim: dict[str, object] = {
@@ -304,7 +352,8 @@ class Claimer:
         alone = rested and settings.hold and not self._executor.sizes
         by, claim = self.narrow("claim_job" if alone else "claim_jobs", claim)
         if (turns := self._turns) is not None and turns.shared and self._scan_start.turn_until and by in WALKS:
-            # A claim seeks past the dead rows of one queue. A walk past those of all queues is made only for the next turn.
+            # A claim can skip the dead rows of one queue only. The full scan of all queues waits until
+            # the next turn.
             if turns.last in {"", *avoided} or time.monotonic() >= self._scan_start.turn_until:
                 return by, claim
             claim["served"] = [turns.last]
@@ -318,11 +367,14 @@ class Claimer:
         return by, claim
 
     def narrow(self, by: str, claim: dict[str, object]) -> tuple[str, dict[str, object]]:
-        """Return a statement that claims, and its parameters, so that it takes only what this child may take: here, everything."""
+        """Add the conditions of this worker to a claiming statement and its parameters.
+
+        This class adds none.
+        """
         return by, claim
 
     def _sort(self, rows: Sequence[JobRow]) -> list[JobRow]:
-        """Return the jobs to run."""
+        """Return the rows that are claimed jobs. Release jobs beyond the requested number."""
         batch = [row for row in rows if row.token is not None]
         if batch:
             self._in_flight.token = batch[0].token
@@ -330,14 +382,18 @@ class Claimer:
                 self._last = (batch[0].queue, batch[0].kind)
             surplus = batch[self._wanted :]
             if surplus:
-                # A plan that locks a LIMIT again and again can do this: see claim_jobs.sql.
+                # A query plan that executes a locking LIMIT more than once can do this: see
+                # claim_jobs.sql.
                 _log.error("the claim took %d jobs, %d more than asked: handing them back", len(batch), len(surplus))
                 self._in_flight.hand_back(surplus)
                 del batch[len(batch) - len(surplus) :]
         return batch
 
     def adapt(self, batch: Sequence[JobRow]) -> None:
-        """Ask next time for as many as jobs like these would fill a batch: reckoned now, for the next claim may be waited for."""
+        """Set the next claim's size to the number of jobs like these that fill `hold` seconds.
+
+        This runs before the claim, because a producer may wait for that claim.
+        """
         settings, executor = self._settings, self._executor
         self._short = executor.short()
         self._weigh()
@@ -346,7 +402,10 @@ class Claimer:
             self._wanted = max(self._fewest, min(settings.batch, 1 + int(settings.hold / max(expected, LEAST))))
 
     def _weigh(self) -> None:
-        """Say how much of the next claim a job of each kind fills; of those that must be alone nothing is said, and they are taken alone."""
+        """Set the share of the next claim that a job of each kind fills.
+
+        Kinds that must be claimed alone have no share, and are claimed alone.
+        """
         executor, hold = self._executor, self._settings.hold
         if hold or executor.alone:
             shares = executor.shares(hold) if hold else dict.fromkeys(self.handlers.keys() - executor.alone, 0.0)
@@ -355,11 +414,15 @@ class Claimer:
     # -- the application's own tables -------------------------------------------------------------------------------
 
     def _work_table(self) -> bool:
-        """Work a record of the application's own tables, if one waits; return whether there was one."""
+        """Work one record of the application's own tables, if one waits.
+
+        Return whether there was one.
+        """
         if self._tables is None or self._wake.dismissed or self._tidy.worn:
             return False
         if self._pauses_epoch != self._control.epoch or time.monotonic() >= self._pauses_at:
-            # Their claims are the application's statements, and look at no gate. News of gates changes the epoch, as news of jobs does.
+            # The claims of table stores are the application's statements and do not check pauses. A
+            # new pause changes the epoch, as a new job does.
             self._pauses_epoch, self._pauses_at = self._control.epoch, time.monotonic() + self._settings.poll
             self._paused = {row[0] for row in self._session.run("find_pauses")}
         worked = self._tables.work(lambda kind: self._paused.isdisjoint((kind, "*")) and self._admits(kind))
@@ -369,5 +432,5 @@ class Claimer:
         return worked
 
     def _admits(self, _kind: str) -> bool:
-        """Whether records of that store may be taken now."""
+        """Return whether records of that store may be taken now."""
         return True

@@ -1,9 +1,11 @@
-"""A claimer that does not take every job: it asks before each claim what it may take, and claims under conditions.
+"""A claimer that is restricted by `before_claim` hooks or a budget: it adds conditions to each claim.
 
-Only where somebody restricts claims does a child have this one; all others pay nothing for it. What has ended is written before the
-hooks are asked, for they are user code and may take their time; and before room is reckoned, for it gives room. Jobs that this child may
-not take are somebody else's: news that found it unable is passed on, once. Where there is a budget, whoever has given room back looks
-himself who fits, and calls the next one as long as there is more: so nobody needs to ask again and again.
+A worker uses this class only if its claims are restricted, so other workers pay nothing for it.
+Finished jobs are settled before the hooks are called, because hooks are user code and may be slow,
+and before the budget is calculated, because a settlement frees budget. If this worker may not take
+a job, it passes the wake on to another worker once. With a budget, a worker that frees resources
+first tries to claim a job that fits, and wakes another worker as long as there is more. No worker
+has to poll for free resources.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ _log = logging.getLogger("jobherd.hooks")
 
 
 _BY_HEAD: Final = frozenset({"claim_job", "claim_jobs"})
-"""Statements that have chosen a queue before they look at its jobs."""
+"""Statements that choose a queue before they look at its jobs."""
 
 
 class FilteredClaimer(Claimer):
-    """Claims that are narrowed."""
+    """A claimer that adds conditions to its claims."""
 
     def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, **parts: Any) -> None:
         super().__init__(context, handlers, hooks, **parts)
@@ -52,10 +54,10 @@ class FilteredClaimer(Claimer):
     def leave(self) -> None:
         super().leave()
         if self._budgeted:
-            send(self._spec.report, MoreWork())  # the room of the last claim is nobody's yet
+            send(self._spec.report, MoreWork())  # No worker uses the budget of the last claim yet.
 
     def _claim(self, avoided: Sequence[str], *, rested: bool) -> list[JobRow]:
-        if not avoided:  # the first of a turn over the queues
+        if not avoided:  # The first claim of a round over the queues.
             self._settle_apart()
             self._narrowing = self._admission.ask()
             self._failing = self._admission.failing
@@ -73,7 +75,7 @@ class FilteredClaimer(Claimer):
             return []
 
     def _settle_apart(self) -> None:
-        # Room is given back, or may be: a sibling may fit in beside us.
+        # A settlement frees budget, or may do so: another worker's job may now fit.
         self._woken = self._woken or (self._budgeted and bool(self._in_flight.unsettled))
         super()._settle_apart()
 
@@ -92,14 +94,14 @@ class FilteredClaimer(Claimer):
             conditions = tuple(name for name in conditions if name != "within_budget") + joining.conditions
             parameters = parameters | joining.parameters
         elif by in _BY_HEAD and self._budgeted and not narrowing.hooked:
-            conditions += ("near_head",)  # what a hook lets through may stand anywhere
+            conditions += ("near_head",)  # Jobs that pass a hook may be anywhere in the queue.
         return sql.narrow(by, *conditions), claim | {"narrowed": True} | parameters
 
     def _work_table(self) -> bool:
         if self._tables is None:
             return False
         self._settle_apart()
-        self._narrowing = self._admission.ask()  # anew: the claim before may have taken what there was room for
+        self._narrowing = self._admission.ask()  # Ask again: the last claim may have used the remaining budget.
         self._failing = self._admission.failing
         self._tidy.worn = self._tidy.worn or self._hooks.torn
         return self._narrowing is not None and super()._work_table()
@@ -112,14 +114,16 @@ class FilteredClaimer(Claimer):
             return
         hooked = self._narrowing is None or self._narrowing.hooked
         if self._failing:
-            longest = self._settings.poll  # what it says of itself fills the log
+            longest = self._settings.poll  # A failing hook logs each time, so calling it more often would flood the log.
         elif hooked:
             longest = REST
         elif longest < self._settings.poll:
-            # What does not fit is waited for until somebody calls who has given room back, not looked for four times a second.
+            # A job that does not fit waits for the wake of the worker that frees budget. This
+            # worker does not look for it four times a second.
             longest = self._settings.poll
         if self._woken and hooked and self._passed_on != epoch:
-            # Once for each news: two children that both may not would call each other for ever.
+            # Once per epoch: otherwise two workers that may not take the job would wake each other
+            # indefinitely.
             self._passed_on = epoch
             send(self._spec.report, MoreWork())
         super()._idle(epoch, longest)

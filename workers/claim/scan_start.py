@@ -1,11 +1,18 @@
-"""Where a claim begins, once the walk from the very head of the queue has become long. Knows no connection and reads no clock.
+"""Skips dead index entries: chooses where a claim starts once a full scan has become slow.
 
-While somebody holds an old snapshot, what was claimed since stays in the index, dead and in front of what lives, and each claim walks past all of it. A
-worker that finds so begins behind a place before which it has seen nothing for a while. Only the row's own queue and priority are passed over
-up to there. Three things may wait before that place all the same: jobs of transactions that drew their ids long before they were committed,
-jobs that a dead child gave back, and jobs that came back under their old ids from a delay or for a retry. The last, which may be many, have an
-index of their own, and now and then a claim of one job looks there. Nothing else relies on the place either: every so often a claim walks all the
-way, and until then nobody sleeps for longer. tests/workers/claim/test_scan_start.py holds all three, and that a place is never younger than LAG.
+While a session holds an old snapshot, rows claimed since then stay in the index as dead entries in
+front of the live ones, and every full scan passes all of them. A worker that detects this starts
+its claims after a position before which it has seen no job for a while. Only the position's own
+queue and priority are skipped.
+
+Three kinds of job can still wait before that position: jobs of transactions that drew their ids
+long before they committed, jobs that a dead worker's claim released, and jobs that return under
+their old ids from a delay or a retry. The last kind can be frequent, so these jobs have their own
+index, and a claim of one job checks it from time to time. In addition, a claim makes a full scan at
+intervals, and no worker sleeps past the next one.
+
+tests/workers/claim/test_scan_start.py covers all three, and that a position is never younger than
+LAG. This module uses no connection and reads no clock.
 """
 
 from __future__ import annotations
@@ -21,35 +28,43 @@ if TYPE_CHECKING:
 
 SOUGHT: Final = sql.seeking("claim_jobs")
 WALKS: Final = frozenset({"claim_jobs", "claim_job"})
-"""The claims that walk. One that is narrowed leaves jobs behind that live: what it finds says nothing of what is before."""
+"""The statements that make a full scan. A claim with conditions leaves live jobs behind, so its
+result says nothing about the rows before it.
+"""
 LONG: Final = 0.005
-"""Seconds: what takes longer may have walked far."""
+"""Seconds after which a claim may have scanned far."""
 LONG_TOGETHER: Final = 0.02
-"""The same where a settlement went before the claim and waited for its fsync."""
+"""The same limit for a claim that waited for the fsync of a settlement before it."""
 ROW: Final = 0.00005
-"""Seconds that each job of a claim may take beside."""
+"""Additional seconds allowed for each job of a claim."""
 DEAD: Final = 20_000
-"""Dead rows that make a walk long."""
+"""Number of dead rows that makes a full scan slow."""
 LAG: Final = 0.25
-"""Seconds between the look that found nothing before a place and the first claim that starts there: so long transactions may lag."""
+"""Seconds between the check that found nothing before a position and the first claim that starts
+there. A transaction may commit this late after it drew its ids.
+"""
 SPARSE: Final = 200
-"""A whole walk is made again after so many times what it took: it costs half a percent."""
+"""A full scan is repeated after this many times its own duration, which costs half a percent."""
 BACK: Final = 50
-"""A claim looks for jobs that came back after so many times what the last one took that looked and found none: it costs two percent."""
+"""After an empty check for returned jobs, the next check comes after this many times its duration,
+which costs two percent.
+"""
 SOONEST: Final = 0.02
-"""Seconds between two such looks at the least."""
+"""Minimum seconds between two such checks."""
 LONGEST: Final = 15.0
-"""Seconds between two whole walks at the most."""
+"""Maximum seconds between two full scans."""
 TURN: Final = 20
-"""Where queues take turns, a worker stays with one of them for so many times what the last walk took. It seeks past the dead rows of one queue only."""
+"""If queues take turns, a worker stays with one queue for this many times the duration of the last
+full scan. A worker can skip the dead rows of only one queue at a time.
+"""
 MOST: Final = 64
-"""Queues and priorities whose places are kept."""
+"""Queues and priorities whose positions are kept."""
 DOUBT: Final = 5.0
-"""Seconds before the dead are counted again that were few."""
+"""Seconds before the dead rows are counted again after the count was low."""
 
 
 class Place(NamedTuple):
-    """Of this queue and priority everything up to this id is gone, as far as was seen."""
+    """A position in a queue and priority: as far as was seen, no job is left up to and including this id."""
 
     queue: str
     priority: int
@@ -57,46 +72,68 @@ class Place(NamedTuple):
 
 
 class ScanStart:
-    """What a worker knows of the way to its jobs."""
+    """What one worker has learned about the position of its jobs in the index."""
 
     def __init__(self) -> None:
         self.until = 0.0
-        """Monotonic time until which claims need not walk; 0.0: they walk, as nearly always."""
+        """Monotonic time until which claims skip the full scan. 0.0: they make one, which is the
+        normal case.
+        """
         self.place: Place | None = None
-        """Where they start instead; None: at the head, by the names of the queues."""
+        """The position where claims start instead. None: at the head of each queue, by the queues'
+        names.
+        """
         self.left_out = False
-        """Whether the last claim left out what is before the place."""
+        """Whether the last claim skipped the rows before the position."""
         self.back = False
-        """Whether it looked for jobs there that had come back."""
+        """Whether that claim checked for returned jobs before the position."""
         self.turn_until = 0.0
-        """Monotonic time until which a worker stays with one queue, where queues take turns; 0.0: dead rows are no reason to."""
+        """Monotonic time until which a worker stays with one queue, if queues take turns. 0.0: dead
+        rows do not require that.
+        """
         self.doubt = 0.0
-        """Seconds that a walk took of which nobody knows yet why it was long; 0.0: of none."""
+        """Duration in seconds of a slow scan whose cause is not known yet. 0.0: there is none."""
         self._dead = False
         self._mark: Place | None = None
         self._marked_at = 0.0
         self._others: dict[tuple[str, int], tuple[Place | None, Place | None, float]] = {}
-        """Place, mark and its time in the other queues and priorities that were served while claims seek."""
+        """Position, mark and time of the mark of other queues and priorities that were served while
+        claims skip the full scan.
+        """
         self._ask_at = 0.0
         self._back_at = 0.0
 
     def seeks(self, by: str, now: float) -> bool:
-        """Return whether the next claim, which would be made by this statement, seeks instead. `back` says whether it is to look back."""
+        """Return whether the next claim skips the full scan that statement `by` would make.
+
+        `back` then says whether that claim also checks for returned jobs.
+        """
         seeks = by in WALKS and now < self.until
         self.left_out = seeks and self.place is not None
         self.back = self.left_out and now >= self._back_at
         return seeks
 
     def rest(self, longest: float, now: float) -> float:
-        """Return for how long to sleep at the most after a claim that left something out: until one may walk, or look back if it has not."""
+        """Return the maximum seconds to sleep after a claim that skipped rows.
+
+        That is the time until a full scan is due, or a check for returned jobs if the claim made none.
+        """
         return min(longest, max(0.0, (self.until if self.back else min(self.until, self._back_at)) - now))
 
     def note_claim(self, rows: Sequence[JobRow], *, sought: bool, took: float, together: bool, now: float) -> None:
-        """Note what a claim has found that did not walk (`sought`) or did, in so many seconds, `together` with a settlement."""
+        """Learn from a claim's result.
+
+        Args:
+            rows: the claimed rows.
+            sought: whether the claim skipped the full scan.
+            took: seconds that it took.
+            together: whether a settlement was sent with it.
+            now: monotonic time.
+        """
         found = Place(rows[0].queue, rows[0].priority, rows[0].id) if rows and rows[0].id else None
         if sought and self.back:
             if found and self.place and found[:2] == self.place[:2] and found <= self.place:
-                return  # there may be more: the next claim looks again, and of what is behind the place nothing was seen
+                return  # There may be more: the next claim checks again. Rows after the position were not looked at.
             self._back_at = now + max(SOONEST, BACK * took)
         if not sought:
             if took <= (LONG_TOGETHER if together else LONG) + ROW * len(rows):
@@ -108,7 +145,10 @@ class ScanStart:
             self._note_place(found._replace(id=found.id - 1), last, now)
 
     def note_dead(self, dead: int, *, named: bool, now: float) -> None:
-        """Note how many rows are dead, asked for in doubt, and whether the queues are named, so that they can be sought by name."""
+        """Learn the number of dead rows, which was measured because a scan was slow.
+
+        `named`: the queues are configured by name, so claims can look for them by name.
+        """
         self._dead = dead >= DEAD
         if self._dead or named:
             self.until = now + min(LONGEST, SPARSE * self.doubt)
@@ -130,7 +170,8 @@ class ScanStart:
                 return
         if self.place and here < self.place:
             if last <= self.place:
-                # A walk has found jobs before it, and maybe more than it could take: each further claim of them would wait for another walk.
+                # A full scan found jobs before the position, perhaps more than it could take.
+                # Without this, each further claim of such jobs would wait for another full scan.
                 self.place, self._mark, self._marked_at = here, here, now
         elif now - self._marked_at >= LAG:
             self.place, self._mark, self._marked_at = self._mark, here, now

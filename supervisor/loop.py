@@ -1,9 +1,11 @@
-"""The loop: wait, note what happened, let `plan` think, do what it says. It decides nothing.
+"""The supervisor's loop: waits, records what happened, lets `plan` decide, carries the plan out.
 
-Within one turn the order is fixed: notifications, reports, and only then deaths, for a child's last report may be in the same batch as
-its death, and a reaped child is forgotten. The loop never waits for anything but the selector. Its hands are `crew.py` (processes),
-`courier.py` with `registration.py`, `hearing.py`, `orders.py` and `undertaker.py` (the database), `bulletin.py` and `facts.py` (what is said
-of it all).
+It decides nothing, and waits for nothing but the selector. The order within a turn is fixed:
+notifications, messages, and only then deaths. A child's last message may arrive in the same batch
+as its death, and a reaped child is forgotten.
+
+The loop uses `process/children.py` for processes, `database/` and `crash/recovery.py` for the
+database session, and `observe/status_report.py` and `observe/fleet_report.py` to publish the state.
 """
 
 from __future__ import annotations
@@ -61,13 +63,13 @@ log = logging.getLogger("jobherd.supervisor")
 
 
 REFUSALS: Final = 60.0
-"""Seconds between two lines about the same statement that is refused."""
+"""Seconds between two log lines about the same rejected statement."""
 BECAME: Final = {"abandoned": "job released", "cancelled": "job cancelled"}
-"""What the log says of a job that ended with its process and did not fail."""
+"""Log texts for a job that ended with its process and did not fail."""
 
 
 class Supervisor:
-    """The parent. One per process; `run` returns the exit code."""
+    """The supervisor. One per process; `run` returns the exit code."""
 
     def __init__(
         self,
@@ -162,20 +164,21 @@ class Supervisor:
         self._was_up = False
         self._poll_at = 0.0
         self._silent_until: dict[str, float] = {}
-        """By statement, until when nothing is said of its being refused."""
+        """By statement: until when a rejection of it is not logged again."""
         self._finished: int | None = None
         self._emptied = False
         """The run ends because nothing is left to do."""
         self._greeted = False
         self._reloads: list[tuple[int, str]] = []
-        """Ordered reloads without an answer: the order's number, and what was wrong with the settings."""
+        """Reloads by fleet command without an answer yet: the command's id, and the error in the
+        settings."""
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve until told to leave; return the exit code."""
+        """Serve until asked to stop; return the exit code."""
         orphans.become_subreaper()
-        self.signals.raises = False  # what has come so far is in the pipe
+        self.signals.raises = False  # earlier signals are in the pipe
         with self.signals.heard():
             self.selector.register(self.signals, selectors.EVENT_READ, "signals")
             log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
@@ -186,7 +189,7 @@ class Supervisor:
             return self._leave(self._finished)
 
     def turn(self) -> None:
-        """Take one turn of the loop."""
+        """Run one turn of the loop."""
         now = time.monotonic()
         if self._looked_at:
             self.lateness.note(now - self._looked_at)
@@ -201,11 +204,13 @@ class Supervisor:
             self.control.loop_at = now
             self.children.look_for_late(now)
             if not self.sampler.step(now) and not any(slot.late or slot.owing for slot in self.fleet.alive()):
-                return  # dozens of times a second, while anybody works: nothing else is due, and nothing else has changed
+                return  # several dozen times a second while a worker is busy: nothing else is due or has changed
         self._others_at = 0.0
         self.control.loop_at = now
         if self._wake_for_work(now) and now < due and all(key.data == "courier" for key, _ in ready):
-            return  # that was all; on a small machine the rest of the turn would take a processor from the job that was woken for
+            # Nothing else has come. On a small machine the rest of the turn would take processor
+            # time from the job that the worker was woken for.
+            return
         self._converse(now)
         told: set[int] = set()
         for key, _ in ready:
@@ -219,20 +224,25 @@ class Supervisor:
             self._obey(signum, now)
         if signal.SIGCHLD in told:
             self.children.reap(now)
-            # Before the plan and everything else of this turn: until the letter is gone, somebody's job waits.
+            # Before the plan and the rest of this turn: until the request is sent, a job of the
+            # dead child waits.
             self.recovery.step(now)
             self.db.step(now)
-            self._rewire()  # should the session be lost in that step: a child that is forked in this turn may get its number
+            # if that step has lost the session, a child forked in this turn may get the number of
+            # its socket
+            self._rewire()
             self.bulletin.hurry()
         if now >= self._plan_at:
-            self.children.look_now()  # a time has come at which somebody may be killed: not for what its board said a while ago
-        self._poll(now)  # before the look: who is idle is looked at for the sake of a call
+            # a time limit has passed and a child may be killed: that needs its current board, not
+            # an older copy
+            self.children.look_now()
+        self._poll(now)  # before the boards are read: idle flags are only read if a wake-up is pending
         self.children.look(now)
         self.children.look_for_late(now)
         self.sampler.step(now)
         self.recovery.step(now)
         self.until_empty.step(now)
-        self.orders.step(now)  # before the plan: what is ordered is to be done in this turn
+        self.orders.step(now)  # before the plan: fleet commands take effect in this turn
         self.facts.step(now)
         todo = plan(self.fleet, now)
         self._plan_at = todo.wake_at
@@ -240,7 +250,9 @@ class Supervisor:
             if isinstance(action, Finish):
                 self._finished = action.code or self._code_of_failures()
             elif isinstance(action, Fork):
-                self.bulletin.hurry()  # should we die, the keeper ends the process groups that were published, and no others
+                # If the supervisor dies, the maintenance process ends only the process groups that
+                # were published.
+                self.bulletin.hurry()
             self.children.do(action, now)
         if self._reloads:
             self._answer_reloads()
@@ -253,12 +265,13 @@ class Supervisor:
     _plan_at = 0.0
     _looked_at = 0.0
     _others_at = 0.0
-    """When the next full turn is due; 0: not reckoned since the last one."""
+    """When the next full turn is due; 0: not calculated since the last one."""
 
     def _wake_at(self, now: float) -> float:
         if self.fleet.pending_wakeups or self.fleet.all_called or self.fleet.keeper_called or self.fleet.resetter_called:
-            return now  # noted after this turn's plan: somebody's job would wait for the next thing to happen
-        # A supervisor whose loop stands still for seconds is taken for dead by /livez: turn at least once a second.
+            return now  # requested after this turn's plan: a job would wait until the next event
+        # /livez reports a supervisor as dead if its loop stands still for seconds: turn at least
+        # once a second.
         return min(
             self._plan_at,
             self.db.wake_at(),
@@ -274,10 +287,10 @@ class Supervisor:
             now + 1.0,
         )
 
-    # -- note -------------------------------------------------------------------------------------------------------
+    # -- record what happened ---------------------------------------------------------------------------------------
 
     def _converse(self, now: float) -> None:
-        """Let the session with the database go on, and wait for the right thing next time."""
+        """Advance the database session, and update what the selector waits for."""
         self._resolve(now)
         self.db.step(now)
         self.registration.step(now)
@@ -306,19 +319,23 @@ class Supervisor:
 
     _trouble = ""
     _dropped = 0
-    """Lines of the log of which was said that they are missing."""
+    """Number of dropped log lines that were already reported."""
     _told_of_pooler = False
 
     def _say_refused(self, name: str, why: str, now: float) -> None:
-        """Say what the database refused, of each statement once a minute: it may refuse several of them many times a second, for hours."""
+        """Log that the database rejected a statement, at most once a minute for each statement.
+
+        It may reject several statements many times a second, for hours.
+        """
         if now >= self._silent_until.get(name, 0.0):
             self._silent_until[name] = now + REFUSALS
             log.error("the database refused a statement of the supervisor: %s: %s", name, why)
 
     def _wake_for_work(self, now: float) -> bool:
-        """Wake a child for what was just notified, before the rest of the turn: somebody waits for that job to start.
+        """Wake workers for new notifications before the rest of the turn: a job waits to start.
 
-        Return whether nothing else has come from the database.
+        Returns:
+            Whether nothing else has come from the database.
         """
         alone = self.db.is_quiet
         self.db.step(now)
@@ -327,7 +344,10 @@ class Supervisor:
             self.children.look_who_is_idle()
             for action in nudges(self.fleet):
                 self.children.do(action, now)
-            os.sched_yield()  # whoever writes to a pipe is taken to sleep next: the reader would wait on our processor for our turn's end
+            # The kernel expects the writer of a pipe to sleep next, and puts the reader on the same
+            # processor. Without this yield, the worker waits there until the supervisor's turn
+            # ends.
+            os.sched_yield()
             return alone
         return False
 
@@ -354,7 +374,8 @@ class Supervisor:
         if (fd, self.db.epoch, events) == (self._courier_fd, self._courier_epoch, self._courier_events):
             return
         if self._courier_fd >= 0:
-            # The old socket may be closed already; a stale entry would make the selector spin, so it is dropped by its number.
+            # The old socket may be closed already. A stale entry would make the selector spin, so
+            # unregister it by number.
             with suppress(KeyError, ValueError, OSError):
                 self.selector.unregister(self._courier_fd)
         if fd >= 0:
@@ -362,7 +383,7 @@ class Supervisor:
         self._courier_fd, self._courier_epoch, self._courier_events = fd, self.db.epoch, events
 
     def _take_notifications(self) -> bool:
-        """Note what was notified; return whether it was about work and nothing else."""
+        """Process the notifications; return whether all of them were about work."""
         only_work = self._was_up
         events, self.db.happened = self.db.happened, []
         for event in events:
@@ -377,12 +398,12 @@ class Supervisor:
                     calls += queue == "*" or self.settings.serves(queue)
                     continue
                 case TableWork():
-                    self.fleet.request_wakeups()  # which table it is, the worker that is woken finds out
+                    self.fleet.request_wakeups()  # the woken worker finds out which table it is
                     self.control.bump()
                     continue
                 case Beat(supervisor):
                     if self.registration.echoed(supervisor):
-                        self.bulletin.hurry()  # nobody is ready who does not hear the queue
+                        self.bulletin.hurry()  # /readyz needs proof that notifications arrive: publish it at once
                 case Due():
                     self.fleet.keeper_called = True
                 case Gates():
@@ -392,7 +413,7 @@ class Supervisor:
                     self.control.bump()
                 case Cancel():
                     self.registration.look_for_cancels()
-                    self.fleet.keeper_called = True  # the job may be back in the queue by now
+                    self.fleet.keeper_called = True  # the job may have returned to the queue by now
                 case Command(supervisor):
                     self.orders.heard(supervisor)
             only_work = False
@@ -405,7 +426,7 @@ class Supervisor:
 
     def _hear_event(self, event: Event) -> None:
         match event:
-            case Rejected(statement, why) if statement != "listen_jobs":  # of that hearing.py speaks
+            case Rejected(statement, why) if statement != "listen_jobs":  # `notify_mode` logs a rejected LISTEN
                 self._say_refused(statement, why, time.monotonic())
             case Pooler() if not self._told_of_pooler:
                 self._told_of_pooler = True
@@ -426,7 +447,7 @@ class Supervisor:
         self._told(signum, now)
 
     def _told(self, signum: int, now: float) -> str:
-        """Note what somebody wants, by a signal or an order; return what went wrong with it, or nothing."""
+        """Act on a signal, or on a fleet command that stands for one; return an error text, or ""."""
         before, problem = self.fleet.run_state, ""
         if signum == signal.SIGHUP:
             self.bulletin.reload_begins()
@@ -437,14 +458,17 @@ class Supervisor:
         return problem
 
     def _carry_out(self, order: FleetCommand, now: float) -> dict[str, object] | None:
-        """Do what an order says as a signal would. A reload is answered once it is known whether the new code loads."""
+        """Carry out a fleet command that does the same as a signal.
+
+        A reload is answered later, once it is known whether the new code loads.
+        """
         fleet = self.fleet
         if why := objection(order.name, fleet):
             raise Refused(why)
         problem = ""
         if (
             order.name != "drain" or fleet.run_state is RunState.SERVING
-        ):  # a second TERM hands back what runs; a second order to drain does not
+        ):  # a second SIGTERM releases running jobs; a second drain command does not
             problem = self._told(MEANT[order.name], now)
         if order.name == "reload":
             self._reloads.append((order.id, problem))
@@ -457,7 +481,7 @@ class Supervisor:
         return {"workers": self.fleet.wanted, "running": sum(1 for slot in self.fleet.alive() if slot.now.job)}
 
     def _answer_reloads(self) -> None:
-        """Answer the reloads that were ordered, if it is known whether the new code loads."""
+        """Answer the requested reloads, once it is known whether the new code loads."""
         answer = self.fleet.reload_answer
         if answer is None and (self.fleet.run_state is not RunState.SERVING or self.fleet.exit_code is not None):
             answer = "it is leaving already: nothing is reloaded any more"
@@ -470,7 +494,7 @@ class Supervisor:
                 self.orders.answer(number, self._count_workers())
         self._reloads.clear()
 
-    def _beaten(self, ordered: bool) -> None:  # noqa: FBT001 - the one thing that a beat tells
+    def _beaten(self, ordered: bool) -> None:  # noqa: FBT001 - the only fact about the renewal
         """The lease was renewed."""
         if ordered:
             self.orders.look()
@@ -529,11 +553,12 @@ class Supervisor:
         self.children.settings = child_settings(self.settings, dsn=self.children.settings.dsn)
         self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers
-        self.registration.change_lease(self.settings.lease)  # a child with a longer one than ours would claim nothing, ever
+        # a child with a longer lease than the supervisor's would never claim
+        self.registration.change_lease(self.settings.lease)
         return ""
 
     def _recovered(self, case: DeadChild, verdict: CrashOutcome | None, released: list[int]) -> None:
-        """The jobs of a dead child are where they belong."""
+        """The jobs of a dead child are settled and released."""
         self.fleet.on_recovered(time.monotonic())
         self.bulletin.count_buried(case, verdict, len(released))
         for record, became in case.verdicts:
@@ -542,14 +567,18 @@ class Supervisor:
                 if self.fleet.mourns and self.deaths.tell(case, record, became):
                     self.fleet.keeper_called = True
         if case.policy.table:
-            self.fleet.resetter_called = True  # what became of its record is noted: somebody must write it into the table
+            # The record's outcome is stored; the resetter writes it into the application's table.
+            self.fleet.resetter_called = True
         if released:
             log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
             self.fleet.request_wakeups(len(released))
             self.control.bump()
 
     def _log_job(self, case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> None:
-        """Log what became of a job that ended with its process. The line about the process has the reason."""
+        """Log the outcome of a job that ended with its process.
+
+        The log line about the process has the reason.
+        """
         ids: dict[str, object] = {"record" if case.policy.table else "job": record.job, "kind": case.policy.name}
         ids |= {"attempt": record.attempts, "max_attempts": record.max_attempts, "pid": case.death.pid}
         if verdict.outcome not in BECAME and self.settings.log_jobs != "none":
@@ -559,13 +588,16 @@ class Supervisor:
             log.info(BECAME[verdict.outcome], extra=ids)
 
     def _poll(self, now: float) -> None:
-        """Call one child every so often: a notification may be lost, and the backstop must cost the same for one child and for 64."""
+        """Wake one worker every `poll` seconds, in case a notification was lost.
+
+        This fallback must cost the same for one worker and for 64.
+        """
         if now >= self._poll_at:
             self._poll_at = now + self.settings.poll * random.uniform(0.9, 1.1)
             self.fleet.request_wakeups()
 
     def _code_of_failures(self) -> int:
-        """Return the exit code of a run that ended because nothing was left to do: 1 if jobs failed and that counts."""
+        """Return the exit code of a run that had nothing left to do: 1 if failed jobs count."""
         failed = self.bulletin.count_failed() if self._emptied and not self.settings.ignore_failures else 0
         if failed:
             log.error("%d %s failed, so the exit code is 1; --ignore-failures makes it 0", failed, "job" if failed == 1 else "jobs")
@@ -577,10 +609,10 @@ class Supervisor:
         self.fleet.enter_state(RunState.DRAINING, now)
         self._begin_course()
 
-    # -- tell -------------------------------------------------------------------------------------------------------
+    # -- report -----------------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
-        """Log what a new user wants to know, once the first worker is ready."""
+        """Log what a new user needs to know, once the first worker is READY."""
         self._greeted = True
         for line in greeting(self.settings, self.children.boards, page=self._has_page):
             log.info("%s", line)
@@ -598,12 +630,13 @@ class Supervisor:
             log.warning("%s", warning)
 
     def _leave(self, code: int) -> int:
-        """Say goodbye to the database, as far as that goes quickly, and return the exit code."""
+        """Unregister from the database, if that takes at most 2 seconds, and return the exit code."""
         reach("parent:leaving")
         self._end_watching()
         gone: list[Answer] = []
         until = time.monotonic() + 2.0
-        # Told to leave while it registers: the server does that all the same, and a registration that nobody knows of would stand for a lease.
+        # After a stop during registration the server still registers this supervisor. Such a
+        # registration, left behind, would last until its lease expires.
         self._hear(lambda: not self.registration.underway, until)
         if self.fleet.supervisor and self.db.link is Link.UP:
             self.db.ask("leave_supervisor", {"supervisor": self.fleet.supervisor}, gone.append)
@@ -615,7 +648,7 @@ class Supervisor:
         return code
 
     def _hear(self, heard: Callable[[], bool], until: float) -> None:
-        """Listen to the database until that was heard, but no longer."""
+        """Exchange data with the database until `heard` returns true, but no longer than `until`."""
         while not heard() and time.monotonic() < until and self.db.link is Link.UP:
             self.db.step(time.monotonic())
             self._rewire()
@@ -623,7 +656,7 @@ class Supervisor:
 
 
 class RefusedError(Exception):
-    """The system refuses what a supervisor is made of. The text says it to people."""
+    """The kernel refuses a resource that the supervisor needs. The text is shown to users."""
 
 
 def run(
@@ -634,9 +667,20 @@ def run(
     signals: SignalPipe | None = None,
     voice: LogStream | None = None,
 ) -> int:
-    """Run a supervisor in this process until it is told to leave, and return its exit code.
+    """Run a supervisor in this process until it is asked to stop.
 
-    signals: where they are heard already. voice: where its log goes. Raises RefusedError if the system does not give what it takes to begin.
+    Args:
+        settings: the settings.
+        dsn: the database.
+        reload: reads the settings again, on SIGHUP.
+        signals: a signal pipe that already receives the signals.
+        voice: the stream that the log is written to.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        RefusedError: the kernel refuses resources that the start needs.
     """
     try:
         supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)

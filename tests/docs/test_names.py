@@ -113,7 +113,7 @@ def test_the_options_of_a_handler_are_all_there_with_their_defaults():
 
 
 def test_the_outcomes_are_all_there():
-    rows = table(DOCS / "writing-handlers.md", heading="What it may say")
+    rows = table(DOCS / "writing-handlers.md", heading="Outcomes")
     said = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[0])}
     dispositions = {name for name in handlers.__all__ if name in {"Completed", "Failed", "Nack", "Retry", "Snooze", "Abandon", "Poison"}}
     assert said == dispositions

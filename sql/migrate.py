@@ -57,7 +57,7 @@ class Migration:
 
 def migrations(area: str = CORE) -> tuple[Migration, ...]:
     """Return the steps of an area in order: the core, or a set of handlers that brings tables of its own (`forge`)."""
-    folder: Traversable = files("jobherd.sql") / "migrations" if area == CORE else files("sql") / area / "migrations"
+    folder: Traversable = files("jobherd.sql") / "migrations" if area == CORE else files("jobherd.sql") / area / "migrations"
     found = (
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
         for file in folder.iterdir()

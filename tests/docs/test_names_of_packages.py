@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import subprocess
 import sys
 
+from jobherd.sql.migrate import AREAS
 from tests.docs.pages import ROOT
 
 TOPS = ("supervisor", "workers", "handlers", "sql")
@@ -23,3 +25,11 @@ def test_no_package_is_loaded_under_the_name_of_its_folder():
     plain = [name for name in sys.modules if name.split(".")[0] in TOPS]
     ours = [name for name in plain if str(ROOT) in str(getattr(sys.modules[name], "__file__", None))]
     assert ours == []
+
+
+def test_migrations_of_every_area_are_found_outside_the_checkout(tmp_path):
+    """Inside the checkout the folder `sql` can be imported, so only another working folder shows the plain name."""
+    code = f"from jobherd.sql.migrate import migrations; print([len(migrations(area)) for area in {AREAS!r}])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0" not in done.stdout

@@ -1,4 +1,4 @@
-"""A job on its way through a worker: the row as it comes in.
+"""A job on its way through a worker: the claimed row, and the outcome.
 
 Values only. Nothing here talks to a database or a process.
 """

@@ -1,4 +1,7 @@
-"""A finished job on its way out: its outcome as a value, and the parameters of the statement that records it. Talks to no database."""
+"""A finished job: its outcome as a value, and the parameters of the statement that records it.
+
+It talks to no database.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 HANDED_BACK: Final = Outcome("abandoned", "ready", counted=False)
-"""Of a job that was claimed and never started."""
+"""Outcome of a job that was claimed and never started."""
 
 
 STATE_OF: Final[dict[str, State]] = {
@@ -28,33 +31,38 @@ _PLAIN: Final = struct.Struct("<cqddi")
 
 
 _PLAIN_MARK: Final = b"="
-"""A ledger's entry of a job that went well and returned nothing, as most do; all others are JSON."""
+"""First byte of the outcome buffer's entry for a job that succeeded and returned nothing, which is
+the usual case. All other entries are JSON.
+"""
 
 
 CANCELLED_BEFORE: Final = Outcome("cancelled", "cancelled", counted=False, code="JOB_CANCELLED", error="cancelled before it started")
 
 
 class Finished(NamedTuple):
-    """One job of a claim, and what became of it."""
+    """One job of a claim, and its outcome."""
 
     job: int
     outcome: Outcome
     ran: float | None = None
-    """Seconds from its start to its end; None: it never started."""
+    """Seconds from its start to its end. None: it never started."""
     ended: float = 0.0
     """Monotonic time of its end."""
     keep: int = 30
-    """Days its row is kept."""
+    """Days that its row is kept."""
     usage: str | None = None
     progress: str | None = None
     post_mortem: str | None = None
-    """How its process died, if it did: written by the parent."""
+    """How its process died, if it did. The supervisor writes it."""
     crashed: int = 0
     log: str | None = None
-    """What it printed and logged, as `output.digest` returns it; None: nothing."""
+    """What the job printed and logged, as `captured.digest` returns it. None: nothing."""
 
     def as_entry(self) -> bytes:
-        """Return it as the board's ledger holds it, from where the parent settles it should this process die. Raises as orjson does."""
+        """Return it as an entry of the outcome buffer. Raises as orjson does.
+
+        The supervisor settles the job from that entry if this process dies.
+        """
         job, said, ran, ended, keep, usage, progress, _, _, log = self
         if said is OK and usage is None and progress is None and ran is not None and log is None:
             return _PLAIN.pack(_PLAIN_MARK, job, ran, ended, keep)
@@ -64,7 +72,7 @@ class Finished(NamedTuple):
 
     @classmethod
     def from_entry(cls, entry: bytes) -> Self:
-        """Return what `as_entry` was asked of. Raises ValueError if it is something else."""
+        """Return the value that `as_entry` encoded. Raises ValueError for any other entry."""
         if entry.startswith(_PLAIN_MARK):
             _, job, ran, ended, keep = _PLAIN.unpack(entry)
             return cls(job, OK, ran, ended, keep)
@@ -74,14 +82,17 @@ class Finished(NamedTuple):
 
 
 def is_plain(finished: Sequence[Finished]) -> bool:
-    """Return whether settle_completed.sql can say what became of them."""
+    """Return whether settle_completed.sql can record these outcomes."""
     return all(one.outcome.label == "ok" and one.log is None for one in finished)
 
 
 def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: str, now: float) -> dict[str, object]:
-    """Return the parameters of settle_jobs.sql for some jobs of one claim. `now` is monotonic, as their ends are."""
+    """Return the parameters of settle_jobs.sql for some jobs of one claim.
+
+    now: monotonic, as the ends of the jobs are.
+    """
     jobs, outcomes, ran, ended, keeps, usages, progresses, post_mortems, crashes, logs = map(list, zip(*finished, strict=True))
-    plain = outcomes.count(OK) == len(outcomes)  # nothing to say of any but that it is through: most batches
+    plain = outcomes.count(OK) == len(outcomes)  # True for most claims: every job succeeded without a result.
     return {
         "child": child,
         "token": token,
@@ -105,7 +116,10 @@ def settlement(child: int, token: int, finished: Sequence[Finished], *, ran_on: 
 
 
 def with_class(usage: str | None, outcome: Outcome) -> str | None:
-    """Return what an attempt used, and with it the class of its error, if it has one. See migrations/0088."""
+    """Return the resource usage of an attempt, with the class of its error added if it has one.
+
+    See migrations/0088.
+    """
     if outcome.error_class is None:
         return usage
     named = orjson.dumps({"error_class": outcome.error_class}).decode()
@@ -113,12 +127,19 @@ def with_class(usage: str | None, outcome: Outcome) -> str | None:
 
 
 def _some(values: list[Any]) -> list[Any] | None:
-    """Return None for a list of nothing but None: it costs the driver nothing, and `unnest` fills it up."""
+    """Return None for a list that holds only None.
+
+    None costs the driver nothing, and `unnest` fills the column.
+    """
     return None if values.count(None) == len(values) else values
 
 
 def least_of(one: Finished) -> Finished:
-    """Return what can be said of an outcome in fixed words, with nothing in it that came from the handler, or from clocks it may have moved."""
+    """Return the outcome in fixed words.
+
+    It contains nothing that came from the handler, or from clocks that the handler may have
+    changed.
+    """
     outcome = one.outcome
     match outcome.label:
         case "ok":

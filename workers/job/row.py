@@ -1,4 +1,4 @@
-"""A claimed job, as the claim's answer has it."""
+"""A claimed job, as the answer to the claim returns it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class JobRow(NamedTuple):
     """A row of claim_jobs.sql."""
 
     token: int
-    id: int  # no number: the row only says that others hold the first rows
+    id: int  # None: not a job. Other sessions have locked the first rows, see claim_jobs.sql
     kind: str
     queue: str
     payload: str
@@ -26,9 +26,11 @@ class JobRow(NamedTuple):
     waited: float
     more: bool
     extras: str | None = None
-    """What few jobs have, as a JSON object: tenant, webhook, payload_bytes in base64, set_off_by, traceparent."""
+    """Rare attributes, as a JSON object: tenant, webhook, payload_bytes in base64, set_off_by,
+    traceparent.
+    """
 
     def traceparent(self) -> str | None:
-        """Return the trace that it belongs to, or None."""
+        """Return the trace that the job belongs to, or None."""
         found: str | None = None if self.extras is None else orjson.loads(self.extras)["traceparent"]
         return found

@@ -1,8 +1,10 @@
-"""What a worker has in hand: the claim it works on, and what became of its jobs as far as that is not written yet.
+"""The claim that a worker holds, and the outcomes of its jobs that are not recorded yet.
 
-A claim that was made is always ended: each of its jobs is noted here with its outcome or as handed back, and what is noted is settled, in
-front of the next claim, behind it, or by itself. Behind it, the jobs of the next claim run while the server writes and the disk confirms: until the
-answer was heard both claims are in hand, and both stand on the board. It decides nothing: when to settle and what to run is the worker's.
+Invariant: every claim is completed. Each of its jobs is noted here with its outcome or as released,
+and what is noted is settled: before the next claim, behind it, or separately. If it is settled
+behind the next claim, that claim's jobs run while the server writes and the disk confirms. Until
+the answer arrives, both claims are in flight and both are on the status board. This module decides
+neither when to settle nor what to run: the worker does.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ _log = logging.getLogger("jobherd.worker")
 
 
 class InFlightClaim:
-    """The claim in hand.
+    """The in-flight claim.
 
-    token: of the claim; 0: there is none.
+    token: fencing token of the claim. 0: there is no claim.
     held: the ids of its jobs.
-    unsettled: what became of those that are through, and is not written.
-    first_at: monotonic time of the first of these.
-    behind: the claim before and what became of it, which was sent, and whose answer was not heard yet; None: there is none.
+    unsettled: outcomes of its finished jobs that are not recorded.
+    first_at: monotonic time of the first of these outcomes.
+    behind: the previous claim's token and outcomes, if their settlement was sent and not answered
+    yet. None: there is none.
     """
 
     def __init__(self, session: Session, settler: Settler, board: StatusBoard, interrupts: Interrupts, executor: Executor) -> None:
@@ -47,9 +50,9 @@ class InFlightClaim:
         self.first_at = 0.0
         self.behind: tuple[int, Sequence[Finished]] | None = None
         self._on_board = True
-        """All that is not settled stands on the board too."""
+        """Whether all unsettled outcomes are also in the outcome buffer."""
         self._claimed_in = 0
-        """The session in which it was claimed."""
+        """Number of the session that made the claim."""
         self._session = session
         self._settler = settler
         self._board, self._outcomes = board, board.outcomes
@@ -57,16 +60,17 @@ class InFlightClaim:
         self._executor = executor
 
     def take(self, batch: Sequence[JobRow]) -> None:
-        """These jobs were claimed, and begin now."""
+        """Note that these jobs were claimed and start now."""
         self.held = {row.id for row in batch}
         self._claimed_in = self._session.sessions
         self._interrupts.begin(self.token, self.held)
         self._board.begin_claim(self.token, len(batch) - 1)
 
     def enter(self, finished: Finished, *, more: bool) -> bool:
-        """Note what became of a job, on the board too, before the next one starts: should this process die, it is not run again.
+        """Note the outcome of a job, in the outcome buffer too, before the next job starts.
 
-        Return whether the claim still stands, as far as that was seen.
+        If this process dies, the supervisor records the outcome from there, and the job is not run
+        again. Return whether the claim is still valid, as far as was seen.
         """
         self.note(finished)
         try:
@@ -79,7 +83,7 @@ class InFlightClaim:
         return entered or not more or self.settle(more=True)
 
     def note(self, finished: Finished) -> None:
-        """Note what became of a job."""
+        """Note the outcome of a job."""
         if not self.unsettled:
             self.first_at = finished.ended or time.monotonic()
             self._board.say_unwritten(self.first_at)
@@ -92,11 +96,15 @@ class InFlightClaim:
             self.note(self._executor.unstarted(row, cancelled=told.get(row.id) is Reason.CANCEL))
 
     def settle(self, *, more: bool = False) -> bool:
-        """Write what is not written; return whether the claim stood. `more`: further jobs of the claim are still to run."""
+        """Record the noted outcomes and return whether the claim was still valid.
+
+        more: further jobs of the claim will run.
+        """
         self.make_sure()
         whole = True
         if self.unsettled:
-            # Or the board says that a job runs, for as long as the database is away, and the parent ends it at its deadline.
+            # Leave RUNNING first: while the database is down, the supervisor would see the job as
+            # running and kill this process at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
             whole = self._settler.settle(self.token, self.unsettled, touched=self._touched)
             if more:
@@ -108,13 +116,21 @@ class InFlightClaim:
         return whole
 
     def settle_and_claim(self, by: str, claim: Mapping[str, object], *, ahead: bool = False) -> list[Row] | None:
-        """Write what is not written and make the next claim, in one round trip; None if there was no claim: then ask again.
+        """Record the noted outcomes and make the next claim, in one round trip.
 
-        ahead: wait for the claim alone if all went well and stands on the board: should this process die, the parent writes it from there.
+        Args:
+            by: the statement that claims.
+            claim: its parameters.
+            ahead: wait for the claim only, if all jobs succeeded and the outcome buffer holds them.
+                If this process dies, the supervisor records them from there.
+
+        Returns:
+            The claimed rows, or None if there was no claim: then call again.
         """
         self.make_sure()
         if self._session.sessions != self._claimed_in:
-            # The server may have crashed, and swallowed this claim with its number: the next claim may be given the same.
+            # The server may have crashed and lost this claim with its token. The next claim may
+            # then get the same token.
             self.settle()
             return None
         self.say(Phase.SETTLING, keep_job=True)
@@ -127,56 +143,65 @@ class InFlightClaim:
         self.unsettled = []
         self._let_go()
         if not rows or rows[0][0] is None:
-            self.make_sure()  # nothing is to be run meanwhile
+            self.make_sure()  # No job is going to run in the meantime.
         return rows
 
     def make_sure(self) -> None:
-        """See to it that the claim before is written, if that was not heard yet."""
+        """Make sure that the outcomes of the previous claim are recorded, if that is not confirmed yet."""
         if self.behind is not None:
             token, finished = self.behind
-            # As in `settle`: however long this takes, no job runs meanwhile that the parent could end at its deadline.
+            # As in `settle`: however long this takes, the supervisor must not see a job that it
+            # would kill at its deadline.
             self.say(Phase.SETTLING, keep_job=True)
             self._settler.make_sure(token, finished, touched=lambda: self._touched_behind(token))
             self.behind = None
             self._outcomes.close(token)
 
     def _touched(self) -> ParentWrites:
-        """Return what the parent may have written of the claim in hand."""
+        """Return which outcomes of the in-flight claim the supervisor may have recorded."""
         board, token = self._board, self.token
         if board.revoked == token:
             return ParentWrites.ANY
         if board.helped != token:
             return ParentWrites.NONE
-        # While a job runs, none of those that are through need be the last.
+        # While a job runs, the supervisor may have recorded every finished job, the last one included.
+        # Otherwise the last one was not finished yet when the supervisor wrote.
         return ParentWrites.EARLIER if self._executor.running is None else ParentWrites.ANY
 
     def _touched_behind(self, token: int) -> ParentWrites:
-        """Return what it may have written of the claim before: all of it, if it wrote anything of that one or of the one in hand."""
+        """Return which outcomes of the previous claim the supervisor may have recorded.
+
+        Any of them, if it wrote anything about that claim or the current one.
+        """
         board, claims = self._board, {token, self.token} - {0}
         return ParentWrites.ANY if board.revoked in claims or board.helped in claims else ParentWrites.NONE
 
     def lose(self, jobs: int) -> None:
-        """The claim is somebody else's: so many of its jobs are dropped, and what is not written with them."""
+        """Drop `jobs` jobs of the claim and its unrecorded outcomes: the claim belongs to another worker now."""
         _log.warning("the claim was lost, dropping %d jobs of it", jobs, extra={"token": self.token})
         self.forget()
 
     def forget(self) -> None:
-        """The claim is over."""
+        """Drop the claim, which is complete or lost."""
         self.unsettled = []
         self._outcomes.close(self.token)
         self._let_go()
 
     def _let_go(self) -> None:
-        """The claim is in hand no more."""
+        """Reset the state of the in-flight claim."""
         self.token = 0
         self._on_board = True
         self._interrupts.end()
         self._board.set_held(0)
 
     def say(self, phase: Phase, *, keep_job: bool = False) -> None:
-        """Say on the board what this child is at; `keep_job`: still with the job of the claim that ran last."""
+        """Show on the status board what this worker does.
+
+        keep_job: still show the job of the claim that ran last.
+        """
         if keep_job and (now := self._board.now()) is not None and now.token == self.token:
-            # If the process dies before the outcome is written, the attempt must count as one that ran.
+            # If the process dies before the outcome is recorded, the attempt must count as one that
+            # ran.
             self._board.say(now._replace(phase=phase))
         else:
             self._board.say(CurrentWork(phase, self._session.child))

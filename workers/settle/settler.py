@@ -1,8 +1,9 @@
-"""From outcomes to rows: the one place that knows the parameters of a settlement.
+"""Records outcomes. The only module that builds the parameters of a settlement for a worker.
 
-What cannot be written down must still end its job. So a settlement that the database refuses is taken apart job by job, and what is
-refused alone is written once more with fixed words and nothing of the handler's. If even that is refused the job is left to the parent,
-which releases it when this child, on its way out for that reason, is dead. A settlement under a lost claim changes nothing and is logged.
+An outcome that cannot be stored must still end its job. If the database rejects a settlement, it is
+repeated job by job. A job that is rejected on its own is written once more with fixed words and
+nothing from the handler. If even that is rejected, the worker exits and the supervisor releases the
+job once the worker is dead. A settlement under a lost claim changes nothing and is logged.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _log = logging.getLogger("jobherd.settle")
 
 
 class ParentWrites(IntEnum):
-    """What the parent may have written of the outcomes of a claim while its child had it in hand."""
+    """Which outcomes of the in-flight claim the supervisor may already have recorded."""
 
     NONE = 0
     EARLIER = 1
-    """Those of all jobs but the last that has run: the claim goes on, and if it stands that one is still to be written."""
+    """Those of all jobs but the last one that ran. The claim continues, and if it is valid, that
+    last outcome is still to be recorded.
+    """
     ANY = 2
-    """Any of them; others of the claim may have been given back."""
+    """Any outcome. Other jobs of the claim may have been released."""
 
 
 def _untouched() -> ParentWrites:
@@ -44,13 +47,15 @@ def _nobody() -> None:
 
 
 class UnsettledError(Exception):
-    """Outcomes could not be written in any form; the jobs are the parent's now."""
+    """Outcomes could not be recorded in any form. The supervisor takes over the jobs."""
 
 
 class Settler:
-    """Writes outcomes through a session, under the fence of their claim.
+    """Records outcomes through a session, under the fencing token of their claim.
 
-    ran_on: who ran the jobs, host/pid, for people. on_lost: called once a claim is found to be lost.
+    Args:
+        ran_on: `host/pid` of the process that ran the jobs, for display.
+        on_lost: called when a claim turns out to be lost.
     """
 
     def __init__(self, session: Session, *, ran_on: str, on_lost: Callable[[], None] = _nobody) -> None:
@@ -59,11 +64,13 @@ class Settler:
         self._on_lost = on_lost
 
     def settle(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched) -> bool:
-        """Write what became of these jobs of one claim, however long the database is away. Raises UnsettledError, or Left for an orphan.
+        """Record the outcomes of these jobs of one claim, however long the database is away.
 
-        touched: says what of it the parent may have written. Asked once the answer is there: whoever asked before would take for lost what
-            the parent wrote meanwhile.
-        Return whether the claim still stood; a settlement whose answer was lost looks as if it did not.
+        touched: returns what the supervisor may have recorded. It is called after the answer arrives:
+            an earlier call would mistake what the supervisor recorded meanwhile for lost.
+        Returns whether the claim was still valid. A settlement whose answer was lost looks as if it
+        was not.
+        Raises UnsettledError, or Left if the supervisor is dead.
         """
         return self._report_lost(token, finished, self._settle(token, finished), touched=touched)
 
@@ -76,10 +83,11 @@ class Settler:
         by: str = "claim_jobs",
         touched: Callable[[], ParentWrites] = _untouched,
     ) -> list[Row] | None:
-        """Write what became of these jobs and claim the next ones, in one round trip.
+        """Record the outcomes of these jobs and claim the next ones, in one round trip.
 
-        by: the statement that claims, which is handed `claim`; its rows are those of claim_jobs.sql.
-        Returns the claimed rows, or None if only the settlement was possible: then ask again. Raises as `settle`.
+        by: the statement that claims, with the parameters `claim`. Its rows are those of claim_jobs.sql.
+        Returns the claimed rows, or None if only the settlement was possible: then call again.
+        Raises as `settle`.
         """
         whole = not touched() and is_plain(finished)
         statement = "settle_completed" if whole else "settle_jobs"
@@ -89,20 +97,23 @@ class Settler:
         try:
             settled, claimed = self._session.run_both(statement, self._parameters(token, finished), by, claim)
         except (psycopg.Error, ValueError, OverflowError) as problem:
-            # Not executed, or executed and not heard of; the fence makes asking again harmless, and a claim that nobody has heard of is
-            # given back with the new session.
+            # Either not executed, or executed without an answer. The fencing token makes a
+            # repetition harmless, and the new session releases a claim whose answer was lost.
             settled, claimed = problem, None
         if not whole and not isinstance(settled, Exception):
             self._report_lost(token, finished, settled, touched=touched)
         else:
             self._make_sure(token, finished, settled, touched=touched)
-        # Jobs that were given back with a new session, which the settling took, are not ours to run.
+        # If `_make_sure` opened a new session, that session released the claimed jobs, so they must
+        # not run.
         return None if isinstance(claimed, Exception) or self._session.sessions != session else claimed
 
     def claim_ahead(self, token: int, finished: Sequence[Finished], claim: Parameters, *, by: str) -> list[Row] | None:
-        """Claim the next jobs, and send what became of these, which all went well, behind that claim: its fsync is not waited for.
+        """Claim the next jobs, and send the outcomes of these jobs behind the claim.
 
-        `make_sure` must follow, as soon as there is no next job or a long one. Returns the claimed rows, or None: then ask again.
+        All of these jobs must have succeeded. The call does not wait for the fsync of their settlement.
+        `make_sure` must follow as soon as there is no next job, or a long one. Returns the claimed
+        rows, or None: then call again.
         """
         try:
             claimed = self._session.run_ahead(by, claim, "settle_completed", self._parameters(token, finished))
@@ -111,16 +122,19 @@ class Settler:
         return None if isinstance(claimed, psycopg.Error) else claimed
 
     def make_sure(self, token: int, finished: Sequence[Finished], *, touched: Callable[[], ParentWrites] = _untouched) -> None:
-        """Wait for what `claim_ahead` has sent, and write what it has not written. Raises as `settle`."""
+        """Wait for the settlement that `claim_ahead` sent, and record what it did not.
+
+        Raises as `settle`.
+        """
         self._make_sure(token, finished, self._session.hear(), touched=touched)
 
     def _make_sure(
         self, token: int, finished: Sequence[Finished], said: list[Row] | Exception, *, touched: Callable[[], ParentWrites]
     ) -> None:
-        """Look at the answer to settle_completed.sql, or to whatever is an Exception."""
+        """Check an answer to settle_completed.sql, or an exception of any statement."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
             _log.warning("a settlement was refused, writing it job by job: %s", type(said).__name__, extra={"token": token})
-        if isinstance(said, Exception) or not said:  # or it is not the whole claim, or not ours any more
+        if isinstance(said, Exception) or not said:  # No rows: these are not all jobs of the claim, or it is lost.
             self.settle(token, finished, touched=touched)
 
     def _settle(self, token: int, finished: Sequence[Finished]) -> list[Row]:
@@ -153,7 +167,7 @@ class Settler:
         if touch is ParentWrites.EARLIER and finished[-1].job in written:
             return True
         if touch is ParentWrites.ANY:
-            if not settled:  # it may have been lost as well, but then the parent was told so too
+            if not settled:  # The claim may be lost as well, but then the supervisor was notified too.
                 _log.info("the parent has written what became of %d jobs", len(finished), extra={"token": token})
             return True
         lost = [one.job for one in finished if one.job not in written]

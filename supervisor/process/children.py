@@ -1,6 +1,7 @@
-"""The parent's hands on its children: the boards, our ends of the pipes, forks, signals, and what is left after a death.
+"""Child-process operations: fork, signal, read pipes and status boards, reap.
 
-It does what it is told and notes on the fleet what happened; when and why stands in `plan.py`. It waits for nobody.
+It carries out the actions of a plan and records on the fleet what happened. `plan.py` decides what
+is done and when. It never blocks.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import resource  # noqa: F401  # os.wait4 imports it at the first death, when there may be no file left to open it with
+import resource  # noqa: F401 # os.wait4 imports it at the first death, when no file descriptor may be left to open it
 import selectors
 import signal
 import time
@@ -48,18 +49,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 LOOK: Final = 0.25
-"""Seconds between looks at the boards while anything runs; a job's deadline is noticed so late at most."""
+"""Seconds between reads of the boards while any job runs: a job's deadline is noticed at most this
+late."""
 LOOK_IDLE: Final = 1.0
 FLOOD: Final = 0.001
-"""Seconds to the next look while somebody prints more than its pipe holds."""
+"""Seconds to the next read while a worker prints more than its pipe holds."""
 _SOONEST: Final = 0.01
-"""Seconds between two looks at who holds others' work."""
+"""Minimum seconds between two checks for claimed jobs behind a long-running one."""
 HEIRS: Final = 1.0
-"""So long after a child's death what its group leaves to us is looked for; a running job may have daemons, and strangers may end at any time."""
+"""Seconds after a child's death in which the processes it left behind are looked for. Later, a new
+child of the supervisor is more likely a running job's daemon or an unrelated process."""
 
 
 class Children:
-    """Every process below us, by slot. `settings` is what the next child is told; `bury` takes what is left of one."""
+    """Every child process, by slot.
+
+    Attributes:
+        settings: what the next child is started with.
+    """
 
     def __init__(
         self,
@@ -92,17 +99,17 @@ class Children:
         self._strays = orphans.Orphans()
         self._look_at = 0.0
         self.look_for_late_at = NEVER
-        """When held jobs must be looked at next."""
+        """When claimed jobs must be checked next."""
         self._heirs_until = 0.0
         self._read = (-1, "")
-        """Of which reading of the code its revision is known, and that."""
+        """The reload generation whose code revision is known, and that revision."""
         self._told_to_say: set[int] = set()
-        """Slots whose children were asked where they stand before they are ended."""
+        """Slots whose children were asked for their stacks before they are ended."""
 
-    # -- note -------------------------------------------------------------------------------------------------------
+    # -- record what happened ---------------------------------------------------------------------------------------
 
     def listen(self, number: int, now: float) -> bool:
-        """Take the reports of a slot's child; return whether that changed its state."""
+        """Process the messages of a slot's child; return whether they changed its state."""
         slot, ends = self._fleet.slots[number], self._ends.get(number)
         if ends is None:
             return False
@@ -111,7 +118,7 @@ class Children:
         except BlockingIOError:
             return False
         if not data:
-            self._selector.unregister(ends.report)  # it is dying: its SIGCHLD says the rest
+            self._selector.unregister(ends.report)  # it is dying: SIGCHLD reports the rest
             return False
         before = slot.state
         self._expect_work(now)
@@ -123,13 +130,17 @@ class Children:
         return slot.state is not before
 
     def reap(self, now: float) -> None:
-        """Note every death, and who was stopped or goes on. A pid that is no child of a slot is a stranger we inherited, or a look-up that is through."""
+        """Record every death, and every child that was stopped or continued.
+
+        A pid without a slot is an inherited process, or a finished name look-up.
+        """
         self._note_stopped(now)
         strangers = 0
         while gone := _next(os.WEXITED | os.WNOWAIT):
             slot = next((slot for slot in self._fleet.alive() if slot.pid == gone.si_pid), None)
             if slot is not None:
-                # Before it is reaped, its number cannot be anybody else's: whatever is left of its group ends here.
+                # Until it is reaped, its pid cannot be reused, so this kills what is left of its
+                # process group.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(slot.pid, signal.SIGKILL)
             pid, status, usage = os.wait4(gone.si_pid, os.WNOHANG)
@@ -143,7 +154,7 @@ class Children:
                 exit_ = Exit(code, signum, os.WCOREDUMP(status), usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime, oom)
                 self._record_death(slot, exit_, now)
         if strangers and now < self._heirs_until:
-            self._end_strays()  # it was of a dead child's group, and has left us its own: a daemon one step further down
+            self._end_strays()  # its own children are the supervisor's now: a daemon one level further down
 
     def _note_stopped(self, now: float) -> None:
         while (change := _next(os.WSTOPPED | os.WCONTINUED)) is not None:
@@ -170,7 +181,7 @@ class Children:
         said = b"" if drain is None else drain.rest()
         record = board.now() or CurrentWork(Phase.BOOTING)
         policy = board.tally.policy(record.kind)
-        if record.runs and board.begun != record.job:  # announced, and not started
+        if record.runs and board.begun != record.job:  # announced on the board, but not started
             record = record._replace(job=0) if policy.table else record._replace(phase=Phase.CLAIMING)
         slot.now = record
         pid, was = slot.pid, slot.state
@@ -211,7 +222,7 @@ class Children:
                     self._fleet.on_message(slot, report, now)
 
     def look(self, now: float) -> None:
-        """Look at the boards, as seldom as the ladder allows; at the idle flags whenever somebody is to be woken."""
+        """Read the boards, as seldom as the stop sequence allows; read idle flags for each wake-up."""
         if self._fleet.pending_wakeups:
             self.look_who_is_idle()
         self._fleet.lease_deadline = self._control.lease_deadline if self._fleet.supervisor else NEVER
@@ -236,7 +247,7 @@ class Children:
             slot.exclusive = bool(slot.now.job) and board.tally.policy(slot.now.kind).exclusive
 
     def look_who_is_idle(self) -> None:
-        """Look at the idle flags alone, until enough are found for the calls there are."""
+        """Read only the idle flags, until enough idle workers are found for the pending wake-ups."""
         found = 0
         for slot in self._fleet.alive():
             if slot.state is State.READY and slot.kind.works:
@@ -247,24 +258,29 @@ class Children:
                     return
 
     def anyone_idle(self) -> bool:
-        """Whether a worker is idle at this moment, by its board, or has been since the boards were last looked at.
+        """Return whether a worker is idle now, or was since the boards were last read.
 
-        A single look may find all at work between two rests; who believed it would let go of the keys, and take them again at once.
+        A single read may find all workers busy between two idle periods. Acting on it would switch
+        notifications off, and on again at once.
         """
         workers = [slot for slot in self._fleet.alive() if slot.kind.works]
         return any(board.idle or board.times_idle != slot.times_idle for slot in workers for board in (self.boards[slot.number],))
 
     def look_at(self) -> float:
-        """When the boards should be looked at again: often while anything runs, seldom while all wait."""
+        """Return when to read the boards next: often while a job runs, seldom while all are idle."""
         if any(slot.now.job or slot.stop_sequence for slot in self._fleet.alive()):
             return self._look_at
         return self._look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self._fleet.alive()) else NEVER
 
     def look_for_late(self, now: float) -> None:
-        """Look whether somebody holds others' work behind a long job; while anybody works, and just when that can first be so."""
+        """Check whether a child holds claimed jobs behind a long-running one.
+
+        This happens only while a worker is busy, and at the first time at which it can be the case.
+        """
         if now < self.look_for_late_at:
             return
-        # In a crowd too they are looked at as often as else: as soon as somebody is idle, there is somebody to take the others over.
+        # The interval stays the same when processors are overloaded: as soon as a worker is idle,
+        # it can take these jobs.
         patience = max(min(self._fleet.patience(now), self._fleet.limits.patience or NEVER), _SOONEST)
         again = NEVER
         boards = {slot.number: self.boards[slot.number] for slot in self._fleet.alive() if slot.state is State.READY and slot.kind.works}
@@ -277,13 +293,15 @@ class Children:
         if any(board.idle for board in boards.values()):
             self._fleet.saw_crowd(1.0, idle=True)
         elif any(at <= now for at in late.values()):
-            # Only now: read at each look it would take a hundredth of a processor from jobs as short as that.
+            # Read it only now: on each check it would cost 1% of a processor, at the expense of
+            # very short jobs.
             self._fleet.saw_crowd(orphans.crowd(), idle=False)
         for slot in self._fleet.alive():
             if slot.number in boards:
                 board = boards[slot.number]
                 if not board.idle:
-                    again = min(again, now + patience)  # whatever it holds: it may be through, and hold others, a moment from now
+                    # whatever it holds now: shortly it may have finished, and hold other jobs
+                    again = min(again, now + patience)
                 if (record := held.get(slot.number)) is not None:
                     others, before = board.held > 0, board.outcomes.is_doubled
                     self._fleet.saw_held(slot, record, now, others=others, unwritten=board.unwritten, before=before)
@@ -296,14 +314,14 @@ class Children:
             self.look_for_late_at = min(self.look_for_late_at, now + self._fleet.limits.patience)
 
     def take_back(self, now: float) -> None:
-        """Look who holds jobs it has not started: gates have changed."""
+        """Look for unstarted claimed jobs at once: a pause or limit has changed."""
         self.look_for_late_at = now
 
     def look_now(self) -> None:
-        """Look at the boards in this turn."""
+        """Read the boards in this turn."""
         self._look_at = 0.0
 
-    # -- do ---------------------------------------------------------------------------------------------------------
+    # -- act --------------------------------------------------------------------------------------------------------
 
     def do(self, action: Action, now: float) -> None:
         """Carry out one action of a plan."""
@@ -329,11 +347,12 @@ class Children:
                 log.info("%s is told to stop job %d: %s", slot.name, what.job, what.reason.name.lower(), extra={"token": what.token})
             case Kill(slot, signum):
                 if signum is not signal.SIGKILL and ask_stacks(slot.pid, self.boards[slot.number]):
-                    self._told_to_say.add(slot.number)  # its post-mortem says what it was at; nobody can ask it then
+                    # its post-mortem needs the stacks, which cannot be read after its death
+                    self._told_to_say.add(slot.number)
                 log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.pid, "job": slot.now.job})
                 self._signal(slot, signum, group=True)
             case Finish():
-                pass  # the loop's to hear
+                pass  # the loop handles it
 
     def _fork(self, slot: Slot, now: float) -> None:
         fleet, board = self._fleet, self.boards[slot.number]
@@ -363,25 +382,34 @@ class Children:
         fleet.forked(slot, pid=pid, incarnation=fleet.incarnations, now=now, started=board.jobs_started, jitter=jitter)
 
     def _revision(self) -> str:
-        """Return which code is here, read once for each reading of it: a disk that hangs must not hold up every fork."""
+        """Return the revision of the code on disk.
+
+        It is read once per reload: a hanging disk must not delay every fork.
+        """
         generation, known = self._read
         if generation != self._fleet.generation:
             generation, known = self._read = self._fleet.generation, revision(self.settings.app_dir)
         return known
 
     def _relieve(self, slot: Slot, token: int, now: float) -> None:
-        """Only what is read after the word is given is believed: what the child has announced by then may have started."""
+        """Release the unstarted jobs of a claim.
+
+        Order: revoke first. Only what is read after that is reliable, since a job announced by then
+        may have started.
+        """
         board = self.boards[slot.number]
         board.revoke(token)
         record = board.now()
         if record is None or record.token != token or not record.job:
-            return  # it is through with that job, and hands back the rest itself
+            return  # it has finished that job, and releases the rest itself
         finished = [(claim, [one for one in part if one.job != record.job]) for claim, part in _finished(board)]
         if (later := board.now()) is None or later.token != token:
-            return  # it is through with that claim; what was read may be of the next one, and who is not told would take that for lost
+            # The claim has ended. What was read may belong to the next one; the child, not notified
+            # of that, would conclude that it has lost that claim.
+            return
 
         def answered(answer: Answer) -> None:
-            if answer is None:  # the child names all of it again, but not before its job ends, and that may run for hours
+            if answer is None:  # the child repeats all of it, but only when its job ends, which can take hours
                 self._fleet.not_relieved(slot, token, time.monotonic())
 
         self._write_finished(slot, record, finished, answered, now)
@@ -389,7 +417,10 @@ class Children:
         self._db.ask("release_rest", rest, answered)
 
     def _help(self, slot: Slot, token: int, now: float) -> None:
-        """Write what was finished in front of the job that runs, and nothing later: by the last that it has run a child knows that its claim stands."""
+        """Write the outcomes that precede the running job, and no later one.
+
+        The child checks by the outcome of the job it ran last whether it still has its claim.
+        """
         board = self.boards[slot.number]
         board.help(token)
         record = board.now()
@@ -397,7 +428,9 @@ class Children:
             return
         finished = _finished(board)
         if board.now() != record or any(claim == token and one.job == record.job for claim, part in finished for one in part):
-            return  # it is through with that job: what was read may be of later ones, of which not all are announced, and it writes them itself
+            # It has finished that job. What was read may include later jobs, not all of them
+            # announced; the child writes these itself.
+            return
 
         def answered(answer: Answer) -> None:
             if answer is None:
@@ -414,35 +447,39 @@ class Children:
                 self._db.ask("settle_jobs", written, answered, _leave_it_to_the_child)
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:
-        # Its pid is its own as long as it is not reaped, and reaping is ours alone.
+        # Its pid cannot be reused until it is reaped, and only this class reaps.
         if group:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(slot.pid, signum)  # it may have moved to another one, and have left there what it has started
+                os.killpg(slot.pid, signum)  # it may have moved to another group and left processes in this one
         with suppress(ProcessLookupError, PermissionError):
             if not group or os.getpgid(slot.pid) != slot.pid:
                 os.kill(slot.pid, signum)
 
 
 def _leave_it_to_the_child() -> None:
-    """The server will not have what it says, now or later: the child names it again when its job ends, one by one if need be."""
+    """The server permanently rejects these outcomes: do nothing.
+
+    The child sends them again when its job ends, one by one if necessary.
+    """
 
 
 def finished_of(board: StatusBoard, token: int) -> list[Finished]:
-    """Return what a board's ledger holds of that claim."""
+    """Return the outcomes of that claim in a board's outcome buffer."""
     found = []
     for entry in board.outcomes.entries(token):
-        with suppress(ValueError, TypeError, KeyError):  # nothing a child may have written can bring the parent down
+        # nothing that a child may have written can crash the supervisor
+        with suppress(ValueError, TypeError, KeyError):
             found.append(Finished.from_entry(entry))
     return found
 
 
 def _finished(board: StatusBoard) -> list[tuple[int, list[Finished]]]:
-    """Return by claim what a board's ledger holds."""
+    """Return the outcomes in a board's outcome buffer, by claim."""
     return [(claim, finished_of(board, claim)) for claim in board.outcomes.claims()]
 
 
 def _next(changes: int) -> os.waitid_result | None:
-    """A child of which one of these changes is to be told; None if there is none."""
+    """Return a child with one of these state changes; None if there is none."""
     with suppress(ChildProcessError):
         return os.waitid(os.P_ALL, 0, changes | os.WNOHANG)
     return None

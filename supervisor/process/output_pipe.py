@@ -1,7 +1,9 @@
-"""The parent's end of a child's output: emptied before it is full, and read to its end once the child is dead.
+"""The supervisor's end of a worker's output pipe.
 
-What is read goes onto the board, the latest of it, where the child finds it when its job ends. A look costs one system call for each
-child that works, four times a second; only a flood is read here, a bounded part of it in each turn. It never waits.
+It is emptied before it is full, and read to its end once the worker is dead. The latest output goes
+to the status board, where the worker finds it when its job ends. A check costs one system call for
+each worker, four times a second. Only a large backlog is read here, a bounded part of it in each
+turn. It never blocks.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 _HALF: Final = 32768
-"""Of the smallest pipe there is: what is less is left for the child."""
+"""Bytes, half of the smallest pipe: less than that is left for the worker to read."""
 _TURN: Final = 16
 """Chunks in one turn of the loop: a megabyte, some tenths of a millisecond."""
 
 
 class OutputPipe:
-    """One child's output. fd: the reading end of its pipe, ours to close."""
+    """The output of one worker.
+
+    Attributes:
+        fd: the read end of its pipe, closed by this object.
+    """
 
     def __init__(self, fd: int, board: StatusBoard) -> None:
         self.fd = fd
@@ -36,9 +42,13 @@ class OutputPipe:
         self._waiting = array.array("i", [0])
 
     def look(self, now: float = 0.0) -> bool:
-        """Empty the pipe if it is half full, or if somebody watches and it holds anything; return whether to look again at once.
+        """Empty the pipe if it is half full, or holds anything while a user watches the output.
 
-        now: monotonic.
+        Args:
+            now: the monotonic time.
+
+        Returns:
+            Whether to check again at once.
         """
         with suppress(OSError):
             fcntl.ioctl(self.fd, termios.FIONREAD, self._waiting)
@@ -47,7 +57,10 @@ class OutputPipe:
         return False
 
     def rest(self) -> bytes:
-        """Return what a dead child has said since its last job was through. Read once, and close."""
+        """Return what a dead worker printed after its last finished job.
+
+        Call it once; it closes the pipe.
+        """
         self._read()
         self._board.hand_output(self._total, bytes(self._tail))
         os.close(self.fd)
@@ -55,7 +68,11 @@ class OutputPipe:
         return bytes(self._tail[-left:]) if left > 0 else b""
 
     def _empty(self) -> bool:
-        """Read, unless the child is at it; then it is left to it, and looked at again in a while: it may have been stopped in the middle."""
+        """Read, unless the worker is reading.
+
+        The worker then reads on, and the pipe is checked again later: the worker may be stopped
+        halfway.
+        """
         free = not self._board.say_draining(draining=True)
         if free:
             self._read()

@@ -1,11 +1,13 @@
-"""The parent's signals: a handler that only leaves a byte, and a pipe the loop can wait on.
+"""The supervisor's signals: handlers that only record a signal, and a pipe that the loop waits on.
 
-`signal.set_wakeup_fd` writes a byte for each signal into the pipe, from C, before any Python runs; the Python handlers only note which.
-So nothing happens between two arbitrary lines of the program, and no signal can arrive just before a wait and be slept through.
+`signal.set_wakeup_fd` writes a byte for each signal into the pipe, from C, before any Python code
+runs. The Python handlers only record which signal it was. So no handler interrupts the program
+between two arbitrary lines, and a signal just before a wait ends that wait.
 
-No signal finds the process without an answer: they are held back until there are handlers, what comes before the loop stands is kept for
-it, and they are held back again from its end to that of the process, when the interpreter takes the handlers away. One thing cannot wait
-for the loop: to be told to stop while a database is waited for, so that raises.
+The process always handles these signals. They are blocked until there are handlers, and signals
+from before the loop are kept for it. They are blocked again from the end of the loop to the end of
+the process, when the interpreter removes the handlers. One case cannot wait for the loop: a signal
+to stop while the process waits for a database raises `ToldToStop`.
 """
 
 from __future__ import annotations
@@ -33,12 +35,17 @@ HEARD: Final = (
 _STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 
 
-class ToldToStop(BaseException):  # not an Exception: logging, which may be at work when it comes, swallows those
-    """One of these came before the loop stood. Raised, since a connection that is being made cannot be asked to stop."""
+class ToldToStop(BaseException):  # not an Exception: logging, which may be running at that time, swallows those
+    """A signal to stop came before the loop started.
+
+    Raised because a connection attempt cannot be asked to stop.
+    """
 
 
 def told_to_stop(problem: BaseException | None) -> bool:
-    """Whether this is ToldToStop, or what somebody between made of it: Python 3.11 wraps whatever is raised while a class is being made.
+    """Return whether this is ToldToStop, or an exception that wraps it.
+
+    Python 3.11 wraps any exception that is raised while a class is being created.
 
     >>> told_to_stop(ToldToStop()), told_to_stop(ValueError())
     (True, False)
@@ -49,14 +56,15 @@ def told_to_stop(problem: BaseException | None) -> bool:
 
 
 def hold() -> None:
-    """Hold the signals back until somebody hears them, and whenever nobody does."""
+    """Block the signals until handlers are installed, and whenever there are none."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
 
 
 class SignalPipe:
     """The end of the pipe that the loop waits on.
 
-    raises: the loop does not stand yet, and the first signal that says to stop raises ToldToStop.
+    Attributes:
+        raises: the loop does not run yet, and the first signal to stop raises ToldToStop.
     """
 
     def __init__(self, *, raises: bool = False) -> None:
@@ -65,20 +73,27 @@ class SignalPipe:
         self._noted: set[int] = set()
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
-        """Remember which; the byte is in the pipe already, unless a storm of others has filled it."""
+        """Record the signal.
+
+        Its byte is in the pipe already, unless many other signals have filled it.
+        """
         self._noted.add(signum)
         if self.raises and signum in _STOP:
-            self.raises = False  # what is on its way out is not torn out of that
-            warnings.simplefilter("ignore", ResourceWarning)  # a connection that is torn while it is made has nobody yet to close it
+            self.raises = False  # do not interrupt code that is already unwinding
+            # a connection that is interrupted while it is created has no owner yet to close it
+            warnings.simplefilter("ignore", ResourceWarning)
             raise ToldToStop
 
     def check(self) -> None:
-        """Raise ToldToStop if that was raised before: who heard it may have been a finalizer, of which nothing is passed on."""
+        """Raise ToldToStop if a signal to stop came before.
+
+        It may have been raised inside a finalizer, which swallows exceptions.
+        """
         if _STOP & self._noted:
             raise ToldToStop
 
     def read(self) -> set[int]:
-        """Return the signals that have come since the last call, each once."""
+        """Return the signals since the last call, each once."""
         try:
             while os.read(self.fd, 4096):
                 pass
@@ -93,12 +108,12 @@ class SignalPipe:
         os.close(self._write)
 
     def fileno(self) -> int:
-        """Return the file number to wait on."""
+        """Return the descriptor to wait on."""
         return self.fd
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Hear the signals inside the block; after it, former handlers are back, and held back is what was before it."""
+        """Handle the signals inside the block; then restore the former handlers and mask."""
         before = {signum: signal.signal(signum, self._note) for signum in HEARD}
         old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

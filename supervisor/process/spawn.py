@@ -1,7 +1,8 @@
-"""The only place that forks, and everything a child must let go of.
+"""Forks child processes, and closes in the child what belongs to the supervisor.
 
-Signals are blocked around the fork until the child has handlers of its own: one that came between would run the parent's handlers in the
-child, and be lost. The child never returns through the parent's frames.
+No other module forks. Signals are blocked around the fork until the child has its own handlers. A
+signal in between would run the supervisor's handlers in the child, and be lost. The child never
+returns through the supervisor's frames.
 """
 
 from __future__ import annotations
@@ -38,25 +39,30 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _OUTPUT = 256 * 1024
-"""Bytes that a worker may print before the parent must have looked, four times a second."""
+"""Bytes that a worker may print between two reads by the supervisor, which reads four times a
+second."""
 LOOKUP_PATIENCE: Final = 8.0
-"""Seconds after which what is not found is left out: a first name server that is gone costs 5 of them."""
+"""Seconds after which unresolved names are left out. An unreachable first name server costs 5 of
+them."""
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork: loading takes locks
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The parent's ends of a child's pipes."""
+    """The supervisor's ends of a child's pipes."""
 
     wake: int
     report: int
     output: int = -1
-    """Where a worker's output is read, if it is kept."""
+    """Where the supervisor reads a worker's output, if it is captured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child inherits and must not keep: each of these, kept, has brought a system like this one down."""
+    """What a child inherits and must close.
+
+    Each of these, kept open, has broken systems like this one.
+    """
 
     selector: selectors.BaseSelector
     signals: SignalPipe
@@ -64,13 +70,15 @@ class Inherited:
     ends: Iterable[Ends]
     boards: list[StatusBoard]
     others: Iterable[int] = ()
-    """Further file numbers."""
+    """Further file descriptors."""
 
 
 def settle_heap() -> None:
-    """Called once, before the first fork: what the parent has loaded stays as long as it does, and its collector need not look there again.
+    """Exempt the objects loaded so far from garbage collection. Called once, before the first fork.
 
-    Frozen at a fork and let go after it, whatever was young would count as old: the garbage between two forks would pile up.
+    They live as long as the supervisor, so its collector need not scan them. With a freeze and
+    unfreeze at each fork, young objects would count as old, and the garbage between two forks would
+    pile up.
     """
     gc.collect()
     gc.freeze()
@@ -79,7 +87,23 @@ def settle_heap() -> None:
 def fork_child(
     slot: Slot, *, incarnation: int, supervisor: int, control: ControlBlock, settings: ChildSettings, inherited: Inherited, deaths: int = -1
 ) -> tuple[int, Ends]:
-    """Fork a child into the slot. `deaths`: one of the inherited file numbers, kept by the kind that is told. Returns its pid and our ends of its pipes. Raises OSError when the system refuses a process."""
+    """Fork a child into the slot.
+
+    Args:
+        slot: the slot to fill.
+        incarnation: the number of this child in this run.
+        supervisor: the supervisor id.
+        control: the control block.
+        settings: the settings for the child.
+        inherited: what the child must close.
+        deaths: one of the inherited descriptors; the kind of child that receives deaths keeps it.
+
+    Returns:
+        The child's pid and the supervisor's ends of its pipes.
+
+    Raises:
+        OSError: the kernel refuses a process.
+    """
     _assert_single_threaded()
     wake_read, wake_write = pipes.open_pipe()
     try:
@@ -135,10 +159,12 @@ def fork_child(
 
 
 def _open_output() -> tuple[int, int, int]:
-    """Return the ends of a pipe for what a worker prints: where the worker reads and writes, and where we read. Who prints may wait; who reads never does.
+    """Open a pipe for a worker's output.
 
-    Ours is opened once more, and not inherited: whether a read waits is a property of what was opened, and a job that changed it in its process
-    would stop the parent's loop at the next read.
+    Return the worker's read and write ends, and the supervisor's read end. A write may block, a
+    read never does. The supervisor's end is opened again and not inherited: O_NONBLOCK belongs to
+    the open file. If they shared it, a job could clear the flag in its process and block the
+    supervisor's loop at the next read.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
@@ -148,21 +174,22 @@ def _open_output() -> tuple[int, int, int]:
         os.close(writing)
         raise
     os.set_blocking(reading, False)
-    with suppress(OSError):  # so much is not everybody's right
+    with suppress(OSError):  # an unprivileged user may not be allowed this size
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _OUTPUT)
     return reading, writing, ours
 
 
 def _let_go(inherited: Inherited, *, keep: set[StatusBoard], deaths: int) -> None:
-    """Called in the child: drop what is the parent's, by file number and nothing more."""
+    """Called in the child: close what belongs to the supervisor, without any protocol."""
     signal.set_wakeup_fd(-1)
-    # Closed, never unregistered: the epoll set is shared, and unregistering would deafen the parent.
+    # Close, never unregister: the epoll set is shared, and the supervisor would no longer receive
+    # its events.
     inherited.selector.close()
     inherited.signals.close()
-    # By its number: conn.close() would say goodbye on the session that is the parent's.
+    # Close by descriptor: conn.close() would end the supervisor's session.
     if (fd := inherited.db.forget()) >= 0:
         os.close(fd)
-    # A sibling's write end kept open here would hide the parent's death from that sibling.
+    # Another child's write end, kept open here, would hide the supervisor's death from that child.
     for ends in inherited.ends:
         os.close(ends.wake)
         os.close(ends.report)
@@ -177,9 +204,13 @@ def _let_go(inherited: Inherited, *, keep: set[StatusBoard], deaths: int) -> Non
 
 
 def fork(life: Callable[[], NoReturn]) -> int:
-    """Fork a process that lives by `life` and ends with the parent; return its pid. Raises OSError when the system refuses one."""
+    """Fork a process that runs `life` and ends with the supervisor; return its pid.
+
+    Raises:
+        OSError: the kernel refuses a process.
+    """
     parent = os.getpid()
-    sys.stdout.flush()  # or the child writes what was buffered once more
+    sys.stdout.flush()  # otherwise the child writes the buffered text a second time
     sys.stderr.flush()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -187,11 +218,13 @@ def fork(life: Callable[[], NoReturn]) -> int:
         if pid == 0:
             try:
                 reach("child.born")
-                gc.freeze()  # what exists now is never looked at by the child's collector: looking would copy its pages
-                os.setpgid(0, 0)  # its own group: Ctrl-C reaches only the parent, and a kill reaches its grandchildren
+                gc.freeze()  # the child's collector never scans what exists now: that would copy the shared pages
+                # A group of its own: Ctrl-C reaches only the supervisor, and a kill also reaches
+                # the child's own processes.
+                os.setpgid(0, 0)
                 _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
                 reach("child.forked")
-                if os.getppid() != parent:  # it died between fork and prctl, and nobody will tell us
+                if os.getppid() != parent:  # it died between fork and prctl, so no signal will come
                     os._exit(pipes.EXIT_LEFT)
                 life()
             except BaseException:
@@ -199,7 +232,7 @@ def fork(life: Callable[[], NoReturn]) -> int:
             finally:
                 os._exit(70)
         with suppress(ProcessLookupError, PermissionError):
-            os.setpgid(pid, pid)  # done on both sides: whoever needs it first finds it done
+            os.setpgid(pid, pid)  # set on both sides: whichever needs it first finds it set
         reach("parent:forked")
         return pid
     finally:
@@ -213,14 +246,17 @@ def _assert_single_threaded() -> None:
 
 
 def _look_up(host: str, write: int) -> None:
-    """Called in a thread of that child: a name that nobody answers for must not hold up the others."""
+    """Called in a thread of that child, so that one slow name does not delay the others."""
     with suppress(OSError, UnicodeError):
         found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         os.write(write, f"{' '.join([host, *found])}\n".encode())
 
 
 class Lookup:
-    """Host names being looked up by a short-lived child: the C library's own look-up blocks, for half a minute if a name server is gone."""
+    """Resolves host names in a short-lived child.
+
+    The C library's resolver blocks, for half a minute if a name server does not answer.
+    """
 
     def __init__(self, hosts: list[str]) -> None:
         self.fd, write = pipes.open_pipe()
@@ -231,7 +267,9 @@ class Lookup:
                 signal.signal(signum, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, write}:
-                with suppress(OSError):  # a child that is dismissed meanwhile would not hear it while we hold the other end of its pipe
+                # The pipe of another child, kept open here, would hide that child's dismissal from
+                # it.
+                with suppress(OSError):
                     os.close(number)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
             looks = [threading.Thread(target=_look_up, args=(host, write), daemon=True) for host in hosts]
@@ -251,7 +289,7 @@ class Lookup:
             os.close(write)
 
     def read(self) -> dict[str, list[str]] | None:
-        """Return the addresses by host once the child is through, else None."""
+        """Return the addresses by host once the child has finished, else None."""
         try:
             while chunk := os.read(self.fd, 65536):
                 self._data += chunk
@@ -260,7 +298,7 @@ class Lookup:
         return {host: addresses for host, *addresses in map(str.split, self._data.decode().splitlines())}
 
     def close(self) -> None:
-        """End it, whatever it is at."""
+        """End the child, whatever its state."""
         os.close(self.fd)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

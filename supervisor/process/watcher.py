@@ -1,7 +1,8 @@
-"""Watches Python files for `jobherd run --reload`, in a process of its own: a slow disk must not stop the supervisor's loop.
+"""Watches Python files for `jobherd run --reload`, in a separate process.
 
-The process compares modification times and sizes twice a second. It reports once two looks in a row agree, so an editor or a checkout that
-writes many files causes one reload. It imports none of the files.
+A slow disk must not stop the supervisor's loop. The process compares modification times and sizes
+twice a second. It reports once two scans in a row agree, so an editor or a checkout that writes
+many files causes one reload. It imports none of the files.
 """
 
 from __future__ import annotations
@@ -25,18 +26,23 @@ if TYPE_CHECKING:
     from jobherd.supervisor.settings.definitions import Settings
 
 EVERY: Final = 0.5
-"""Seconds between two looks."""
+"""Seconds between two scans."""
 MOST: Final = 10_000
-"""Files that are watched."""
+"""Maximum number of files that are watched."""
 NAMED: Final = 3
-"""Changed files that are named in the log."""
+"""Number of changed files that the log names."""
 _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 Seen: TypeAlias = "dict[str, tuple[int, int]]"
 
 
 class Watcher:
-    """The process that watches. fd: readable when files have changed. pid: its number."""
+    """The watching process.
+
+    Attributes:
+        fd: readable when files have changed.
+        pid: its process id.
+    """
 
     def __init__(self, places: list[str]) -> None:
         self.fd, write = pipes.open_pipe()
@@ -49,7 +55,8 @@ class Watcher:
                 with suppress(OSError):
                     os.close(number)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-            setproctitle.setproctitle("jobherd: supervisor's watcher of files")  # strays.py spares titles that begin so
+            # crash/orphans.py spares titles that begin so
+            setproctitle.setproctitle("jobherd: supervisor's watcher of files")
             _watch(places, write)
 
         try:
@@ -78,7 +85,7 @@ class Watcher:
 
 
 def places_of(settings: Settings) -> list[str]:
-    """Return what to watch: the sources of handlers and hooks, and the application's folder, from which they import."""
+    """Return what to watch: sources of handlers and hooks, and the application's folder."""
     found = [os.path.abspath(settings.app_dir)]
     for source in (*settings.handlers, *settings.hooks):
         found += [os.path.abspath(source)] if os.path.exists(source) else _module_places(source.partition(".")[0], str(settings.app_dir))
@@ -102,13 +109,13 @@ def _watch(places: list[str], write: int) -> NoReturn:
         if now != known and now == before:
             changed = sorted(name for name in known.keys() | now.keys() if known.get(name) != now.get(name))
             known = now
-            with suppress(BlockingIOError):  # the supervisor has not read the last ones: they cause a reload all the same
+            with suppress(BlockingIOError):  # the supervisor has not read the last changes: they cause a reload anyway
                 os.write(write, "".join(f"{name[-1000:]!r}\n" for name in changed[:NAMED]).encode(errors="replace"))
         before = now
 
 
 def look(places: Iterable[str]) -> Seen:
-    """Return modification time and size of every Python file in these places, at most `MOST`."""
+    """Return modification time and size of every Python file in these places, at most `MOST` files."""
     seen: Seen = {}
     for name in _files(places):
         with suppress(OSError, ValueError):

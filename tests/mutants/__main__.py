@@ -405,8 +405,8 @@ MUTANTS = (
     Mutant(
         "a parent that was stopped judges by what the boards said before",
         "supervisor/loop.py",
-        "        self._poll(now)  # before the look",
-        "        for action in plan(self.fleet, now).actions:\n            self.children.do(action, now)\n        self._poll(now)  # before the look",
+        "        self._poll(now)  # before the boards are read",
+        "        for action in plan(self.fleet, now).actions:\n            self.children.do(action, now)\n        self._poll(now)  # before the boards are read",
         ("tests/system/test_steps.py::test_a_job_that_ends_in_time_is_not_punished_for_a_parent_that_was_stopped_beyond_it",),
     ),
     Mutant(

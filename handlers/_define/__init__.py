@@ -1,4 +1,4 @@
-"""What a module of handlers declares: handlers, hooks, claim filters, table stores; and how they are found.
+"""Declarations of handlers, hooks, claim filters and table stores, and how they are found in modules.
 
 Declaring must not open a connection or read a setting.
 """

@@ -1,7 +1,8 @@
-"""Handlers that take several jobs in one call: what they are called with, and what their answer says of each job.
+"""Handlers that get several jobs in one call: their arguments, and how the return value maps to each job.
 
-A call is for jobs of one kind. What is said of one job must never become another's fate: an answer that cannot be told apart fails the
-attempts it was meant for, with a code, and no more. `_outcome` judges each job's own ending, as it does for a handler of single jobs.
+All jobs of a call are of one kind. One job's answer must never decide another job. An answer that
+cannot be matched fails only the attempts it was meant for, with an error code. `handlers/_run/classify.py`
+then decides each job's outcome, as for a handler of single jobs.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.job")
 
 _JOBS: Final = "jobs"
-"""A first parameter of this name, without annotation, takes the jobs."""
+"""A first parameter of this name, without annotation, gets the jobs."""
 _JOB_LIST: Final = re.compile(r"(?:\w+\.)*\w+\[\s*(?:\w+\.)*Job\s*\]")
 
 
 class BatchSignature(Signature):
-    """What a batch handler takes: a list of jobs, a list of payloads, or both in that order.
+    """Parameters of a batch handler: a list of jobs, a list of payloads, or both in that order.
 
-    payloads: the parameter for the payloads, or None. To a producer it looks like a handler whose one parameter is a payload.
+    payloads: the parameter for the payloads, or None. A producer sees a handler whose only parameter is
+        one payload.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -45,7 +47,7 @@ class BatchSignature(Signature):
                 "def send(jobs: list[Job], payloads: list[Sms])"
             )
             raise TypeError(message)
-        found, _ = resolve_hints(function, given)  # a name that does not exist yet is taken for right
+        found, _ = resolve_hints(function, given)  # an annotation that cannot be resolved yet is accepted
         for parameter in given:
             if parameter.name in found and not _takes_list(found[parameter.name]):
                 one = Job.__name__ if jobs and parameter is given[0] else _one_of(found[parameter.name], parameter.annotation)
@@ -61,7 +63,7 @@ class BatchSignature(Signature):
         self.whole = True
 
     def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return what one payload is annotated as: `Sms` of `list[Sms]`."""
+        """Return the annotation of one payload: `Sms` for `list[Sms]`."""
         if self.payloads is None:
             return {}, ()
         found, unchecked = resolve_hints(self.function, [self.payloads])
@@ -69,17 +71,17 @@ class BatchSignature(Signature):
         return ({WHOLE: item[0]} if len(item) == 1 else {}), unchecked
 
     def arguments(self, payloads: list[Any]) -> dict[str, Any]:
-        """Return the keyword arguments of a call, beside the jobs."""
+        """Return the keyword arguments of a call, without the jobs."""
         return {} if self.payloads is None else {self.payloads.name: payloads}
 
 
 def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
-    """Return for each job of a call how it ended, as `outcome_of` takes it.
+    """Return how each job of a call ended, in the form that `outcome_of` takes.
 
-    ending: what the call returned, or `Raised(exception)`: an exception, a disposition and None are each job's own. A list or tuple is
-        one answer for each job, in order; a dict has them by the job's id. An answer that is an exception counts as raised by that job.
-    jobs: the ids of the jobs, in the order in which the handler was handed them.
-
+    ending: what the call returned, or `Raised(exception)`. An exception, a disposition and None apply
+        to every job. A list or tuple holds one answer per job, in order; a dict holds answers by job
+        id. An answer that is an exception counts as raised by that job.
+    jobs: ids of the jobs, in the order in which the handler got them.
     >>> endings_of({7: "sent", 8: Failed("no such number")}, [7, 8])
     ['sent', Failed(error='no such number', code=None)]
     """
@@ -92,7 +94,7 @@ def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
     if not isinstance(ending, list | tuple):
         return [_WRONG] * len(jobs)
     if len(ending) != len(jobs):
-        # Which of them is missing nobody can tell: paired off, a job could be completed that was never worked on.
+        # Which answer is missing is unknown: matching by position could complete a job that was never processed.
         error = f"the batch handler was called with {len(jobs)} jobs and returned {len(ending)} answers: answer by job id if some may be left out"
         return [Failed(error, code=BATCH_ANSWER_INVALID)] * len(jobs)
     return [_one(answer) for answer in ending]
@@ -118,7 +120,7 @@ def _is_job_list(parameter: inspect.Parameter) -> bool:
 
 
 def _takes_list(hint: object) -> bool:
-    """Whether a list may be what a parameter of this annotation gets. Of what is no class nobody can tell, and it is taken for right."""
+    """Return whether the annotation accepts a list. An annotation that is not a class is accepted."""
     origin = get_origin(hint) or hint
     if origin in {Union, UnionType}:
         return any(map(_takes_list, get_args(hint)))
@@ -126,12 +128,12 @@ def _takes_list(hint: object) -> bool:
         return False
     try:
         return origin is Any or not isinstance(origin, type) or issubclass(list, origin)
-    except TypeError:  # a protocol that cannot be asked
+    except TypeError:  # a protocol that does not support issubclass
         return True
 
 
 def _one_of(hint: object, annotation: object) -> str:
-    """Return how one payload is annotated: of what holds several, as `tuple[Sms, ...]` and `set[Sms]`, what it holds."""
+    """Return the annotation of one payload; for a collection such as `set[Sms]`, that of its items."""
     origin, held = get_origin(hint), get_args(hint)
     several = held[1:] == (Ellipsis,) if origin is tuple else len(held) == 1
     return _written(held[0] if several and isinstance(origin, type) and issubclass(origin, Iterable) else annotation)

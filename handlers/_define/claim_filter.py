@@ -1,6 +1,6 @@
-"""What a child may say it will take: the filter that a `before_claim` hook returns.
+"""The filter that a `before_claim` hook returns to restrict what its worker claims.
 
-A value, checked where it is made. How it narrows a claim is the worker's business.
+The filter is a value that is checked when it is created. The worker applies it to the claim.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from jobherd.handlers._policy.policy import check_kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """What a `before_claim` hook lets its child claim: jobs for which everything that is given holds.
+    """Restrict a claim to certain jobs; returned by a `before_claim` hook. All conditions must hold.
 
-    kinds: their kinds; default all.
-    max_cost: the most that a job may cost, by resource; what is not named is not looked at; default nothing.
-    forbidden_flags: flags that their kinds do not have; default none.
-    condition: SQL about the waiting job, text or from `psycopg.sql`, that is true for it: `kind`, `queue`, `priority`, `payload` (json),
-        `attempts`, `created_at`, `run_at` are its columns; default none.
-    parameters: for the `%(name)s` in it: numbers, texts, truth values, None, and lists of them. What changes from claim to claim belongs
-        here and not into the text, which is prepared once.
+    Args:
+        kinds: kinds that may be claimed. Default: all.
+        max_cost: highest cost of a job for each named resource. Resources that are not named are not
+            checked. Default: no limit.
+        forbidden_flags: flags that the kind of a job must not have. Default: none.
+        condition: SQL condition on the ready job, as text or from `psycopg.sql`. Its columns are
+            `kind`, `queue`, `priority`, `payload` (json), `attempts`, `created_at` and `run_at`.
+            Default: none.
+        parameters: values for `%(name)s` in the condition: numbers, strings, booleans, None, and
+            lists of these. Put values that change from claim to claim here and not into the
+            condition, because the condition is prepared once.
 
-    Raises TypeError or ValueError that name the field and the remedy.
+    Raises:
+        TypeError, ValueError: a field is invalid. The message names the field and the fix.
 
+    Example:
     >>> Only(kinds=["image:thumbnail"], max_cost={"memory_mb": 500})
     Only(kinds=('image:thumbnail',), max_cost={'memory_mb': 500.0}, forbidden_flags=(), condition=None, parameters={})
     """

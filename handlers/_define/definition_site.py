@@ -1,7 +1,9 @@
-"""Where a handler or a hook was made: the module whose import makes it, and the line.
+"""Finds where a handler or hook was created: the module whose import creates it, and the line.
 
-The registry needs the module to know whose handler it is, whatever made it: `functools.partial` and factories of other files do not name
-the module that calls them. It also sees each handler and hook that is made while it loads modules, so none gets lost without a word.
+The registry needs that module to decide which handlers belong to which module. The function's own
+`__module__` is not enough: `functools.partial` and factories in other files do not name the module
+that calls them. The registry also records each handler and hook created while it loads modules, so
+that it can report the ones it would not use.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ _watched: list[object] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Where something was made."""
+    """Where a handler or hook was created."""
 
     module: str
-    """The module whose import made it; if no import did, the function's module."""
+    """The module whose import created it. If no import did: the function's module."""
     file: str
     line: int
 
 
 @contextmanager
 def watching() -> Iterator[list[object]]:
-    """Give a list that receives each handler and hook made in the block."""
+    """Yield a list that receives each handler and hook created in the block."""
     global _watched  # the one list of this process
     before, _watched = _watched, []
     try:
@@ -42,13 +44,13 @@ def watching() -> Iterator[list[object]]:
 
 
 def note_made(thing: object) -> None:
-    """Show a new handler or hook to the registry, if it is loading."""
+    """Add a new handler or hook to the registry's list, if the registry is loading."""
     if _watched is not None:
         _watched.append(thing)
 
 
 def where_made(function: Callable[..., object]) -> Made:
-    """Return where the handler or hook around `function` is being made. Called while its decorator runs."""
+    """Return where the handler or hook around `function` is created. Call it while the decorator runs."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -58,14 +60,15 @@ def where_made(function: Callable[..., object]) -> Made:
     file = os.path.abspath(code.co_filename) if code is not None else "<unknown>"
     if frame is not None and importing:
         here = os.path.abspath(frame.f_code.co_filename)
-        # The function of a factory or of a decorator has the same place each time: the line that called it tells handlers apart.
+        # A function made by a factory or decorator has the same position each time. Only the line that
+        # called the factory tells its handlers apart.
         if here != file or (code is not None and "<locals>" in code.co_qualname):
             return Made(str(module), here, frame.f_lineno)
     return Made(str(module), file, code.co_firstlineno if code is not None else 0)
 
 
 def code_of(function: Callable[..., object]) -> CodeType | None:
-    """Return the code of the function below wrappers and partials; None for what is not written in Python."""
+    """Return the code object below wrappers and partials; None if the function is not in Python."""
     while True:
         function = inspect.unwrap(function)
         if isinstance(function, functools.partial):

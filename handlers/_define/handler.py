@@ -1,7 +1,8 @@
-"""The decorator that makes a function a handler.
+"""Turns a function into a handler.
 
-A handler is the function, its kind and its policy. It can be called like the function, and it produces jobs for itself. Decorating
-registers nothing anywhere: the registry finds handlers in the modules it loads, so importing a module has no effect on any worker.
+A handler is a function with a kind and a policy. It can be called like the function, and it enqueues
+jobs of its kind. The decorator registers nothing: the registry finds handlers in the modules it
+loads, so importing a module does not change any worker.
 """
 
 from __future__ import annotations
@@ -35,13 +36,19 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 USUAL = "handle"
-"""A function of this name is not part of its kind's name: `handle` in `mail/receipt.py` is `mail:receipt`."""
+"""A function of this name adds nothing to the kind: `handle` in `mail/receipt.py` is `mail:receipt`."""
 
 
 class Handler(Producer[P], Generic[P, C, R_co]):
-    """A function that works on jobs of one kind. Made by `handler`.
+    """A function that processes jobs of one kind. Created by the decorator `handler`.
 
-    kind: its name. function: what was decorated. policy: its options, checked. file, line: where it is written. made: where it was made.
+    Attributes:
+        kind: name of its jobs.
+        function: the decorated function.
+        policy: its checked options.
+        file: file in which the handler is defined.
+        line: line in that file.
+        made: the module, file and line where it was created.
     """
 
     def __init__(self, function: Callable[C, R_co], kind: str, policy: Policy) -> None:
@@ -54,15 +61,15 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         self.made = where_made(function)
         self.file: str = self.made.file
         self.line: int = self.made.line
-        functools.update_wrapper(self, function, updated=())  # its own attributes must not replace ours
+        functools.update_wrapper(self, function, updated=())  # updated=(): the function's attributes must not replace the handler's
         note_made(self)
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
-        """Call the function itself, here and now."""
+        """Call the function directly, without a job."""
         return self.function(*args, **kwargs)
 
     def problems(self) -> list[str]:
-        """Return why payloads cannot become its arguments, in sentences: parameters of types that are not known. Never raises."""
+        """Return a sentence for each parameter whose type payloads cannot be converted to. Never raises."""
         return self.signature.binding.problems
 
     def __repr__(self) -> str:
@@ -74,7 +81,7 @@ AnyHandler: TypeAlias = "Handler[Any, Any, Any]"
 
 
 class Decorate(Protocol):
-    """What `handler(...)` returns: takes the function and gives the Handler."""
+    """What `handler(...)` returns: a decorator from a function to its Handler."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Handler[P, Concatenate[Job, P], R]: ...
@@ -83,7 +90,7 @@ class Decorate(Protocol):
 
 
 class DecorateBatch(Protocol):
-    """What `handler(..., batch=N)` returns: takes the function and gives the Handler, which enqueues one payload a job."""
+    """What `handler(..., batch=N)` returns: a decorator to a Handler that enqueues one payload per job."""
 
     @overload
     def __call__(self, function: Callable[[list[Job]], R], /) -> Handler[[object], [list[Job]], R]: ...
@@ -147,7 +154,7 @@ def handler(
     encrypt: bool | Literal["only"] = ...,
 ) -> DecorateBatch: ...
 def handler(  # one parameter for each option
-    kind: Any = None,  # the overloads say more
+    kind: Any = None,  # the overloads give the precise types
     /,
     *,
     queue: str = "default",
@@ -171,45 +178,64 @@ def handler(  # one parameter for each option
     redact: Sequence[str] = (),
     encrypt: bool | Literal["only"] = False,
 ) -> Any:
-    """Make a function a handler: the keys of a job's payload are its parameters, their annotations are checked.
+    """Make a function the handler of one kind of job.
 
-    A first parameter annotated `Job` (or called `job`, without annotation) gets the job. A handler whose only other parameter is
-    called `payload` takes any document whole. `async def` works the same.
+    The keys of a job's payload are the function's parameters, and their annotations are checked. If the
+    first parameter is annotated `Job`, or is called `job` without annotation, it gets the job. If the
+    only other parameter is called `payload`, it gets the whole document. `async def` works the same.
 
-    kind: the handler's name, like "mail:receipt"; default from file and function: `send` in `mail.py` is "mail:send", and
-        `handle` in `mail/receipt.py` is "mail:receipt".
-    queue: where its jobs wait, default "default". priority: lower numbers first, default 0.
-    timeout: a span of time for one attempt, default 5 min.
-    max_attempts: before a job fails for good, default 5. max_crashes: processes that may die with it, default 3.
-    backoff: the wait after a failed attempt: a Backoff (default 30 s, doubling, up to 1 h, spread by 20 %), one span, a list of
-        spans, or a function from the number of attempts to a span.
-    retry_on: only these exceptions are tried again, others fail the job at once; default None: all are.
-    poison_on: these exceptions fail the job at once, as `Poison` does. backoff_on: other waits for some exceptions.
-    exclusive: never two runs at once, not even for a moment after a lost lease, default False.
-    max_running: how many jobs of the kind run at a time over all hosts, unless somebody has set another cap (`jobherd cap`); default
-        None: as many as there are workers.
-    transactional: each attempt runs in a transaction, `job.connection`, that is committed together with the job's completion, and of an
-        attempt that fails nothing is left in the database, default False. See `Job.transaction` for a part of a handler.
-    keep_completed, keep_failed: how long jobs are kept when they are over, default 7 and 30 days, rounded up to days.
-        keep_completed=0 writes nothing of a job that went well: whoever looks it up, or waits for it, finds no such job.
-    batch: the function takes up to so many jobs in one call, 1 to 500, as a list of jobs, a list of payloads, or both; it returns None
-        if all went well, or a list of answers in order, or a dict of answers by job id. Default None: one job a call.
-    linger: how long a batch that is not full waits for more jobs when the queue is empty, default 0, at most 60 s.
-    cost: what a job of it takes of its host while it runs, amounts by name, like {"memory_mb": 900}, or a function from the payload to
-        them, asked where the job is enqueued with the handler; default nothing. Of a batch handler: what one call takes.
-    flags: words about the kind, like ("gpu",), that a `before_claim` hook may forbid; default none.
-    redact: parts of the payload and the result that the page never shows, like ["$.card", "$.items[*].code", "$..password"]; default none.
-        See docs/page.md for what it does not cover.
-    encrypt: payloads, results, errors and logs of it are encrypted with the keys of the environment before they are written, default False;
-        "only" also refuses a payload that came in clear. See docs/security.md.
+    Args:
+        kind: name of the jobs, such as "mail:receipt". Default: made from file and function, so `send`
+            in `mail.py` is "mail:send", and `handle` in `mail/receipt.py` is "mail:receipt".
+        queue: queue of the jobs, default "default".
+        priority: lower numbers run first, default 0.
+        timeout: longest duration of one attempt, default "5m".
+        max_attempts: attempts before a job fails permanently, default 5.
+        max_crashes: processes that may die while running the job, default 3.
+        backoff: delay after a failed attempt: a `Backoff`, one duration, a list of durations, or a
+            function from the number of attempts to a duration. Default: 30 s, doubled after each
+            attempt, at most 1 h, with a jitter of 20 %.
+        retry_on: exceptions that are retried; all others fail the job at once. Default None: retry all.
+        poison_on: exceptions that fail the job at once, as `Poison` does. Default: none.
+        backoff_on: other delays for certain exceptions. Default: none.
+        exclusive: never run an attempt while another one is still running, not even briefly after a
+            lost lease. Default False.
+        max_running: concurrency limit of the kind over all hosts, unless `jobherd cap` has set another
+            one. Default None: limited only by the number of workers.
+        transactional: run each attempt in a transaction, `job.connection`, that commits together with
+            the job's completion. A failed attempt leaves nothing in the database. Default False. For a
+            transaction around a part of a handler see `Job.transaction`.
+        keep_completed: how long to keep completed jobs, rounded up to days, default "7d". 0 writes
+            nothing for a completed job: looking it up or waiting for it finds no such job.
+        keep_failed: how long to keep failed jobs, rounded up to days, default "30d".
+        batch: most jobs in one call, 1 to 500. The function gets a list of jobs, a list of payloads, or
+            both. It returns None if all succeeded, a list of answers in order, or a dict of answers by
+            job id. Default None: one job per call.
+        linger: how long a batch that is not full waits for more jobs when the queue is empty, default
+            0, at most 60 s.
+        cost: resources of the host that a running job uses, amounts by name, such as
+            {"memory_mb": 900}, or a function from the payload to them, called when the job is
+            enqueued with the handler. For a batch handler: the resources of one call. Default: nothing.
+        flags: labels of the kind, such as ("gpu",), that a `before_claim` hook can forbid. Default: none.
+        redact: parts of payload and result that the dashboard never shows, such as
+            ["$.card", "$.items[*].code", "$..password"]. Default: none. See docs/page.md for its limits.
+        encrypt: encrypt payloads, results, errors and logs with the keys in the environment before they
+            are written. "only" also rejects payloads that arrive unencrypted. Default False. See
+            docs/security.md.
 
-    Raises ValueError or TypeError at the decoration, naming the field, the value and the remedy.
+    Returns:
+        The `Handler`, or a decorator that returns it.
 
-    >>> @handler("mail:receipt", timeout="30s")
-    ... def receipt(order_id: int) -> None:
-    ...     print(f"sent {order_id}")
-    >>> receipt(7)
-    sent 7
+    Raises:
+        TypeError, ValueError: an option is invalid. Raised when the function is decorated; the message
+            names the option, the value and the fix.
+
+    Example:
+        >>> @handler("mail:receipt", timeout="30s")
+        ... def receipt(order_id: int) -> None:
+        ...     print(f"sent {order_id}")
+        >>> receipt(7)
+        sent 7
     """
     if kind is not None and not isinstance(kind, str):
         if not inspect.isroutine(kind):
@@ -247,13 +273,14 @@ def handler(  # one parameter for each option
 
 
 def kind_of(function: Callable[..., object]) -> str:
-    """Return the kind that the place of a function stands for: its file and its name. Raises ValueError if they make no name.
+    """Return the kind made from a function's file and name. Raises ValueError if they give no valid name.
 
-    The module's name is not part of it: producer, worker and script may import one file under three names, and must agree.
+    The module's name is not used: producer, worker and script may import one file under three names and
+    must agree on the kind.
     """
     code = code_of(function)
     file = code.co_filename if code is not None else ""
-    if not file or file.startswith("<"):  # of C, or typed at a prompt
+    if not file or file.startswith("<"):  # written in C, or typed at a prompt
         parts = [*getattr(function, "__module__", "__main__").split(".")[-1:], function.__name__]
     else:
         path = os.path.splitext(os.path.abspath(file))[0].removesuffix(os.sep + "__init__")

@@ -1,8 +1,9 @@
-"""Hooks: functions that are called around jobs and around the life of a child, and the middleware that jobs run inside.
+"""Hooks: functions called around jobs and around a worker's life, and middleware that wraps the handler.
 
-A hook is declared by a decorator and found like a handler, by the registry in the modules it loads; importing one registers it nowhere.
-Here is what a hook is and in which order hooks run. Who guards their calls, and what becomes of one that raises or hangs, is the
-worker's business. This module must not swallow what a hook raises.
+A decorator declares a hook. The registry finds hooks in the modules it loads, as it finds handlers;
+importing a module registers nothing. This module defines what a hook is and the order in which hooks
+run. The worker guards the calls and handles hooks that raise or hang. This module must not swallow
+what a hook raises.
 """
 
 from __future__ import annotations
@@ -28,32 +29,35 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Child:
-    """The process that jobs run in, as the hooks of its life see it."""
+    """The worker that runs jobs, as its `on_child_start`, `before_claim` and `on_child_exit` hooks see it."""
 
     slot: int = 0
-    """Its place in the fleet, from 0: replacements of a child have its place."""
+    """Number of its slot, from 0. A replacement of the worker has the same slot."""
     host: str = "localhost"
-    """The machine's name."""
+    """Name of the host."""
     resources: dict[str, Any] = field(default_factory=dict)
-    """What `on_child_start` has given: the same mapping that jobs see as `job.resources`."""
+    """What `on_child_start` returned or yielded: the mapping that jobs see as `job.resources`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hook:
-    """A function that is called at some event. Made by `on_child_start` and its neighbours; calling it calls the function."""
+    """A function that is called at an event. Created by decorators such as `on_child_start`.
+
+    Calling the hook calls the function.
+    """
 
     event: str
-    """The decorator's name."""
+    """Name of the decorator."""
     function: Function
     kinds: frozenset[str]
-    """The kinds whose jobs it is for; empty: all."""
+    """Kinds of the jobs it is called for; empty: all."""
     takes: int
-    """How many of the event's arguments the function wants."""
+    """How many of the event's arguments the function takes."""
     made: Made
 
     @property
     def file(self) -> str:
-        """The file in which it is written."""
+        """File in which the hook is defined."""
         return self.made.file
 
     @property
@@ -62,7 +66,7 @@ class Hook:
         return self.made.line
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
-        """Call the function itself, here and now."""
+        """Call the function directly."""
         return self.function(*args, **kwargs)
 
     def tell(self, *told: object) -> object:
@@ -74,11 +78,13 @@ class Hook:
 
 
 class Event:
-    """A moment at which hooks are called: the decorator for it.
+    """An event at which hooks are called, and the decorator for it.
 
-    name: the decorator's name. gives: the arguments a hook is called with; it may take fewer, the first ones.
-    of_jobs: it can be declared for some kinds alone. may_yield: the hook may be a generator.
-    needs_all: the hook must take every argument.
+    name: name of the decorator.
+    gives: the arguments of a hook. A hook may take only the first ones.
+    of_jobs: whether a hook can be limited to certain kinds.
+    may_yield: whether the hook may be a generator.
+    needs_all: whether the hook must take every argument.
     """
 
     def __init__(self, name: str, *gives: str, of_jobs: bool = False, may_yield: bool = False, needs_all: bool = False, about: str) -> None:
@@ -96,7 +102,7 @@ class Event:
     def __call__(self, *given: Any) -> Any:
         """Declare a function as a hook: `@event` for all kinds, `@event("mail:receipt", ...)` for some.
 
-        Raises TypeError or ValueError at the decoration, naming the event and the remedy.
+        Raises TypeError or ValueError when the function is decorated. The message names the event and the fix.
         """
         if len(given) == 1 and inspect.isroutine(given[0]):
             return self._declare(given[0], frozenset())
@@ -253,7 +259,7 @@ class JobHooks:
     after: tuple[Hook, ...]
 
     def call(self, handler: AnyHandler, job: Job, arguments: Mapping[str, Any]) -> object:
-        """Call the handler inside its hooks and return what comes out. Raises what they raise."""
+        """Call the handler inside its hooks and return the result. Raises what they raise."""
         for hook in self.before:
             hook.tell(job)
         call_next: Callable[[], object] = partial(call, handler, job, arguments)
@@ -263,9 +269,9 @@ class JobHooks:
 
 
 class Hooks:
-    """All hooks that were loaded.
+    """All loaded hooks.
 
-    hooks: in the order in which they were declared: modules by name, in a module by line.
+    hooks: in the order of their declaration: modules by name, in a module by line.
     """
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
@@ -278,13 +284,19 @@ class Hooks:
         return tuple(hook for hook in self._hooks if hook.event == event.name)
 
     def of_kind(self, kind: str) -> JobHooks | None:
-        """Return the hooks around jobs of a kind, None if there are none. What ends a job runs in the opposite order of what begins it."""
+        """Return the hooks around jobs of a kind, None if there are none.
+
+        Hooks at the end of a job run in the reverse order of those at its start.
+        """
         own = Hooks(hook for hook in self._hooks if not hook.kinds or kind in hook.kinds)
         found = JobHooks(own.at(before_job), own.at(middleware), own.at(on_failure)[::-1], own.at(after_job)[::-1])
         return found if any((found.before, found.around, found.failed, found.after)) else None
 
     def start(self, child: Child) -> None:
-        """Run `on_child_start` and gather what it gives in `child.resources`. Raises what a hook raises, TypeError for what is no mapping."""
+        """Run `on_child_start` and collect its results in `child.resources`.
+
+        Raises what a hook raises, and TypeError for a result that is not a mapping.
+        """
         for hook in self.at(on_child_start):
             given = hook.tell(child)
             if inspect.isgenerator(given):
@@ -297,9 +309,10 @@ class Hooks:
         self._started = True
 
     def ends(self, child: Child) -> list[tuple[Hook, Callable[[], object]]]:
-        """Return what is to be called when the child leaves: `on_child_exit`, then what stands behind the yields, each last first.
+        """Return what to call when the worker exits, each group in reverse order.
 
-        After a start that failed only what had been begun is ended.
+        First the `on_child_exit` hooks, then the code after the yields. After a failed start only the
+        generators that have started are finished.
         """
         exits: list[tuple[Hook, Callable[[], object]]] = []
         if self._started:
@@ -310,7 +323,7 @@ class Hooks:
 
 
 def _finish(generator: Generator[Any, Any, Any]) -> None:
-    """Run a generator to its end; one that yields again is closed and told so."""
+    """Run a generator to its end. If it yields again, close it and raise RuntimeError."""
     with suppress(StopIteration):
         next(generator)
         generator.close()

@@ -1,7 +1,8 @@
-"""Which name a file of handlers is imported under: the application's own if there is one, else one below `jobherd_user`.
+"""Chooses the import name for a file of handlers: the application's own, else one below `jobherd_user`.
 
-A module that the application can import too must not be loaded under a second name: its exceptions, its state and its metrics would exist
-twice, and a spawned process could not find its functions. What cannot be imported otherwise gets a name that shadows nothing.
+A module that the application can import must not be loaded under a second name. Its exceptions,
+state and metrics would exist twice, and a spawned process could not find its functions. Files that
+cannot be imported otherwise get a name that shadows nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FOLDERS: Final = "jobherd_user"
-"""The package under which folders of handlers are loaded that cannot be imported otherwise."""
+"""Package for folders of handlers that cannot be imported otherwise."""
 _RELATIVE: Final = re.compile(rb"^\s*from\s+\.", re.MULTILINE)
 
 
 def own_name(folder: Path) -> str | None:
-    """Return the dotted name by which this process can import a folder, and None if there is none.
+    """Return the dotted name by which this process can import a folder, or None if there is none.
 
-    It is empty for a folder that is itself on the import path. Of several names the shortest one counts whose first package is not inside
-    another package. Nothing is imported: what the packages above do when they are imported is for the caller.
+    The name is empty if the folder itself is on the import path. Of several names the shortest one
+    whose first package is not inside another package wins. Nothing is imported here: the caller has to
+    handle what the packages above the folder do on import.
     """
     parts: list[str] = []
     here = folder
@@ -43,13 +45,13 @@ def own_name(folder: Path) -> str | None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name below `jobherd_user` for a folder: readable, the same in each process, different for each path."""
+    """Return the name below `jobherd_user` for a folder: readable, stable, different for each path."""
     readable = re.sub(r"\W", "_", folder.name, flags=re.ASCII)[:40] or "root"
     return f"{FOLDERS}.{readable}_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
 
 
 def is_file_of(name: str, file: str) -> bool:
-    """Whether importing `name` runs this file, and not another one of that name, like `json` of the standard library."""
+    """Return whether importing `name` runs this file and not another one, such as the stdlib's `json`."""
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:  # a module without a spec, as __main__
@@ -58,7 +60,7 @@ def is_file_of(name: str, file: str) -> bool:
 
 
 def leads_to(name: str, folder: Path) -> bool:
-    """Whether importing the package `name` gives this folder. The packages above it must be imported already."""
+    """Return whether importing `name` gives this folder. Its parent packages must be imported already."""
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:
@@ -67,7 +69,10 @@ def leads_to(name: str, folder: Path) -> bool:
 
 
 def imports_above(folder: Path, files: Iterable[str]) -> bool:
-    """Whether a file has a relative import that leads to the folder itself or above it: as a top-level module it cannot be imported."""
+    """Return whether a file has a relative import that leads to the folder itself or above it.
+
+    Such a file cannot be imported as a top-level module.
+    """
     for file in files:
         depth = len(Path(file).parent.relative_to(folder).parts)
         try:
@@ -76,19 +81,19 @@ def imports_above(folder: Path, files: Iterable[str]) -> bool:
             if any(isinstance(node, ast.ImportFrom) and node.level > depth for node in found):
                 return True
         except (OSError, SyntaxError, ValueError, RecursionError):
-            continue  # importing it says so
+            continue  # the later import reports the error
     return False
 
 
 def bare_package(name: str, paths: list[str]) -> ModuleType:
-    """Return a package that has no file of its own."""
+    """Return a package without a file."""
     spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = paths
     return importlib.util.module_from_spec(spec)
 
 
 def twice(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return those of `names` whose file is loaded under another name too, with that name."""
+    """Return the `names` whose file is also loaded under another name, each with that other name."""
     others: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -108,5 +113,5 @@ def _is_on_path(folder: Path) -> bool:
 def _is_found(name: str, folder: Path) -> bool:
     try:
         return name.isidentifier() and leads_to(name, folder)
-    except Exception:  # a finder of the application
+    except Exception:  # a finder of the application raised
         return False

@@ -1,7 +1,7 @@
-"""The typed way into the queue: `receipt.enqueue(order_id=7)` takes what the handler takes.
+"""Enqueues jobs with the handler's own parameters: `receipt.enqueue(order_id=7)`.
 
-A producer is a handler's name and signature with options for its jobs. It imports no more of a handler than its definition, and it
-sends exactly the arguments it was given: defaults are the handler's, at the time the job runs.
+A producer is a kind and a signature with options for its jobs. It needs only the handler's definition.
+It sends exactly the given arguments: defaults are those of the handler when the job runs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,19 @@ Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.As
 
 
 class _Document(dict[str, Any]):
-    """A payload that `payload` has made: it is JSON, and was compared with its arguments already."""
+    """A payload made by `Producer.payload`: valid JSON that was already compared with its arguments."""
 
 
 class Producer(Generic[P]):
-    """Enqueues jobs of one kind. A `Handler` is one; `Handler.options` makes others.
+    """Enqueues jobs of one kind. Each `Handler` is a producer; `Handler.options` makes others.
 
-    kind: the handler's name. signature: what its jobs are called with. options: for its jobs. target: where they are enqueued,
-    default the process-wide client. weigh: what a job costs, from its payload. seal: whether payloads are encrypted.
+    Args:
+        kind: name of the jobs.
+        signature: the handler's parameters.
+        options: options of the jobs.
+        target: client or connection that enqueues them. Default: the process-wide client.
+        weigh: function from a payload to the job's cost. Default: none.
+        seal: whether payloads are encrypted. Default False.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class Producer(Generic[P]):
 
     @property
     def binding(self) -> Binding:
-        """What turns payloads into arguments. Made at the first use, when every name in the annotations exists."""
+        """Converter from payloads to arguments. Built on first use, when all names in annotations exist."""
         return self.signature.binding
 
     def options(  # one parameter for each option
@@ -87,19 +92,29 @@ class Producer(Generic[P]):
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
     ) -> Producer[P]:
-        """Return a producer whose jobs differ in these options; what is not given stays as it is.
+        """Return a producer whose jobs have these options. Options that are not given keep their value.
 
-        queue: where they wait. priority: lower numbers first, may be negative.
-        delay: a span of time before they may run ("10m", seconds, timedelta). run_at: the moment instead, a datetime with a zone.
-        max_attempts: before they fail for good. timeout: a span of time for one attempt.
-        good_until: a datetime with a zone after which they are not started any more.
-        cost: what each takes of its host while it runs, amounts by name.
-        tenant: whose jobs they are. webhook: a URL that is told of each one's end.
-        set_off_by: the id of the job that they come from, default the one whose handler this runs in.
-        traceparent: the trace that they belong to, as W3C Trace Context writes it, default that of the job whose handler this runs in.
-        connection: a psycopg connection of your own; the jobs are part of its transaction. client: another client.
-        Raises ValueError or TypeError that name the field, the value and the remedy.
+        Args:
+            queue: queue of the jobs.
+            priority: lower numbers run first, may be negative.
+            delay: duration before the jobs are due, such as "10m", a number of seconds or a timedelta.
+            run_at: timestamp at which they are due instead, a datetime with a time zone.
+            max_attempts: attempts before a job fails permanently.
+            timeout: longest duration of one attempt.
+            good_until: datetime with a time zone after which a job is not started any more.
+            cost: resources of the host that a running job uses, amounts by name.
+            tenant: tenant to which the jobs belong.
+            webhook: URL that gets a request when a job reaches its final state.
+            set_off_by: id of the parent job. Default: the job whose handler runs this code.
+            traceparent: trace of the jobs in W3C Trace Context format. Default: the trace of the job
+                whose handler runs this code.
+            connection: your own psycopg connection. The jobs become part of its transaction.
+            client: another client. Excludes `connection`.
 
+        Raises:
+            TypeError, ValueError: an option is invalid. The message names the field, the value and the fix.
+
+        Example:
         >>> receipt.options(delay="10m", priority=-5).enqueue(order_id=7)  # doctest: +SKIP
         42
         """
@@ -132,7 +147,7 @@ class Producer(Generic[P]):
         )
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> object:
-        """Return the payload that a call with these arguments stands for, checked: for `enqueue_many`, and for tests.
+        """Return the checked payload for these arguments, for `enqueue_many` and for tests.
 
         >>> receipt.payload(order_id=7)  # doctest: +SKIP
         {'order_id': 7}
@@ -141,7 +156,7 @@ class Producer(Generic[P]):
         return _Document(found) if isinstance(found, dict) else found
 
     def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
-        """Return the bytes among the arguments of a call, if the handler takes any, and the arguments that are JSON."""
+        """Split the arguments of a call into the payload bytes, or None, and the arguments for the JSON."""
         if not self.signature.takes_bytes:
             return None, kwargs
         if args:
@@ -155,46 +170,61 @@ class Producer(Generic[P]):
         return None if data is None else check_bytes(data), rest
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Put one job into the queue and return its id. The arguments are the handler's own, without the job.
+        """Enqueue one job and return its id. The arguments are the handler's, without the job.
 
-        Raises TypeError for arguments that the handler does not take, PayloadError for values that cannot travel or do not fit, and
-        psycopg's errors.
+        Raises:
+            TypeError: the handler does not take these arguments.
+            PayloadError: a value cannot be encoded as JSON or does not fit its annotation.
+            psycopg.Error: the database reports an error.
 
+        Example:
         >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
         42
         """
         return self._put([self._one(args, kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """`enqueue` from asyncio. Without a client or connection of its own it runs the process-wide client in a thread."""
+        """Enqueue one job from asyncio. Like `enqueue`.
+
+        Without its own client or connection it runs the process-wide client in a thread.
+        """
         return (await self._aput([self._one(args, kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """Put many jobs into the queue, all or none, in one transaction with one notification, and return their ids in order.
+        """Enqueue many jobs, all or none, in one transaction with one notification. Return their ids in order.
 
-        calls: for each job a dict of its arguments, a tuple of them, or, if the handler has one parameter, the argument itself (unless
-            that is a dict or tuple); `payload` makes a dict that type checkers have seen. Any iterable, taken chunk by chunk while the
-            transaction is open; only the ids grow with its length.
-        Raises what `enqueue` does; a PayloadError has the `index` of the job.
+        Args:
+            calls: the arguments of each job: a dict, a tuple, or, if the handler has one parameter, the
+                argument itself (unless it is a dict or tuple). `payload` makes a dict that type checkers
+                have checked. Any iterable works. It is read in chunks while the transaction is open; only
+                the list of ids grows with its length.
 
+        Raises:
+            What `enqueue` raises. A PayloadError has the `index` of the job.
+
+        Example:
         >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
         [42, 43, 44]
         """
         return self._put(self._many(calls))
 
     async def aenqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """`enqueue_many` from asyncio. Without an asynchronous client or connection it holds all payloads at once."""
+        """Like `enqueue_many`, from asyncio. Without an asynchronous client or connection it holds all payloads."""
         return await self._aput(self._many(calls))
 
     def enqueue_stream(
         self, calls: Iterable[object], *, on_chunk: Callable[[list[int]], object] | None = None, chunk: int = bulk.CHUNK
     ) -> int:
-        """Put jobs into the queue as they come, each chunk in a transaction of its own, and return how many.
+        """Enqueue jobs from a stream, each chunk in its own transaction, and return their number.
 
-        calls: as in `enqueue_many`, of any length: it takes the memory of one chunk. What stands before a job that is refused is
-            enqueued; nothing from it on. On a connection of your own all is part of its transaction.
-        on_chunk: is called with the ids of each chunk once it is committed. chunk: jobs of one, 1 to 10,000, default 10,000.
+        Args:
+            calls: as in `enqueue_many`, of any length: only one chunk is in memory at a time. If a job is
+                rejected, the jobs before it are enqueued, and none from it on. On your own connection all
+                jobs are part of its transaction.
+            on_chunk: called with the ids of each chunk after its commit. Default: not called.
+            chunk: jobs per chunk, 1 to 10,000, default 10,000.
 
+        Example:
         >>> receipt.enqueue_stream((n,) for n in range(1_000_000))  # doctest: +SKIP
         1000000
         """
@@ -203,14 +233,14 @@ class Producer(Generic[P]):
     async def aenqueue_stream(
         self, calls: Iterable[object], *, on_chunk: Callable[[list[int]], object] | None = None, chunk: int = bulk.CHUNK
     ) -> int:
-        """`enqueue_stream` from asyncio."""
+        """Like `enqueue_stream`, from asyncio."""
         return await bulk.astream(self._many(calls, chunk), self._aput, on_chunk)
 
     def _call(self, call: object) -> object:
         signature = self.signature
         if signature.whole:
             return call
-        named = isinstance(call, dict | Mapping)  # a dict is known at once, other mappings take a look at the ABC
+        named = isinstance(call, dict | Mapping)  # dict first: the check against the Mapping ABC is slower
         if named or isinstance(call, tuple):
             if type(call) in _ARGUMENTS or not self.binding.takes_alone(type(call)):
                 return signature.payload((), call) if named else signature.payload(call, {})  # type: ignore[arg-type]
@@ -221,7 +251,7 @@ class Producer(Generic[P]):
 
     def _encoded(self, payload: object) -> str:
         text = check_payload(payload)
-        # As the worker will see it: a payload that does not fit would be poison there, at night.
+        # Bind as the worker will: a payload that does not fit would otherwise fail permanently there.
         self.binding.compare(payload, self.binding.bind(decode_payload(text)))
         return text
 
@@ -233,12 +263,15 @@ class Producer(Generic[P]):
         return self._ready(Chunk(self.kind, [self._encoded(self.signature.payload(args, kwargs))], options))
 
     def _ready(self, chunk: Chunk) -> Chunk:
-        """Return the chunk as it is sent. Raises as `_weighed`, and KeyMissingError."""
+        """Return the chunk as it is sent. Raises what `_weighed` raises, and KeyMissingError."""
         chunk = self._weighed(chunk)
         return sealed(chunk) if self._seal else chunk
 
     def _weighed(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with what each of its jobs costs. Raises what the kind's own function does, TypeError or ValueError for no cost."""
+        """Return the chunk with the cost of each job.
+
+        Raises what the kind's cost function raises, and TypeError or ValueError for an invalid cost.
+        """
         if self._weigh is None or self._options.cost is not None:
             return chunk
         return replace(chunk, costs=[check_amounts(self._weigh(decode_payload(text)), field="cost") for text in chunk.texts])
@@ -250,7 +283,7 @@ class Producer(Generic[P]):
         if isinstance(calls, str | bytes | Mapping):
             message = f"the jobs of {self.kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
             raise TypeError(message)
-        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare  # looked up once and not for each job
+        arguments, bind, compare = self._call, self.binding.bind, self.binding.compare  # looked up once, not once per job
 
         def encode(call: object) -> str:
             payload = arguments(call)
@@ -284,20 +317,21 @@ class Producer(Generic[P]):
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
                 )
                 raise TypeError(message)
-        # Each job's event loop is new, and a pool belongs to one loop: the thread-safe client is the one that lasts.
+        # Each job has a new event loop, and an asynchronous pool belongs to one loop. The thread-safe
+        # client outlives the loop.
         lasting = self._target if isinstance(self._target, Client) else default.default_client()
-        return await asyncio.to_thread(lasting.put, list(chunks))  # a list: the caller's iterable must not be run by another thread
+        return await asyncio.to_thread(lasting.put, list(chunks))  # a list: another thread must not run the caller's iterator
 
 
 def _check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
-    """Raise TypeError for what is none: `aenqueue` would leave it aside and enqueue somewhere else."""
+    """Raise TypeError for an invalid target: `aenqueue` would ignore it and enqueue elsewhere."""
     if value is not None and not isinstance(value, kinds):
         message = f"{field} must be {wanted}, not a {type(value).__name__}"
         raise TypeError(message)
 
 
 def _merged(base: Options, given: Options) -> Options:
-    """Return `base` with what `given` says. A delay replaces a moment and the other way round."""
+    """Return `base` with the options of `given`. A delay replaces `run_at`, and `run_at` a delay."""
     values = base.parameters()
     if given.delay is not None or given.run_at is not None:
         values["delay"] = values["run_at"] = None

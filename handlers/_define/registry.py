@@ -1,9 +1,10 @@
-"""Find the handlers and hooks in folders and modules, and say what is wrong with those that do not load.
+"""Finds the handlers and hooks in folders and modules, and reports what does not load.
 
-One broken module must not take the others down, and what to do about it is the caller's policy: everything found wrong is returned as
-a `LoadProblem` with file and line. The modules of a folder are loaded under the names by which the application imports them; without
-one, as `jobherd_user.<folder>.<module>`, so that a user's `handlers/` or `json.py` shadows nothing (`_modules`). What is decorated in them
-and would not be served is a problem too. This runs user code (importing is that): never call it in the parent.
+One broken module must not stop the others. Each problem is returned as a `LoadProblem` with file and
+line, and the caller decides what to do. The modules of a folder are loaded under the names by which
+the application imports them. Without such a name they become `jobherd_user.<folder>.<module>`, so that
+a user's `handlers/` or `json.py` shadows nothing (`module_names`). A decorated function that would not
+be used is a problem too. Loading runs user code: never call it in the supervisor.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from jobherd.handlers._define.trust import Fault
 
 SHIPPED: Final = "@shipped"
-"""The source that stands for the handlers in this package itself."""
+"""The source that means the handlers in this package."""
 
 HOOKS: Final = "--hooks and JOBHERD_HOOKS"
-"""Where people name the sources that are loaded for their hooks."""
+"""Where users name the sources that are loaded for their hooks."""
 _PACKAGE: Final = Path(__file__).parents[1]
 """The folder of `jobherd.handlers`."""
 _NOT_HANDLERS: Final = frozenset({"testing"})
@@ -51,18 +52,18 @@ Found: TypeAlias = "tuple[str, str]"  # a module's name, its file
 
 @dataclass(frozen=True, slots=True)
 class LoadProblem:
-    """One thing that is wrong with the handlers."""
+    """One problem found while loading handlers."""
 
     module: str
-    """The module's name, or the source as it was given."""
+    """Name of the module, or the source as given."""
     file: str
     """The file or folder."""
     line: int
-    """The line in it, 0 if there is none."""
+    """Line in the file, 0 if there is none."""
     message: str
-    """What is wrong, and what to do."""
+    """What is wrong, and how to fix it."""
     about: object = None
-    """The handler or hook, if it is about one that would not be called."""
+    """The handler or hook, if the problem is that it would not be called."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file or self.module
@@ -71,10 +72,15 @@ class LoadProblem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was found.
+    """Result of loading sources.
 
-    kinds: handlers by kind. problems: what nothing should start with. modules: the names of those that were loaded. hooks: in the order of
-    their declaration. notes: what people should know. elsewhere: handlers that modules of the sources merely import, and that are not served.
+    Attributes:
+        kinds: handlers by kind.
+        problems: errors with which no process should start.
+        modules: names of the loaded modules.
+        hooks: hooks in the order of their declaration.
+        notes: warnings for users.
+        elsewhere: handlers that the modules only import and that are not served.
     """
 
     kinds: dict[str, AnyHandler]
@@ -86,15 +92,16 @@ class Loaded:
 
 
 def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
-    """Import every public module of the sources and collect their handlers, in a fixed order.
+    """Import every public module of the sources and return their handlers, in a fixed order.
 
-    sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`. Modules and folders whose
-        names begin with an underscore or a dot are passed over.
-    named: where people name them, for a source that is not there.
+    sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`.
+        Modules and folders whose names begin with an underscore or a dot are skipped.
+    named: where users name the sources, for the message about a missing source.
 
-    A handler belongs to the module whose import makes it; one that is merely imported counts if the module names it in `__all__`. It is
-    served if a name of the module, or of a class in it, holds it. A module without any but with a function `handle` makes that one a
-    handler. Never raises for what user code does, SystemExit included; only KeyboardInterrupt passes.
+    A handler belongs to the module whose import creates it. An imported handler counts if the module
+    lists it in `__all__`. A handler is served if a name of the module, or of a class in the module,
+    holds it. If a module has no handler but a function `handle`, that function becomes a handler.
+    Never raises for what user code does, SystemExit included; only KeyboardInterrupt passes.
     """
     loading = _Loading(named)
     importlib.invalidate_caches()
@@ -114,16 +121,16 @@ def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers 
 
 
 def all_hooks(*loaded: Loaded) -> list[Hook]:
-    """Return the hooks of several loadings, in that order, each once."""
+    """Return the hooks of several `Loaded`, in that order, each once."""
     found: list[Hook] = []
     for each in loaded:
-        places = {(hook.event, hook.file, hook.line) for hook in found}  # the same lines may be loaded by path and by name
+        places = {(hook.event, hook.file, hook.line) for hook in found}  # one file may be loaded by path and by name
         found += [hook for hook in each.hooks if (hook.event, hook.file, hook.line) not in places]
     return found
 
 
 def notes_of(found: Loaded, hooks: Loaded) -> list[LoadProblem]:
-    """Return what people should know of both loadings: a hook that one does not call is no news if the other one calls it."""
+    """Return the notes of both. Leaves out a note about a hook that the other `Loaded` calls."""
     called = {id(hook) for hook in all_hooks(hooks, found)}
     return [note for note in (*found.notes, *hooks.notes) if id(note.about) not in called]
 
@@ -140,13 +147,13 @@ class _Loading:
         self._seen: set[str] = set()
         self._faulty: set[str] = set()
         self._files: dict[str, ModuleType] = {}
-        """Modules that were loaded from sources, by their real file: none is loaded under two names."""
+        """Loaded modules by real file, so that no file is loaded under two names."""
         self._roots: list[str] = []
-        """The real folders of the sources."""
+        """Real folders of the sources."""
         self._broken: set[str] = set()
-        """Modules whose names could not be looked through: what they hold is not known."""
+        """Modules whose names could not be read. Their handlers are unknown."""
         self._judged: set[int] = set()
-        """Handlers that are served or refused, and hooks, by their identity."""
+        """Ids of the hooks, and of the handlers that are served or rejected."""
 
     def take(self, source: str | os.PathLike[str]) -> None:
         text = os.fspath(source)
@@ -206,7 +213,7 @@ class _Loading:
                 self._take_package(name, list(getattr(module, "__path__", [])))
 
     def _open(self, folder: Path, files: list[str]) -> str | None:
-        """Import the package that a folder is, and return its name; empty for a folder on the import path, None if it does not load."""
+        """Import the package of a folder and return its name: empty if on the import path, None if it fails."""
         own = own_name(folder)
         if own == "" and not imports_above(folder, files):
             return own
@@ -217,7 +224,10 @@ class _Loading:
         return name if self._open_folder(name, folder) else None
 
     def _open_above(self, name: str, folder: Path) -> bool:
-        """Import the packages above a folder. False if one of them does not load: then the application cannot import the folder either."""
+        """Import the packages above a folder.
+
+        Returns False if one of them does not load: then the application cannot import the folder either.
+        """
         above = name.rpartition(".")[0]
         starts = [parent / "__init__.py" for parent in folder.parents[: above.count(".") + 1]] if above else []
         if not all(self._is_safe_module(name, start) for start in starts if start.is_file()):
@@ -246,10 +256,13 @@ class _Loading:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            return True  # a package above it does not load: importing it says so
+            return True  # a package above it does not load; the import reports that
 
     def _open_folder(self, package: str, folder: Path) -> bool:
-        """Make the package that stands for a folder which cannot be imported otherwise. False if its `__init__.py` does not load."""
+        """Create the package for a folder that cannot be imported otherwise.
+
+        Returns False if its `__init__.py` does not load.
+        """
         if package in sys.modules:
             return True
         if FOLDERS not in sys.modules:
@@ -278,7 +291,7 @@ class _Loading:
         return True
 
     def _public_files(self, package: str, folder: Path, above: frozenset[str]) -> Iterator[Found]:
-        """Walk a folder by name. `above` holds the real folders on the way down: a link back to one of them is passed over."""
+        """Yield a folder's files by name. A link back to one of the real folders in `above` is skipped."""
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as problem:
@@ -309,25 +322,28 @@ class _Loading:
                     yield from self._public_files(name, path, above | {real})
 
     def _is_safe(self, module: str, path: str | Path) -> bool:
-        """Whether only trusted OS users could change a file or folder, or put another in its place; says why not."""
+        """Return whether only trusted OS users can change or replace a file or folder; report if not."""
         return self._tell(module, find_fault(path))
 
     def _is_safe_module(self, module: str, file: Path) -> bool:
-        """The same of a file and its bytecode."""
+        """Like `_is_safe`, for a Python file and its bytecode."""
         return self._tell(module, find_fault_of_module(file))
 
     def _are_safe(self, module: str, folders: Iterable[str | Path]) -> bool:
-        """The same of all code in these folders."""
+        """Like `_is_safe`, for all code in these folders."""
         told = [self._tell(module, fault) for folder in folders for fault in find_faults_below(folder)]
         return all(told)
 
     def _is_safe_name(self, name: str) -> bool:
-        """The same of a module that is found by its name. Only its top package can be found before something of it is run."""
+        """Like `_is_safe`, for a module found by its name.
+
+        Only its top package can be found without running code of the package.
+        """
         top = name.partition(".")[0]
         try:
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
-            return True  # the import itself says what is wrong
+            return True  # the import reports the error
         if spec is None:
             return True
         folders = list(spec.submodule_search_locations or ())
@@ -336,7 +352,7 @@ class _Loading:
         return all(self._is_safe(name, folder) for folder in folders) and self._are_safe(name, folders)
 
     def _tell(self, module: str, fault: Fault | None) -> bool:
-        if fault is not None and fault.place not in self._faulty:  # a folder of bytecode is judged with each of its files
+        if fault is not None and fault.place not in self._faulty:  # the bytecode folder is checked again with each of its files
             self._faulty.add(fault.place)
             self._complain(module, fault.place, 0, fault.message)
         return fault is None
@@ -390,9 +406,9 @@ class _Loading:
                 )
 
     def tell_lost(self, made: Iterable[object], *, but: set[str]) -> None:
-        """Tell of each handler and hook that was made while the sources were loaded, and that no worker would call.
+        """Report each handler and hook that was created while loading but that no worker would call.
 
-        but: modules that are second copies of served ones.
+        but: modules that are second copies of served modules.
         """
         for one in made:
             if (
@@ -402,7 +418,7 @@ class _Loading:
             ):
                 continue
             if isinstance(one, Handler) and self._named == HOOKS:
-                continue  # jobs in modules of hooks are not served at all
+                continue  # sources of hooks do not serve any jobs
             what = f"kind {one.kind!r} would not be served" if isinstance(one, Handler) else f"the hook {one.event} would not be called"
             module = one.made.module
             if module in self._seen:
@@ -419,7 +435,10 @@ class _Loading:
                 self.elsewhere.append(_problem(module, one.file, one.line, f"{what} here: {reason}"))
 
     def tell_twice(self) -> set[str]:
-        """Tell of modules that exist twice, since the import path was changed after they were found; return the names of the copies."""
+        """Report modules that are loaded twice, and return the names of the copies.
+
+        That happens if the import path changes after the modules were found.
+        """
         found = twice(self.modules)
         for name, other in found:
             file = getattr(sys.modules[name], "__file__", None) or ""
@@ -432,7 +451,10 @@ class _Loading:
         return {other for _, other in found}
 
     def check_signatures(self) -> None:
-        """Complain of parameters of types that no payload can be converted to. After all modules: annotations may name any of them."""
+        """Report parameters whose types payloads cannot be converted to.
+
+        Runs after all modules are loaded: annotations may name any of them.
+        """
         for one in self.kinds.values():
             for problem in one.problems():
                 self._complain(one.function.__module__, one.file, one.line, f"{one.kind}: {problem}")
@@ -451,7 +473,7 @@ def _problem(module: str, file: str, line: int, message: str, about: object = No
 
 
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
-    """As isinstance, but asks a stranger nothing: a proxy at the top of a module would be set up by that, or raise."""
+    """Like isinstance, but does not read `value.__class__`: a lazy proxy in a module would load or raise."""
     return issubclass(type(value), kind)
 
 
@@ -468,7 +490,7 @@ def _handlers_of(module: ModuleType) -> list[AnyHandler]:
 
 
 def _hooks_of(module: ModuleType) -> list[Hook]:
-    """Return the hooks that the module defines, by line, and those it merely imports and lists in `__all__`."""
+    """Return the hooks that the module defines, by line, and imported ones it lists in `__all__`."""
     listed = _listed(module)
     found = {
         id(value): value
@@ -484,14 +506,14 @@ def _listed(module: ModuleType) -> set[str]:
 
 
 _dict_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
-"""Returns what a class holds, and asks no metaclass: one may raise."""
+"""Returns the attributes of a class without calling its metaclass, which could raise."""
 
 
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield what the names of a module hold, and those of the classes that it defines, with static methods as what they hold."""
+    """Yield the values of the module's names and of the classes it defines. Static methods are unwrapped."""
     values: list[tuple[str, Any]] = list(vars(module).items())
     classes: set[int] = set()
-    for name, value in values:  # grows on the way
+    for name, value in values:  # the list grows during the loop
         yield name, value.__func__ if _is_a(staticmethod, value) else value
         if _is_a(type, value) and id(value) not in classes:
             classes.add(id(value))
@@ -501,7 +523,10 @@ def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _where(problem: BaseException, file: str) -> tuple[str, int]:
-    """Return file and line of what went wrong: the innermost place in the module's own file, or the last outside the import machinery."""
+    """Return file and line of an error.
+
+    That is the innermost line in the module's own file, or the last line outside the import machinery.
+    """
     if isinstance(problem, SyntaxError) and problem.filename:
         return str(problem.filename), problem.lineno or 0
     place = (file, 0)

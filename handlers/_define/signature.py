@@ -1,9 +1,10 @@
-"""From a payload to the arguments of a handler, and back.
+"""Converts a payload to the arguments of a handler, and back.
 
-A handler's signature is the contract for its payload: keys are parameters, annotations are checked. The signature is read once and
-turned into a list of converters; binding a payload is one loop over it. Compiling waits for the first use, when every name that the
-annotations mention exists. It must not coerce: "7" is no int, True is no int, 7 is a float. What JSON has no word for travels as text
-and is rebuilt from its annotation (dates, UUID, Decimal, Enum, dataclasses).
+A handler's signature is the contract for its payload: keys are parameters, annotations are checked.
+The signature is read once and turned into a list of converters; binding a payload is one loop over
+them. Converters are built on first use, when every name in the annotations exists. Binding must not
+coerce: "7" is not an int, True is not an int, 7 is a float. Values that JSON cannot express travel as
+text and are rebuilt from their annotation (dates, UUID, Decimal, Enum, dataclasses).
 """
 
 from __future__ import annotations
@@ -25,23 +26,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Slot: TypeAlias = "tuple[str, Any, Convert | None, bool]"
-"""Of one parameter: its name, the type whose values are taken as they are, what checks others (None: anything goes), whether the payload
-has to have it."""
+"""One parameter: its name, the type whose values are passed unchanged, the converter for other values
+(None: anything is accepted), whether the payload must have it."""
 _AS_THEY_ARE: Final = frozenset({int, str, bool, float})
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 BYTES: Final = "payload_bytes"
-"""A parameter of this name takes the job's bytes, which are no part of the document."""
+"""A parameter of this name gets the job's bytes, which are not part of the document."""
 WHOLE: Final = "payload"
-"""A handler whose only parameter has this name takes the whole document, whatever it is."""
+"""A handler whose only parameter has this name gets the whole document, of any type."""
 
 
 class BindingError(PayloadError):
-    """A payload does not fit the handler's parameters. The message names the place and what belongs there, never the value."""
+    """A payload does not fit the handler's parameters.
+
+    The message names the place and the expected type, never the value.
+    """
 
 
 class Signature:
-    """What can be told from a function without resolving its annotations: enough to refuse a bad one where it is declared."""
+    """What a function shows without resolving its annotations.
+
+    That is enough to reject an invalid handler where it is declared.
+    """
 
     def __init__(self, function: Callable[..., object]) -> None:
         name = name_of(function)
@@ -55,7 +62,7 @@ class Signature:
         if self.takes_job:
             del parameters[0]
         self.rest: inspect.Parameter | None = None
-        """What takes the keys that no parameter has: `**more`."""
+        """The parameter for keys that no other parameter has: `**more`."""
         self.takes_bytes = any(parameter.name == BYTES for parameter in parameters)
         """Whether the job's bytes are an argument."""
         self.needs_bytes = any(parameter.name == BYTES and parameter.default is inspect.Parameter.empty for parameter in parameters)
@@ -77,11 +84,14 @@ class Signature:
         self.whole = not self.open and [parameter.name for parameter in self.parameters] == [WHOLE]
 
     def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the resolved annotations of what a payload holds, and the names of those that cannot be resolved."""
+        """Return the resolved annotations of a payload's parts, and the names that cannot be resolved."""
         return resolve_hints(self.function, self.parameters if self.rest is None else [*self.parameters, self.rest])
 
     def take_bytes(self, arguments: dict[str, Any], data: bytes | None) -> None:
-        """Add the job's bytes to the arguments. Raises BindingError if they are missing, or nobody would ever see them."""
+        """Add the job's bytes to the arguments.
+
+        Raises BindingError if the handler needs bytes and there are none, or if it could not read them.
+        """
         if data is None and self.needs_bytes:
             message = "the job has no payload_bytes, and the handler needs them: enqueue it with payload_bytes=..."
             raise BindingError(message, BYTES)
@@ -93,13 +103,13 @@ class Signature:
 
     @property
     def binding(self) -> Binding:
-        """What turns payloads into arguments. Made at the first use, when every name in the annotations exists."""
+        """Converter from payloads to arguments. Built on first use, when all names in annotations exist."""
         if self._binding is None:
             self._binding = Binding(self)
         return self._binding
 
     def payload(self, arguments: tuple[object, ...], named: Mapping[str, object]) -> object:
-        """Return the payload that a call with these arguments stands for. Raises TypeError as the call would."""
+        """Return the payload for a call with these arguments. Raises TypeError as the call would."""
         if arguments:
             if len(arguments) > len(self.parameters):
                 message = f"{self.name} takes {len(self.parameters)} arguments, {len(arguments)} were given"
@@ -128,7 +138,7 @@ class Signature:
 
 
 class Binding:
-    """A signature with its annotations resolved: turns payloads into keyword arguments."""
+    """A signature with resolved annotations: converts payloads to keyword arguments."""
 
     def __init__(self, signature: Signature) -> None:
         self.takes_job: Final = signature.takes_job
@@ -146,7 +156,7 @@ class Binding:
         self._names = signature.names
         self._rest: Convert | None = None
         rest = None if signature.rest is None else hints.pop(signature.rest.name, Any)
-        if get_origin(rest) is Unpack:  # of a TypedDict, whose keys are parameters like any other
+        if get_origin(rest) is Unpack:  # of a TypedDict: its keys are ordinary parameters
             fields = fields_of(get_args(rest)[0])
             slots += [(field.name, _as_it_is(field.hint), converter_for(field.hint), field.required) for field in fields]
             hints |= {field.name: field.hint for field in fields}
@@ -161,13 +171,13 @@ class Binding:
 
     @cached_property
     def facts(self) -> dict[str, Facts]:
-        """What there is to know of each annotation, by the parameter's name; of those of `**more` by "**"."""
+        """Properties of each annotation, by parameter name; those of `**more` under "**"."""
         known = {name: facts(hint) for name, hint in self._hints.items()}
         return known if self._rest_hint is None else known | {"**": facts(self._rest_hint)}
 
     @cached_property
     def problems(self) -> list[str]:
-        """Return what keeps payloads from being converted, in sentences: the parameters of a type that no converter knows."""
+        """Return a sentence for each parameter whose type no converter supports."""
         return [f"parameter {name!r} is annotated {kind}, {UNKNOWN}" for name, one in self.facts.items() for kind in one.unknown]
 
     @cached_property
@@ -175,11 +185,14 @@ class Binding:
         return {name: one.own for name, one in self.facts.items() if one.compared}
 
     def takes_alone(self, kind: type) -> bool:
-        """Return whether the only parameter is annotated with this very class, as a named tuple may be."""
+        """Return whether the only parameter is annotated with exactly this class, such as a named tuple."""
         return len(self._hints) == len(self._names) == 1 and kind in self._hints.values()
 
     def compare(self, payload: Any, arguments: Mapping[str, object]) -> None:
-        """Compare what a producer was given with the arguments that come of it. Raises BindingError with the place that differs."""
+        """Compare a producer's values with the arguments that the handler will get.
+
+        Raises BindingError with the place that differs.
+        """
         if not self._compared:
             return
         given = {WHOLE: payload} if self._whole else payload
@@ -199,7 +212,8 @@ class Binding:
     def bind(self, payload: object) -> dict[str, Any]:
         """Return the keyword arguments for `payload`. Raises BindingError naming the first place that does not fit.
 
-        payload: a decoded document; a handler whose one parameter is called `payload` takes any, all others an object.
+        payload: a decoded document. If the handler's only parameter is called `payload`, any document is
+            accepted; otherwise it must be an object.
         """
         if self._whole:
             payload = {WHOLE: payload}
@@ -251,10 +265,13 @@ def _is_job(parameter: inspect.Parameter) -> bool:
 
 
 def resolve_hints(function: Callable[..., object], parameters: Sequence[inspect.Parameter]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the resolved annotations, and the names of those that cannot be resolved: their arguments are passed as they are."""
+    """Return the resolved annotations, and the names of those that cannot be resolved.
+
+    Arguments with an unresolved annotation are passed unchanged.
+    """
     function = annotated(function)
     given = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
-    with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
+    with contextlib.suppress(Exception):  # one unresolved name fails the whole call; then each is resolved separately
         known = get_type_hints(function, include_extras=True)
         return {name: known[name] for name in given if name in known}, ()
     found: dict[str, Any] = {}

@@ -1,7 +1,8 @@
-"""From the row of an application's table to the record that its handler gets.
+"""Converts a row of an application's table to the record that its handler gets.
 
-A handler must only ever be handed what it understands: so the columns are compared with the record's fields when a worker starts, and
-the values with their annotations when a row is read. It must not coerce, and it must not speak to the database.
+A handler must get only records that fit. So the columns are compared with the record's fields when
+a worker starts, and the values with their annotations when a row is read. This module must not
+coerce values, and it must not use the database.
 """
 
 from __future__ import annotations
@@ -19,35 +20,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Scan: TypeAlias = "type[Any] | Callable[[Mapping[str, Any]], Any]"
-"""What makes a record of a row: a dataclass, whose fields are columns, or a function of a dict from column to value."""
+"""Makes a record from a row: a dataclass whose fields are columns, or a function of a dict by column."""
 
 _LOGS: Final = "execution_logs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionLogEntry:
-    """One entry of `execution_logs`: something that an attempt ran or said, as `job.log(key, ...)` takes it.
+    """One entry of `execution_logs`: a step of an attempt, as `job.log(key, ...)` writes it.
 
     >>> ExecutionLogEntry(key="clone", command="git clone .", exit_code=0).key
     'clone'
     """
 
     key: str = ""
-    """What it is about, for programs."""
+    """Name of the step, for programs."""
     command: str = ""
-    """What was run, if anything was."""
+    """Command that was run, if any."""
     at: datetime | None = None
-    """When it was put down; of what an attempt has printed and logged, when the attempt began."""
+    """Time of the entry. For printed and logged output of an attempt: when the attempt began."""
     exit_code: int | None = None
-    """How it ended."""
+    """Exit code of the command."""
     duration: float | None = None
-    """Seconds it took."""
+    """Duration in seconds."""
     out: str = ""
-    """What it said."""
+    """Output of the command."""
 
 
 class Scanner:
-    """Makes records of rows. `scan`: as `TableStore` takes it; None: the row itself, a dict.
+    """Makes records from rows.
+
+    scan: as `TableStore` takes it. None: the record is the row itself, a dict.
 
     Raises TypeError for a `scan` that is neither a dataclass nor a function.
     """
@@ -64,11 +67,11 @@ class Scanner:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the dataclass; none if it is a function."""
+        """Fields of the dataclass; empty if `scan` is a function."""
         return tuple(one.name for one in self._fields)
 
     def misfits(self, columns: Sequence[str]) -> list[str]:
-        """Return a sentence for each field that no selected column fills, and each column that no field takes."""
+        """Return a sentence for each field without a selected column, and each column without a field."""
         if not self._fields or not isinstance(self._scan, type):
             return []
         name = self._scan.__name__
@@ -84,7 +87,10 @@ class Scanner:
         ]
 
     def record(self, row: Mapping[str, Any]) -> Any:
-        """Return the record of a row. Raises PayloadError naming a column that does not fit, or whatever the function raises."""
+        """Return the record of a row.
+
+        Raises PayloadError naming a column that does not fit, or what the function raises.
+        """
         values = dict(row)
         if isinstance(values.get(_LOGS), list):
             values[_LOGS] = [_entry(each) for each in values[_LOGS]]
@@ -104,10 +110,13 @@ class Scanner:
 
 
 def _allowed(scan: Any) -> dict[str, tuple[type, ...] | None]:
-    """Return of which classes each field's value may be; None where the annotation is no plain class or union of such."""
+    """Return the accepted classes of each field.
+
+    None if the annotation is not a plain class or a union of plain classes.
+    """
     try:
         hints = typing.get_type_hints(scan)
-    except Exception:  # a name that only a type checker knows: checks that cannot be made are not made
+    except Exception:  # a name that exists only for type checkers: those values are not checked
         return {}
     return {name: _classes(hint) for name, hint in hints.items()}
 
@@ -125,7 +134,7 @@ def _classes(hint: Any) -> tuple[type, ...] | None:
 
 
 def _entry(value: Any) -> Any:
-    """Return an entry of the log as people use it; one that somebody else wrote in another form stays as it is."""
+    """Return a log entry as an `ExecutionLogEntry`; an entry in another format stays unchanged."""
     if not isinstance(value, dict):
         return value
     known = {one.name: value[one.name] for one in dataclasses.fields(ExecutionLogEntry) if one.name in value}

@@ -1,8 +1,9 @@
-"""A table that the application owns, worked by the same children as the queue.
+"""Handlers for the rows of a table that the application owns, run by the same workers as the queue.
 
-The store says how the table looks and how its records are taken, kept and given up; a function decorated with `store.handler` works one
-record. Enqueueing is an INSERT of the application's own. Declaring a store opens no connection: the table is looked at when a worker
-starts, and what is missing in it is said then. The statements stand in `sql/tables/`, how a worker runs them in `jobherd.workers.stores.runner`.
+A `TableStore` describes the table and how its records are claimed, kept and failed. A function decorated
+with `store.handler` processes one record. The application enqueues with its own INSERT. Declaring a
+store opens no connection: a worker checks the table when it starts and reports what is missing then.
+The statements are in `sql/tables/`; `jobherd.workers.stores.runner` runs them.
 """
 
 from __future__ import annotations
@@ -32,36 +33,48 @@ if TYPE_CHECKING:
 
 NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 CONNECTION: Final = "connection"
-"""A parameter of this name gets the connection of the transaction that holds the record."""
+"""A parameter of this name gets the connection of the transaction that locks the record."""
 
 
 class TableStore:
-    """How records of a table of yours are taken and kept.
+    """Describes how workers claim and keep records of a table of yours.
 
-    name: of the store, and so of its kind in logs and metrics: "example_job_worker_store".
-    table: its name, with or without a schema. It has the columns of `jobherd.sql.composed.COLUMNS`, under any names, and any others.
-    view: what the handler's record is read from, with an alias if you like: "example_jobs_with_names example_jobs"; default the table.
-    columns: the expressions to select from it, SQL that you write ("example_jobs.id", "lower(name) AS name"); default the fields of
-        the dataclass in `scan`, or everything. Never put in what came from outside.
-    scan: what makes a record of a row: a dataclass, or a function of a dict; default the dict.
-    order_by: which record is next, an SQL expression over the table; default its id.
-    alternate_columns: what the table calls our columns, such as {"state": "status"}.
-    interval: how often it is looked whether records wait, default 1 s; with the trigger of `jobherd check --print-sql`, at once.
-    max_retries: how often a record whose attempt has failed is tried again, default 0: not at all. retry_after: how long after, default 0.
-    stalled_max_age: after so long a record in work that no transaction holds goes back to the queue, default 30 s.
-    heartbeat_interval: how often it is written of a running record that it runs, default 5 s; less than `stalled_max_age`.
-    reset_interval: how often such records are looked for, default 30 s; one whose process died under our eyes goes back at once.
-    max_resets: how often a record goes back that way, default 5; then it fails.
-    cancel_interval: how often it is looked for records that are cancelled or deleted, default 1 s; 0: never.
+    Args:
+        name: name of the store and of its kind in logs and metrics: "example_job_worker_store".
+        table: name of the table, with or without a schema. It has the columns of
+            `jobherd.sql.composed.COLUMNS`, under any names, and any other columns.
+        view: relation from which the handler's record is read, optionally with an alias:
+            "example_jobs_with_names example_jobs". Default: the table.
+        columns: SQL expressions to select from it ("example_jobs.id", "lower(name) AS name").
+            Default: the fields of the dataclass in `scan`, or all columns. Never insert untrusted
+            input.
+        scan: makes a record from a row: a dataclass, or a function of a dict. Default: the dict.
+        order_by: SQL expression over the table that decides which record is next. Default: its id.
+        alternate_columns: the table's names for Jobherd's columns, such as {"state": "status"}.
+        interval: how often workers look for ready records, default "1s". With the trigger that
+            `jobherd check --print-sql` prints, they are notified at once.
+        max_retries: how often a failed record is retried, default 0.
+        retry_after: duration before such a retry, default 0.
+        stalled_max_age: age at which a running record that no transaction holds returns to the queue,
+            default "30s".
+        heartbeat_interval: how often a running record is marked as running, default "5s". Must be less
+            than `stalled_max_age`.
+        reset_interval: how often stalled records are looked for, default "30s". If the supervisor sees
+            the process die, the record returns to the queue at once.
+        max_resets: how often a record returns to the queue that way, default 5; then it fails.
+        cancel_interval: how often running records are checked for being canceled or deleted, default
+            "1s". 0: never.
 
-    Raises ValueError or TypeError that name the field, the value and the remedy.
+    Raises:
+        TypeError, ValueError: an option is invalid. The message names the field, the value and the fix.
 
-    >>> store = TableStore("example_job_worker_store", table="example_jobs", alternate_columns={"state": "status"})
-    >>> @store.handler(timeout="1m")
-    ... def work(record):
-    ...     print(record["id"])
-    >>> work({"id": 7})
-    7
+    Example:
+        >>> store = TableStore("example_job_worker_store", table="example_jobs", alternate_columns={"state": "status"})
+        >>> @store.handler(timeout="1m")
+        ... def work(record):
+        ...     print(record["id"])
+        >>> work({"id": 7})
+        7
     """
 
     def __init__(
@@ -120,14 +133,22 @@ class TableStore:
     ) -> Any:
         """Make a function the handler of this store's records.
 
-        Its first parameter gets the record; before it may stand one annotated `Job`. A parameter called `connection` gets the psycopg
-        connection of the transaction that holds the record: what is written there commits together with the record's state, or not at all.
+        Its first parameter gets the record; a parameter annotated `Job` may come before it. A parameter
+        called `connection` gets the psycopg connection of the transaction that holds the record: writes on
+        it commit together with the record's state, or not at all.
 
-        timeout: a span of time for one attempt, default 5 min.
-        retry_on: only these exceptions are tried again, default all; how often the store says. poison_on: these fail the record at once.
-        cost, flags: what `before_claim` hooks look at: what a record takes of its host, by resource, and words of your own; default none.
+        Args:
+            function: the function, if the decorator is used without options.
+            timeout: longest duration of one attempt, default "5m".
+            retry_on: only these exceptions are retried, as often as the store's `max_retries` says.
+                Default: all.
+            poison_on: these exceptions fail the record at once. Default: none.
+            cost: resources of the host that a record uses, amounts by name, for `before_claim` hooks.
+                Default: nothing.
+            flags: your own labels, for `before_claim` hooks. Default: none.
 
-        Raises ValueError or TypeError at the decoration.
+        Raises:
+            TypeError, ValueError: an option is invalid. Raised when the function is decorated.
         """
         policy = check_policy(
             queue="default",
@@ -152,9 +173,11 @@ class TableStore:
         return decorate if function is None else decorate(function)
 
     def before_claim(self, function: Callable[[Child], Only | bool | None], /) -> Callable[[Child], Only | bool | None]:
-        """Have a function asked before each look for a record: False, and none is taken; an `Only` with a condition, and only such.
+        """Call a function before each claim of a record, to restrict it.
 
-        The condition is SQL over the table, under the alias of the view. What the function raises lets nothing through.
+        If it returns False, no record is claimed. If it returns an `Only` with a condition, only records
+        that match are. The condition is SQL over the table, under the alias of the view. If the function
+        raises, no record is claimed.
 
         >>> store = TableStore("example_job_worker_store", table="example_jobs")
         >>> @store.before_claim
@@ -165,7 +188,7 @@ class TableStore:
         return function
 
     def _chosen(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the expressions to select; by default a column for each field of the record."""
+        """Return the expressions to select; by default one column for each field of the record."""
         if isinstance(columns, str):
             message = f"columns takes a list of expressions, not one text: columns=[{columns!r}]"
             raise TypeError(message)
@@ -187,20 +210,23 @@ class TableStore:
 
 @dataclass(slots=True)
 class Held:
-    """The record that a worker holds at the moment, before it is scanned."""
+    """The record that a worker holds, before it is scanned."""
 
     row: Mapping[str, Any]
     connection: Any
 
 
 class TableHandler(Handler[Any, Any, Any]):
-    """A function that works on the records of a store. Made by `TableStore.handler`; called like the function, with a record."""
+    """A function that processes the records of a store. Created by `TableStore.handler`.
+
+    It is called like the function, with a record.
+    """
 
     def __init__(self, function: Callable[..., Any], store: TableStore, policy: Any) -> None:
         super().__init__(function, store.name, policy)
         self.store = store
         self.held: Held | None = None
-        """What the worker is about to run; the scan is user code, so it is done under the job's own timeout."""
+        """The record the worker is about to run. The scan is user code, so it runs under the job's timeout."""
         parameters = self.signature.parameters
         records = [each.name for each in parameters if each.name != CONNECTION]
         further = [each for each in records[1:] if each in self.signature.required]
@@ -215,15 +241,15 @@ class TableHandler(Handler[Any, Any, Any]):
 
     @property
     def binding(self) -> Any:
-        """What hands the record over: ourselves."""
+        """The object that binds the record: the handler itself."""
         return self
 
     def problems(self) -> list[str]:
-        """Return nothing: a record comes from its store, and has no payload."""
+        """Return an empty list: a record comes from its store and has no payload."""
         return []
 
     def bind(self, _payload: object) -> dict[str, Any]:
-        """Return the arguments for the record that is held. Raises BindingError if there is none, or as the scan does."""
+        """Return the arguments for the held record. Raises BindingError if there is none, or what the scan raises."""
         held = self.held
         if held is None:
             message = (

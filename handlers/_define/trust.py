@@ -1,7 +1,8 @@
-"""Judges whether another OS user could change code that is about to be loaded, and so run code as this process.
+"""Checks whether another OS user could change code that is about to be loaded, and so run code as this process.
 
-Trusted are root, this process's own user, and the owner of Jobherd's files, who can change those anyway. Each file, its folder, its bytecode, every folder above and every
-symbolic link on the way must belong to one of them, and must not be writable for everyone. Groups are not looked at.
+Trusted users are root, this process's own user, and the owner of Jobherd's files, who can change
+them anyway. A trusted user must own each file, its folder, its bytecode, every folder above it and
+every symbolic link on the way. None of them may be writable for all users. Groups are not checked.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALLOW: Final = "JOBHERD_ALLOW_WRITABLE_HANDLERS"
-"""In the environment: load also what other OS users may change, as in a container that has no others."""
+"""Environment variable: also load what other OS users can change, as in a container without others."""
 _SUFFIXES: Final = tuple(importlib.machinery.all_suffixes())
 _CACHE: Final = "__pycache__"
-"""Where Python keeps bytecode; judged with the file that it was made of."""
+"""Where Python keeps bytecode; checked together with its source file."""
 _LINKS: Final = 40
-"""Links on the way to a file; the kernel follows no more."""
+"""Most symbolic links on the way to a file; the kernel follows no more."""
 _DEEPEST: Final = 20
 
 
@@ -34,11 +35,13 @@ class Fault:
     place: str
     """The file or folder that has to be changed."""
     message: str
-    """What is wrong, and what to do."""
+    """What is wrong, and how to fix it."""
 
 
 def find_fault(path: str | os.PathLike[str]) -> Fault | None:
-    """Return why this file or folder, or a way to it, could be changed by another OS user; None if it could not, or does not exist.
+    """Return why another OS user could change this file or folder, or a folder or link that leads to it.
+
+    Returns None if no other user can, or if it does not exist.
 
     >>> find_fault("/etc/passwd") is None
     True
@@ -48,7 +51,7 @@ def find_fault(path: str | os.PathLike[str]) -> Fault | None:
 
 
 def find_fault_of_module(file: str | os.PathLike[str]) -> Fault | None:
-    """As `find_fault`, of a Python file and the bytecode that Python would load in its place."""
+    """Like `find_fault`, for a Python file and the bytecode that Python would load instead of it."""
     text = os.fspath(file)
     if _is_allowed():
         return None
@@ -56,7 +59,7 @@ def find_fault_of_module(file: str | os.PathLike[str]) -> Fault | None:
 
 
 def find_faults_below(folder: str | os.PathLike[str]) -> Iterator[Fault]:
-    """Yield the faults of everything importable in a folder and in its subfolders, whether or not it is public."""
+    """Yield the faults of all importable code in a folder and its subfolders, public or not."""
     if not _is_allowed():
         yield from _faults_below(os.fspath(folder), frozenset())
 
@@ -67,7 +70,7 @@ def _faults_below(folder: str, above: frozenset[str]) -> Iterator[Fault]:
         return
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # whoever loads from it says so
+    except OSError:  # loading from the folder reports the error
         return
     for entry in entries:
         if entry.name == _CACHE:
@@ -92,7 +95,10 @@ def _holds_code(folder: str) -> bool:
 
 
 def _fault_of(path: str) -> Fault | None:
-    """Judge a file or folder itself. The sticky bit is no excuse: it keeps others from deleting a module, not from adding one."""
+    """Check a file or folder itself.
+
+    The sticky bit does not help: it keeps other users from deleting a module, not from adding one.
+    """
     path = os.path.realpath(path)
     try:
         found = os.stat(path)
@@ -119,7 +125,7 @@ def _fault_of_owner(path: str, found: os.stat_result) -> Fault | None:
 
 
 def _fault_of_way(path: str) -> Fault | None:
-    """Judge the folders and links on the way: their owners could put something else in the place of the file."""
+    """Check the folders and links that lead to the path: their owners could replace the file."""
     for place in _way(path):
         try:
             found = os.lstat(place)
@@ -127,7 +133,8 @@ def _fault_of_way(path: str) -> Fault | None:
             return None
         if fault := _fault_of_owner(place, found):
             return fault
-        # In a folder with the sticky bit, like /tmp, only the owner of an entry may rename it; that owner is judged as the next place of the way.
+        # In a folder with the sticky bit, such as /tmp, only an entry's owner may rename the entry. The
+        # next step of the path checks that owner.
         if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             return Fault(
                 place,
@@ -138,7 +145,10 @@ def _fault_of_way(path: str) -> Fault | None:
 
 
 def _way(path: str) -> Iterator[str]:
-    """Yield the real folders that lead to a path, and each link that is followed. The path itself comes only if it is a link."""
+    """Yield the real folders that lead to a path, and each link that is followed.
+
+    The path itself is yielded only if it is a link.
+    """
     whole = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # the working folder may have been removed
     todo = whole.split("/")[::-1]
     here, links = "/", 0
@@ -166,7 +176,7 @@ def _fault_of_cache(file: str) -> Fault | None:
         return None
     try:
         cached = importlib.util.cache_from_source(file)
-    except (NotImplementedError, ValueError):  # this Python keeps no bytecode, or the name cannot have any
+    except (NotImplementedError, ValueError):  # this Python keeps no bytecode, or the name allows none
         return None
     folder = os.path.dirname(cached)
     return _fault_of_way(cached) or _fault_of(folder) or _fault_of(cached)

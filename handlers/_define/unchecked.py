@@ -1,7 +1,7 @@
-"""Names annotations that cannot be resolved, for `jobherd check`: what they stand for is neither checked nor converted.
+"""Finds annotations that cannot be resolved, for `jobherd check`: their values are not checked or converted.
 
-Type checkers accept names that are imported under `if TYPE_CHECKING`. At run time they do not exist, so a handler gets text where it
-expects a `Decimal`.
+Type checkers accept names imported under `if TYPE_CHECKING`. At run time these names do not exist,
+so a handler would get text where it expects a `Decimal`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REMEDY: Final = "Import its names outside of `if TYPE_CHECKING`"
 
 
 def unchecked(handler: AnyHandler) -> Iterator[str]:
-    """Yield a sentence for each parameter that is not checked, or only in part."""
+    """Yield a sentence for each parameter that is not checked, or only partly checked."""
     if isinstance(handler, TableHandler):
         return
     hints, unresolved = handler.signature.hints()

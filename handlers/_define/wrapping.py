@@ -1,7 +1,7 @@
-"""Reads a function below decorators and partials: its name, its parameters, where its annotations come from, what a decorator passes in.
+"""Inspects a function below decorators and partials: its name, parameters, annotations and injected values.
 
-A decorator with `functools.wraps` hides its own parameters behind those of the function. They are the handler's only if the decorator
-passes on what it is given.
+A decorator with `functools.wraps` hides its own parameters behind those of the function. The
+function's parameters are the handler's only if the decorator passes on what it receives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def plain(function: Any) -> Any:
-    """Return the function of a static method, and other functions as they are. Raises TypeError for a method, which a job cannot call.
+    """Return the function of a static method, and other functions unchanged.
+
+    Raises TypeError for a method, because a job has no object to call it on.
 
     >>> plain(staticmethod(len)) is len
     True
@@ -41,7 +43,7 @@ def plain(function: Any) -> Any:
 
 
 def name_of(function: object) -> str:
-    """Return what a function is called in messages. A partial is never shown with its arguments, which may be secret.
+    """Return a function's name for messages. A partial never shows its arguments: they may be secret.
 
     >>> name_of(functools.partial(print, "secret"))
     'partial of print'
@@ -52,12 +54,15 @@ def name_of(function: object) -> str:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a call, in order: the outermost ones that say more than *args or **kwargs, else those of the function."""
+    """Return the parameters of a call, in order.
+
+    Uses the outermost wrapper whose parameters are not only *args or **kwargs, else the function.
+    """
     return list(inspect.signature(_signing(function), follow_wrapped=False).parameters.values())
 
 
 def annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function whose annotations are those of `parameters_of`."""
+    """Return the function that holds the annotations of `parameters_of`."""
     function = _signing(function)
     while isinstance(function, functools.partial):
         function = _signing(function.func)
@@ -70,7 +75,7 @@ def _signing(function: Callable[..., Any]) -> Callable[..., Any]:
     while hasattr(function, "__wrapped__"):
         try:
             own = inspect.signature(function, follow_wrapped=False).parameters.values()
-        except ValueError:  # of C, as what functools.lru_cache makes
+        except ValueError:  # written in C, such as the result of functools.lru_cache
             own = None
         if own is not None and not any(parameter.kind in _REST for parameter in own):
             break
@@ -79,10 +84,10 @@ def _signing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def injected(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Yield each required parameter that a decorator passes in itself, with the decorator's place.
+    """Yield each required parameter that a decorator passes itself, with the decorator's position.
 
-    A payload cannot have such a parameter, and without it every job would be refused. Only what the source shows beyond doubt is reported:
-    each call of the wrapped function passes the value, beside `*args` or `**kwargs`.
+    No payload can have such a parameter, and every job without it would be rejected. Only certain cases
+    are reported: each call of the wrapped function passes the value, in addition to `*args` or `**kwargs`.
     """
     names = {each.name for each in parameters_of(function) if each.default is inspect.Parameter.empty}
     wrapper: Any = function
@@ -96,7 +101,7 @@ def injected(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
 
 
 def _passed(wrapper: FunctionType, wrapped: Callable[..., Any]) -> set[str]:
-    """Return the parameters of `wrapped` that every call of it in the wrapper fills with something of the wrapper's own."""
+    """Return the parameters of `wrapped` that every call in the wrapper fills with the wrapper's own value."""
     cells = zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=False)
     known = {name for name, cell in cells if _holds(cell, wrapped)}
     try:

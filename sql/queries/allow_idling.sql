@@ -1,3 +1,5 @@
--- Have this session live however long nobody asks it, whatever role and database say. Run by those who look now and then. Behind a pooler, where
--- another backend serves us than the one that was promised (%(promised)s), only this statement is meant: it would stay with that backend, for a stranger.
+-- Keep this session open however long it is idle, whatever role and database set. Run by processes that query
+-- from time to time. Behind a pooler, where another backend serves the session than was announced
+-- (%(promised)s), the setting applies only to this statement: it would stay with that backend, for another
+-- client.
 SELECT set_config('idle_session_timeout', '0', pg_backend_pid() <> %(promised)s)

@@ -1,10 +1,11 @@
--- Apply the requests to cancel that no run will answer: a job that is back in the queue is cancelled there, and a request about a job that is
--- finished is deleted. The first case is a request that was committed after the settlement or release. Returns the jobs that were cancelled. Run by
--- maintenance processes while there are requests.
+-- Apply the requests to cancel that no attempt will answer. A job that is back in the queue is cancelled there:
+-- its request was committed after the settlement or release. A request about a finished job is deleted. Returns
+-- the cancelled jobs. Run by maintenance processes while there are requests.
 --
--- Race: one snapshot says where the job is and whether there is a request. A job is in one table in every snapshot, so one in none of ready, scheduled
--- and running is finished. If a user retries it meanwhile, the retry deletes the request, which is then skipped here. A waiting job that another
--- session has locked is left for the next time: if it is being claimed, find_cancels.sql finds it.
+-- Race: one snapshot says where the job is and whether there is a request. A job is in one table in every
+-- snapshot, so one in none of ready, scheduled and running is finished. If a user retries it meanwhile, the
+-- retry deletes the request, which is then skipped here. A waiting job that another session has locked is left
+-- for the next time: if it is being claimed, find_cancels.sql finds it.
 WITH asked AS MATERIALIZED (
     SELECT x.job, x.asked_at
       FROM jobherd.cancels x

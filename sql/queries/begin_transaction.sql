@@ -1,2 +1,2 @@
--- Begin a job's transaction; sent together with lock_claim, so that it costs no round trip of its own.
+-- Begin a job's transaction. Sent together with lock_claim, so that it costs no round trip of its own.
 BEGIN

@@ -1,2 +1,2 @@
--- Cancel a job; answers what became of that.
+-- Cancel a job. Returns what happened.
 SELECT jobherd.cancel(%(id)s::bigint) AS answer

@@ -1,2 +1,2 @@
--- Cancel a job, and note who did and why; answers what became of that.
+-- Cancel a job, and write the actor and the reason to the audit log. Returns what happened.
 SELECT jobherd.cancel_as(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer

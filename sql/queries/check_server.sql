@@ -1,2 +1,2 @@
--- What the server is: version number and encoding.
+-- Return the server's version number and encoding.
 SELECT current_setting('server_version_num')::integer AS version, current_setting('server_encoding') AS encoding

@@ -1,13 +1,17 @@
--- Claim with an eye on caps, on pauses of kinds, on prefixes among the queues and on this supervisor's own limits. Run by a child whom
--- claim_jobs.sql has sent here, or whose settings ask for it; answers with the rows of that statement. One row without an id and a queue
--- says that no gate is there any more: claim_jobs.sql does it better. See migrations/0012_flow.sql.
+-- Claim jobs with regard to concurrency limits, pauses of kinds, prefixes among the queues and this supervisor's
+-- own limits. Run by a worker that claim_jobs.sql has sent here, or whose settings require it. Returns the rows
+-- of that statement. One row without an id and a queue means that no pause or limit is left: claim_jobs.sql is
+-- cheaper then. See migrations/0012_flow.sql.
 --
--- What a before_claim hook lets through is looked for among the first 2,000 jobs of what is not shut.
--- The function takes new looks at what runs, each after it has locked a cap; one statement sees one moment alone.
+-- The jobs that a before_claim hook admits are searched among the first 2,000 jobs that are neither paused nor
+-- over a limit.
+-- The function takes a new snapshot of the running jobs each time it has locked a limit; a single statement has
+-- only one snapshot.
 --
--- If %(turns)s is given, the queues that hold jobs are put in that order before the function sees them, within the numbers that %(tiers)s gives
--- each of %(served)s. The function compares each queue with that order, so it has 64 places; further queues come behind them. A queue that gets
--- its first job later is missing in it: that job is news, and the worker looks again before it sleeps.
+-- If %(turns)s is given, the queues that hold jobs are put in that order before the function sees them, within
+-- the tiers that %(tiers)s assigns to each of %(served)s. The function compares each queue with that order, so
+-- it has 64 places; further queues come after them. A queue that gets its first job later is missing in it: that
+-- job causes a notification, and the worker claims again before it becomes idle.
 WITH RECURSIVE head AS (
     (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
     UNION ALL
@@ -47,7 +51,7 @@ WITH RECURSIVE head AS (
                                CASE WHEN %(narrowed)s::boolean THEN ARRAY(SELECT id FROM among) END)
 ), relaxed AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
-     -- Cost: a claim that found nothing has locked a row all the same; its commit need not wait for the disk.
+     -- Cost: even a claim that finds nothing has locked a row; its commit need not wait for the disk.
      WHERE NOT EXISTS (SELECT FROM claimed c CROSS JOIN LATERAL unnest(c.jobs) AS j
                         WHERE %(short)s::text[] IS NULL OR j.kind <> ALL (%(short)s::text[]))
 )

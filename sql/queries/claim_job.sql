@@ -1,5 +1,6 @@
--- Take the first job that waits, alone. Run by a child that was woken, for somebody waits for that job to start: it is claim_jobs.sql
--- without the weighing of a batch, which is a third of what the server does for one job. What is said there holds here.
+-- Claim only the first waiting job. Run by a worker that was woken, because that job should start at once. This
+-- is claim_jobs.sql without the weighing of a batch, which is a third of the server's work for one job. The
+-- comments there apply here.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors

@@ -1,22 +1,32 @@
--- Take up to %(wanted)s jobs of one queue, in the order of priority and id, and count the attempt. Run by a child.
+-- Claim up to %(wanted)s jobs of one queue, in the order of priority and id, and count the attempt. Run by a
+-- worker.
 --
--- head walks from queue to queue by index, so it costs one probe for each queue that holds jobs, whatever their number.
--- picked starts at the row that head has found, with nothing before it in this snapshot: the way past dead rows is walked once. It locks
--- rows and skips what others hold; it is materialized and deleted by ctid, so no plan can take more rows than asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each outer row). %(shares)s says how much of a batch a job
--- of each of %(kinds)s is expected to fill: behind those that fill it nothing more is taken, and nothing long behind anything. A kind
--- that is not among them, and a job that is to run alone, is taken for long. Without them the number alone counts.
--- Bytes weigh too: a megabyte, as it is stored, fills a batch. A row of running, its answer and a worker hold only so much.
--- counted adds up in the order in which picked took them: a materialized CTE is read as it was written.
--- me is the fence against a frozen host: a child whose supervisor has lost its lease takes nothing.
--- Small tables are asked by scalar subqueries and not joined: which join is best would depend on statistics.
--- A claim of short jobs alone does not wait for its fsync: lost with the server, its jobs are simply still there, and their completion
--- waits anyway. A long job waits: a server that crashes must not cost its run. %(short)s names the kinds that are short; without it
--- everything waits. A settlement must stand in a transaction of its own: it waits always. A lost token may be given anew, to another child.
--- A queue with a cap, or the gate of a kind or of everything, is none of this statement's business: one row without an id and a queue says
--- that claim_gated.sql is to be asked. ONLY: parked jobs are found in `ready` too, and a place is a place in one table.
--- %(turns)s is the order of the queues when they take turns (workers/claim/turns.py). A queue that is not in it comes first, at random among its like.
--- If %(turns)s is null, the order of %(served)s decides, and without that the priority and id of the first job of each queue.
--- One row without an id says: every waiting row of that queue is in other hands. Ask again, with that queue among %(avoided)s.
+-- head walks from queue to queue by index: one probe for each queue that holds jobs, whatever their number.
+-- picked starts at the row that head has found, with nothing before it in this snapshot, so dead rows are read
+-- only once. It locks rows and skips those that others have locked. It is materialized and deleted by ctid, so
+-- no plan can take more rows than asked (an IN (... LIMIT n FOR UPDATE SKIP LOCKED) can be run again for each
+-- outer row).
+-- %(shares)s says how much of a batch a job of each of %(kinds)s is expected to fill. Nothing more is claimed
+-- after the jobs that fill it, and no long job after any other. A kind that is not among them, and a job that
+-- must run alone, count as long. Without the shares, only the number counts.
+-- Bytes count too: a megabyte, as it is stored, fills a batch. A row of running, its answer and a worker can
+-- hold only so much.
+-- counted sums in the order in which picked took them: a materialized CTE is read as it was written.
+-- me is the fence against a frozen host: a worker whose supervisor has lost its lease claims nothing.
+-- Small tables are queried by scalar subqueries and not joined: the best join would depend on statistics.
+-- A claim that has only short jobs does not wait for its fsync. If it is lost with the server, its jobs are
+-- simply still ready, and their completion waits anyway. A claim with a long job waits: a crash of the server
+-- must not cost its run. %(short)s names the short kinds; without it every claim waits. A settlement must be in
+-- a transaction of its own, and always waits. A lost token may be assigned again, to another worker.
+-- This statement does not handle a queue with a concurrency limit, or the pause or limit of a kind or of
+-- everything: one row without an id and a queue means that claim_gated.sql must run instead. ONLY: parked jobs
+-- are found in `ready` too, and a ctid is a position in one table.
+-- %(turns)s is the order of the queues when they take turns (workers/claim/turns.py). A queue that is not in it
+-- comes first; several such queues come in random order.
+-- If %(turns)s is null, the order of %(served)s decides, and without that the priority and id of the first job
+-- of each queue.
+-- One row without an id means that every waiting row of that queue is locked by other sessions. Run the
+-- statement again with that queue among %(avoided)s.
 WITH RECURSIVE me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors

@@ -1,8 +1,10 @@
--- Add to a claim what has come since of its kind and queue, up to %(wanted)s jobs, and count the attempt. Run by a child whose batch
--- handler waits for a call that is worth it; it found the queue empty when it claimed, so the jobs are looked for among the first 500.
--- me and picked are as in claim_jobs.sql, and so is the fence. What is to run alone is left, and joined by nobody. A job is claimed
--- under the token of the claim it joins: its row is locked first, so whoever takes that claim back takes this job too, or it is not taken.
--- Where a gate stands nothing is added: who may come through is claim_gated.sql's to say.
+-- Add new jobs of the same kind and queue to a claim, up to %(wanted)s jobs, and count the attempt. Run by a
+-- worker whose batch handler waits for more jobs for a call. It found the queue empty when it claimed, so the
+-- jobs are searched among the first 500.
+-- me and picked are as in claim_jobs.sql, and so is the fence. A job that must run alone is not added, and gets
+-- no others. A job is claimed under the token of the claim that it joins. The row of the claim is locked first:
+-- a process that reclaims the claim takes this job too, or the job is not claimed.
+-- If there is a pause or limit nothing is added: claim_gated.sql decides which jobs may run.
 WITH me AS MATERIALIZED (
     SELECT
       FROM jobherd.supervisors
@@ -25,7 +27,8 @@ WITH me AS MATERIALIZED (
      LIMIT %(wanted)s
        FOR UPDATE SKIP LOCKED
 ), taken AS (
-    -- As in claim_jobs.sql a megabyte fills it, with what is there already, which is not stored outside of its row.
+    -- As in claim_jobs.sql a megabyte fills it, including the jobs that it already holds, which are stored in
+    -- its row.
     DELETE FROM ONLY jobherd.ready
      WHERE ctid = ANY (ARRAY(SELECT place
                                FROM (SELECT place, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) + (SELECT pg_column_size(jobs) FROM held) AS bytes

@@ -1,6 +1,7 @@
--- Make slices of %(step)s seconds that are older than %(older)s seconds into slices of %(coarser)s seconds. Run by keepers, seldom. What is
--- counted late makes a fine slice again, which the next time adds to the coarse one: the totals stay what they are. The oldest twenty-four coarse
--- slices at a time, and the next ones the next time: a week of minutes, as after the first look at a past, took seconds, and nothing became due.
+-- Merge slices of %(step)s seconds that are older than %(older)s seconds into slices of %(coarser)s seconds. Run
+-- by maintenance processes, seldom. A job that is counted late creates a fine slice again, which the next run
+-- adds to the coarse one: the totals stay correct. One run merges the oldest 24 coarse slices. Cost: a week of
+-- one-minute slices, as after the first count of a history, took seconds, and no job became due meanwhile.
 WITH until AS MATERIALIZED (
     SELECT least(date_bin(make_interval(secs => %(coarser)s::integer), clock_timestamp() - make_interval(secs => %(older)s::integer),
                           '2000-01-01 00:00:00+00'),

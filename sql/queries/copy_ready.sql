@@ -1,2 +1,3 @@
--- Put many jobs that are due into ready, under ids from reserve_jobs; run by producers, in their own transaction. What is empty is null.
+-- Copy many due jobs into ready, under ids from reserve_jobs. Run by producers, in their own transaction. An
+-- empty field is null.
 COPY jobherd.ready (id, run_at, good_until, timeout, priority, max_attempts, queue, kind, payload) FROM STDIN (NULL '')

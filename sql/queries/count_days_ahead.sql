@@ -1,9 +1,12 @@
--- For how many days ahead there are to be partitions: %(least)s, and once the default ones hold more than %(crowded)s bytes, as many as any kind keeps its
--- jobs, but %(most)s at the most, and no more than the server's table of locks has room for in ten looks at once, of seven locks a day each. Whether they
--- do hold more, and how many locks there would have to be for each transaction, if that is too few. Run by keepers. What is kept for longer falls into the
--- default ones and moves when its day comes near, and with a partition for each day of a year every look at the past would cost ten times as much, for a
--- failure now and then. While somebody has or wants one of them for himself, as another keeper that is making a partition, nobody knows (NULL): to look would be to
--- wait for him.
+-- Return for how many days ahead there must be partitions: %(least)s; once the default partitions hold more than
+-- %(crowded)s bytes, as many days as any kind keeps its jobs. At most %(most)s, and at most as many as the
+-- server's lock table has room for in ten queries at once, of seven locks a day each. Also returns whether the
+-- default partitions hold more, and how many locks per transaction would be needed if that is too few. Run by
+-- maintenance processes.
+-- Rows that are kept for longer go into the default partitions and move when their day comes near. With a
+-- partition for each day of a year, every query of the history would cost ten times as much, for an occasional
+-- failure. While another session holds or wants an exclusive lock on a default partition, such as a maintenance
+-- process that creates a partition, the size is unknown (NULL): reading it would mean waiting for that session.
 WITH kept AS (
     SELECT least(coalesce(max(greatest(k.keep_completed, k.keep_failed)), 0) + 2, %(most)s::integer) AS days FROM jobherd.kinds k
 ), room AS (

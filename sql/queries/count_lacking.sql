@@ -1,5 +1,5 @@
--- What the first %(most)s scheduled jobs of the served queues wait for that nobody here has: a key, or a handler of their kind. Run by
--- `run --until-empty` before it leaves, and by `jobherd doctor`.
+-- Count what the first %(most)s scheduled jobs of the served queues lack on this host: a key, or a handler of
+-- their kind. Run by `run --until-empty` before it exits, and by `jobherd doctor`.
 SELECT w.last_error ->> 'code' AS code, count(*) AS jobs, min(w.id) AS job
   FROM (SELECT id, last_error FROM jobherd.scheduled
          WHERE jobherd.rank_queue(queue, %(served)s::text[]) IS NOT NULL ORDER BY run_at, id LIMIT %(most)s) AS w

@@ -1,4 +1,5 @@
--- How many jobs of the past a purge would delete, by state, and the moment it would look back from. Run by people before they purge.
+-- Count the finished jobs that a purge would delete, by state, and return the timestamp it would count back
+-- from. Run on users' request, before they purge.
 WITH cut AS MATERIALIZED (
     SELECT clock_timestamp() - make_interval(secs => %(older)s::double precision) AS cutoff
 ), doomed AS (

@@ -1,8 +1,9 @@
--- Set the caps that the loaded handlers declare, and take away those that they do not declare any more. Run by each child once it has loaded
--- them. A cap that somebody has set by hand stays as it is.
--- withdrawn locks before it looks: who pauses meanwhile would else be neither the one case nor the other, and the cap would stay.
--- paused_at is written as it was found: constraints are looked at before the row that was written meanwhile. A cap that stays as it is is only
--- read: a process that starts must not wait for an open transaction that holds the row.
+-- Set the concurrency limits that the loaded handlers declare, and remove those that they no longer declare. Run
+-- by each child process once it has loaded them. A limit that a user has set stays as it is.
+-- Race: `withdrawn` locks before it reads. Otherwise a pause that is committed meanwhile would match neither
+-- case, and the limit would stay. paused_at is written with the value that was read: constraints are checked
+-- before the row that was written meanwhile. A limit that stays as it is is only read: a process that starts
+-- must not wait for an open transaction that holds the row.
 WITH declared AS MATERIALIZED (
     SELECT name, most FROM unnest(%(names)s::text[], %(max_running)s::integer[]) AS d (name, most)
 ), withdrawn AS MATERIALIZED (

@@ -1,2 +1,2 @@
--- Delete a job that is over; answers what became of that.
+-- Delete a finished job. Returns what happened.
 SELECT jobherd.delete(%(id)s::bigint, %(actor)s, %(reason)s) AS answer

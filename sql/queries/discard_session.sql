@@ -1,3 +1,3 @@
--- Make the session of job transactions as good as new: settings, temporary tables, prepared statements and advisory locks of one job are
--- not the next one's.
+-- Reset the session of job transactions: settings, temporary tables, prepared statements and advisory locks of
+-- one job must not reach the next one.
 DISCARD ALL

@@ -1,5 +1,5 @@
--- Delete the rows by which children of a supervisor claimed one after another, once the supervisor is gone. Run by keepers. A row that a claim
--- still holds is left for the next time.
+-- Delete the lock rows that made the workers of a supervisor claim one after another, once the supervisor is
+-- gone. Run by maintenance processes. A row that a claim still holds is left for the next time.
 DELETE FROM jobherd.claim_locks
  WHERE (scope, name) IN (SELECT l.scope, l.name
                            FROM jobherd.claim_locks l

@@ -1,6 +1,8 @@
--- Forget what jobs cost that are nowhere any more. Run by the keeper once an hour. A job that is over keeps it: it may be retried. What a producer has locked, who may
--- change it, is left for the next time: the keeper would wait for him, and delayed jobs for the keeper. What runs is read once, into a hash (NOT IN): planned as a join it
--- was read again for each of these jobs.
+-- Delete the costs of jobs that no longer exist. Run by the maintenance process once an hour. A finished job
+-- keeps its cost: it may be retried. A row that a producer has locked, which may change it, is left for the next
+-- time: the maintenance process would wait for the producer, and delayed jobs for the maintenance process. The
+-- running jobs are read once, into a hash (NOT IN): planned as a join, they were read again for each of these
+-- jobs.
 DELETE FROM jobherd.demands
  WHERE job IN (SELECT d.job FROM jobherd.demands d
                 WHERE NOT EXISTS (SELECT FROM jobherd.ready r WHERE r.id = d.job)

@@ -1,5 +1,6 @@
--- Close the orders that nobody will answer, and forget those that were answered: reports after a minute, the others after a day. Run by
--- keepers, up to %(most)s at a time. An order that was taken and not answered within 10 min is one whose supervisor died with it.
+-- Close the fleet commands that will get no answer, and delete answered ones: reports after a minute, the others
+-- after a day. Run by maintenance processes, up to %(most)s at a time. If a command was taken and not answered
+-- within 10 min, its supervisor has died with it.
 WITH closed AS (
     UPDATE jobherd.orders
        SET done_at = clock_timestamp(),

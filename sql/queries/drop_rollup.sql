@@ -1,4 +1,5 @@
--- Forget what the rollup says of the time before the last %(days)s days, or as many as any kind keeps its jobs. Run by keepers, seldom.
+-- Delete the rollup of the time before the last %(days)s days, or before as many as any kind keeps its jobs. Run
+-- by maintenance processes, seldom.
 WITH until AS MATERIALIZED (
     SELECT clock_timestamp() - make_interval(days => greatest(%(days)s::integer, (SELECT max(greatest(k.keep_completed, k.keep_failed)) FROM jobherd.kinds k)))
            AS at

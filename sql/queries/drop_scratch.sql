@@ -1,7 +1,8 @@
--- Drop the scratch schema of a measurement with all that is in it, and refuse to drop any other. Run by `jobherd bench`.
+-- Drop the scratch schema of a measurement with all its contents. Raises an error for any other schema. Run by
+-- `jobherd bench`.
 DO $$
 DECLARE
-    scratch text := split_part('jobherd.scratch', '.', 1);  -- the schema that this text was loaded for
+    scratch text := split_part('jobherd.scratch', '.', 1);  -- the schema this text was loaded for
 BEGIN
     IF NOT starts_with(scratch, 'jobherd_bench_') THEN
         RAISE EXCEPTION '% is no scratch schema', scratch;

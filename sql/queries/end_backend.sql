@@ -1,7 +1,8 @@
--- End the database sessions of a dead child process: its own, that of its jobs' transactions, and the one that works on records of an
--- application's table, which is found by its name. Returns how many are still there (then ask again), and how many of those this role must
--- not end. Run by the supervisor before it releases what the child had claimed. The start time tells a session from a later one with the
--- same process id. Other databases of the server, and other schemas of this one, have children with the same number.
+-- End the database sessions of a dead child process: its own, that of its jobs' transactions, and the one that
+-- works on records of an application's table, which is found by its name. Returns how many still exist (then ask
+-- again), and how many of those this role must not end. Run by the supervisor before it releases what the child
+-- had claimed. The start time distinguishes a session from a later one with the same process id. Other databases
+-- of the server, and other schemas of this one, have children with the same number.
 SELECT count(*) FILTER (WHERE s.fate <> 'gone') AS alive, count(*) FILTER (WHERE s.fate = 'refused') AS refused
   FROM jobherd.children c
        CROSS JOIN LATERAL (

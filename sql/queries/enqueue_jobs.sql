@@ -1,7 +1,8 @@
--- Enqueue many jobs of one kind, those that are due into ready, the others into scheduled. Run by producers, in their own
--- transaction. Returns the ids in the order of the payloads, which is that of the rows: asked is materialized, and read as it was written. A
--- tenant's role may not give an id (migrations/0053), so the tables do. What is null is what the kind declares. The payloads are sent as a
--- binary array: as text, quoted and unquoted one by one, they cost three times as much as everything else.
+-- Enqueue many jobs of one kind: due jobs into ready, the others into scheduled. Run by producers, in their own
+-- transaction. Returns the ids in the order of the payloads, which is the order of the rows: `asked` is
+-- materialized, and read as it was written. A tenant's role may not choose an id (migrations/0053), so the
+-- column defaults do. A null option means the one that the kind declares. Cost: the payloads are sent as a
+-- binary array. As text, quoted and unquoted one by one, they cost three times as much as everything else.
 WITH asked AS MATERIALIZED (
     SELECT a.payload::json AS payload
       FROM unnest(%(payloads)b::text[]) WITH ORDINALITY AS a (payload, place)

@@ -1,5 +1,6 @@
--- The running jobs of a supervisor's children for which a request to cancel is committed. Run by the parent when it is notified, at each
--- beat, and each second while a job runs for longer than that.
+-- Find the running jobs of a supervisor's child processes for which a request to cancel is committed. Run by the
+-- supervisor when it is notified, at each renewal of the lease, and each second while a job runs for longer than
+-- that.
 -- Cost: without any request no claim is read; their jobs would be fetched from TOAST.
 SELECT DISTINCT c.incarnation, r.token, x.job
   FROM jobherd.children c

@@ -1,2 +1,3 @@
--- Whether a child is still registered: what it claims is given back behind it if it is not. Run by a child that has lost a claim.
+-- Whether a child process is still registered: if it is not, its claims are reclaimed. Run by a worker that has
+-- lost a claim.
 SELECT id FROM jobherd.children WHERE id = %(child)s

@@ -1,4 +1,5 @@
--- The columns of an application's table by name: their types, and whether one by itself is unique. No rows: there is no such table.
+-- Read the columns of an application's table by name: their types, and whether a column is unique without
+-- others. No rows if the table does not exist.
 SELECT a.attname, format_type(a.atttypid, a.atttypmod),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
   FROM pg_attribute a

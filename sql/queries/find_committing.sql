@@ -1,6 +1,8 @@
--- Return the transactions that are in the gate: committing jobs, perhaps without a notification, and not visible yet. %(seen)s: of these
--- only; null: all. Run by the parent once it holds the sleep keys; locks are looked at and not waited for, for whoever waited would
--- have to wait for newcomers too, and with enough producers the gate is never empty.
+-- Return the transactions that hold the lock of committing producers (the gate of migrations/0006). They are
+-- committing jobs, perhaps without a notification, and these jobs are not visible yet. %(seen)s: only of these
+-- transactions; null: all. Run by the supervisor once it holds the sleep keys. It reads the locks and does not
+-- wait for them: a session that waited would wait for newcomers too, and with enough producers the gate is never
+-- free.
 SELECT virtualtransaction
   FROM pg_locks
  WHERE locktype = 'advisory' AND classid = 1785684584 AND objid = 0 AND objsubid = 2

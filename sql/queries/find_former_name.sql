@@ -1,4 +1,5 @@
--- The name that the schema %(schema)s had before it was renamed, if its functions still call the old one; else no row.
+-- Return the name that the schema %(schema)s had before it was renamed, if its functions still call the old one;
+-- else no row.
 WITH ours AS (
     SELECT p.prosrc FROM pg_catalog.pg_proc p WHERE p.pronamespace = to_regnamespace(%(schema)s)
 )

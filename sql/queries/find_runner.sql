@@ -1,4 +1,5 @@
--- Who holds a running job: the child, and the supervisor that can be asked about it. One row if the job exists; without a child it does not run.
+-- Find where a job runs: the child process, and the supervisor that can be asked about it. One row if the job
+-- exists; without a child process it does not run.
 SELECT j.state, j.kind, c.id AS child, s.id AS supervisor, s.host
   FROM jobherd.jobs j
        LEFT JOIN jobherd.running r ON r.token = j.token AND j.state = 'running'

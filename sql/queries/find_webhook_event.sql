@@ -1,4 +1,5 @@
--- Read what a webhook tells of one end of a job, and whom. Run by the handler of jobs:webhook. No row: that end is not in the history any more.
+-- Read what a webhook reports of one end of a job, and its URL. Run by the handler of jobs:webhook. No row: that
+-- end is no longer in the history.
 SELECT (h.extras).webhook AS url,
        json_build_object(
            'id', h.id, 'kind', h.kind, 'queue', h.queue, 'tenant', (h.extras).tenant, 'state', h.state, 'code', h.error_code,

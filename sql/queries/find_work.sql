@@ -1,4 +1,5 @@
--- Whether anything is left to do now: ready, or running anywhere. Run by the parent of `run --until-empty` once its children are idle.
+-- Whether any work is left now: ready jobs, or jobs that run anywhere. Run by the supervisor of `run
+-- --until-empty` once its child processes are idle.
 SELECT EXISTS (SELECT FROM jobherd.ready r
                 WHERE jobherd.rank_queue(r.queue, %(served)s::text[]) IS NOT NULL
                   AND NOT EXISTS (SELECT FROM jobherd.gates g

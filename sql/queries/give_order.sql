@@ -1,2 +1,2 @@
--- Ask a supervisor for something; returns the order's id. Run by people and by the page.
+-- Send a fleet command to a supervisor. Returns its id. Run on users' request, and by the dashboard.
 SELECT jobherd.order(%(supervisor)s::bigint, %(name)s::text, %(arguments)s::jsonb, %(actor)s::text, %(reason)s::text) AS id

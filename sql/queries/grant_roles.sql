@@ -1,9 +1,11 @@
--- Who may do what. What is not written here nobody may but the owner of the schema; what a role was granted otherwise is taken back. Run by `migrate` at
--- the end of its transaction, so that what comes with a migration has its place here. Letters as psql's \dp shows them: r SELECT,
--- a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. Roles belong to the whole server and no password is theirs: logins are made their members.
+-- Grant the privileges of each role. Anything not listed here is allowed only to the owner of the schema; other
+-- grants to these roles are revoked. Run by `migrate` at the end of its transaction, so privileges on new
+-- objects of a migration belong here. The letters are those of psql's \dp: r SELECT, a INSERT, w UPDATE, d
+-- DELETE, U USAGE, X EXECUTE. Roles belong to the whole server and have no password: login roles become their
+-- members.
 DO $$
 DECLARE
-    ours  CONSTANT text := split_part('jobherd.grants', '.', 1);  -- the schema that this text was loaded for
+    ours  CONSTANT text := split_part('jobherd.grants', '.', 1);  -- the schema this text was loaded for
     roles CONSTANT text[] := '{jobherd_enqueue,jobherd_work,jobherd_read,jobherd_admin}';
     word  CONSTANT jsonb := '{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}';
     who   text;
@@ -16,15 +18,16 @@ BEGIN
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', who);
         EXCEPTION
-            WHEN duplicate_object OR unique_violation THEN NULL;  -- another database of this server was quicker
-            WHEN insufficient_privilege THEN NULL;  -- find_roles.sql tells of it
+            WHEN duplicate_object OR unique_violation THEN NULL;  -- Race: a session in another database of this server created it
+            WHEN insufficient_privilege THEN NULL;  -- find_roles.sql reports it
         END;
     END LOOP;
-    -- Functions can be called by everybody when they are made, and some run as the owner.
+    -- New functions can be called by every role, and some run as the owner.
     FOR one IN SELECT p.oid::regprocedure AS called FROM pg_proc p WHERE p.pronamespace = ours::regnamespace LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', one.called);
     END LOOP;
-    -- These run as the caller, who needs the privileges on what they touch, or keep to the caller's tenants.
+    -- These run as the caller, which needs the privileges on what they use, or are limited to the caller's
+    -- tenants.
     FOR one IN
         SELECT p.oid::regprocedure AS called FROM pg_proc p
          WHERE p.pronamespace = ours::regnamespace
@@ -125,21 +128,23 @@ BEGIN
         LOOP
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', one.called, who);
         END LOOP;
-        -- The tables of the example application are its handlers' and whoever looks on.
+        -- The tables of the example application are for its handlers to write and for other roles to read.
         FOR one IN SELECT c.relname, c.relkind FROM pg_class c
                     WHERE c.relnamespace = ours::regnamespace AND c.relname LIKE 'forge\_%' AND c.relkind IN ('r', 'p', 'v') LOOP
             CONTINUE WHEN who = 'jobherd_enqueue';
             EXECUTE format('GRANT %s ON TABLE %I.%I TO %I', CASE who WHEN 'jobherd_work' THEN 'SELECT, INSERT, UPDATE, DELETE' ELSE 'SELECT' END,
                            ours, one.relname, who);
         END LOOP;
-        -- Row security, once there are tenants, must not hide jobs from those who look after all of them.
+        -- Once there are tenants, row security must not hide jobs from the roles that manage all of them.
         FOREACH given IN ARRAY '{ready,scheduled,history}'::text[] LOOP
             CONTINUE WHEN who = 'jobherd_enqueue' AND given = 'history' OR EXISTS (SELECT FROM pg_policies p WHERE p.schemaname = ours AND p.tablename = given AND p.policyname = who);
-            EXECUTE format('CREATE POLICY %I ON %I.%I TO %I USING (true)', who, ours, given, who);  -- privileges say what it may do with them
+            EXECUTE format('CREATE POLICY %I ON %I.%I TO %I USING (true)', who, ours, given, who);  -- the privileges limit what it may do with them
         END LOOP;
     END LOOP;
-    -- What an enqueue gives, and no id: a producer that chose one could make a second job of an id, or refuse the next enqueue of others.
-    -- What an INSERT gives back, and what decides whether the promoter is to be called; nothing of anybody's payload.
+    -- The columns that an enqueue sets, without the id: a producer that chose ids could create a second job with
+    -- one id, or make the next enqueue of other producers fail.
+    -- The columns that an INSERT returns, and those that decide whether to wake the maintenance process; no
+    -- payload.
     IF to_regrole('jobherd_enqueue') IS NOT NULL THEN
         EXECUTE format('GRANT INSERT (run_at, good_until, timeout, priority, max_attempts, queue, kind, payload, extras)'
                        ' ON %1$I.ready, %1$I.scheduled TO jobherd_enqueue', ours);

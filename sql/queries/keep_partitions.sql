@@ -1,3 +1,3 @@
--- Make partitions of the days ahead, %(most)s at the most, or drop those whose day is past once none is missing. Run by keepers, again
--- and again while as many are made: nobody settles meanwhile.
+-- Create partitions for the days ahead, at most %(most)s, or drop those whose day is past once none is missing.
+-- Run by maintenance processes, repeatedly while that many are created: no outcome can be recorded meanwhile.
 SELECT made, dropped FROM jobherd.keep_partitions(%(ahead)s::integer, %(most)s::integer)

@@ -1,5 +1,6 @@
--- A supervisor leaves: its lease ends, and what its children may still hold is ready again at once, the attempt given back; what
--- somebody has asked to cancel is over. A job whose id a ready job has gets another id, as in release_child.sql.
+-- Unregister a supervisor that exits: its lease ends, and the jobs that its child processes may still hold are
+-- ready again at once, the attempt not counted. Jobs with a request to cancel are cancelled. A job whose id a
+-- ready job has gets another id, as in release_child.sql.
 WITH me AS (
     DELETE FROM jobherd.supervisors WHERE id = %(supervisor)s RETURNING id
 ), gone AS (

@@ -1,6 +1,8 @@
--- No statement of this transaction may run longer than that many milliseconds, and none is compiled: planned as if the past were one of millions,
--- a look at one job took 0.3 s. Times are written in the one way that the driver reads, whatever the style of role or database. Run by those who
--- look on: a page must not weigh on the jobs. As to functions, see pin_search_path.sql. For the transaction alone: behind a pooler the next one on this backend is a stranger's.
+-- Limit each statement of this transaction to that many milliseconds, and disable JIT compilation: planned as if
+-- the history had millions of rows, a query for one job took 0.3 s. Times are written in the style that the
+-- driver can parse, whatever the style of role or database. Run by read-only views: a dashboard must not slow
+-- down the jobs. About functions, see pin_search_path.sql. For the transaction only: behind a pooler the backend
+-- serves another client next.
 SELECT set_config('statement_timeout', %(milliseconds)s::integer::text, true), set_config('jit', 'off', true), set_config('DateStyle', 'ISO', true),
        set_config('row_security', 'on', true),
        CASE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t

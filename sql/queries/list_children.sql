@@ -1,4 +1,5 @@
--- The children that are registered, with what they hold; a child that holds nothing has no times. Run by people.
+-- List the registered child processes, with what they hold; a child process that holds nothing has no times. Run
+-- on users' request.
 SELECT c.id, c.supervisor, c.slot, c.kind, c.pid, c.backend_pid, c.started_at,
        extract(epoch FROM clock_timestamp() - c.started_at)::double precision AS up_for,
        coalesce(sum(cardinality(r.jobs)), 0)::bigint AS running, min(r.claimed_at) AS claimed_at,

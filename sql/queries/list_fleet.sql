@@ -1,4 +1,5 @@
--- The supervisors of the cluster with what each has last said of itself, and how old that is. Run by people and by the page.
+-- List the supervisors of the fleet with the last report of each, and its age. Run on users' request, and by the
+-- dashboard.
 SELECT s.id, s.host, s.pid, s.version, s.started_at, s.lease_until,
        extract(epoch FROM clock_timestamp() - s.started_at)::double precision AS up_for,
        extract(epoch FROM clock_timestamp() - s.beat_at)::double precision AS beat_age,

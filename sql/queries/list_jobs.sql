@@ -1,8 +1,8 @@
--- A page of jobs, live and past, newest first, before %(before)s. Run by people.
+-- List a page of jobs, live and finished, newest first, before %(before)s. Run on users' request.
 --
--- Each table is walked backwards by id and no further than %(scan)s rows, so a page costs the same whatever the backlog and the
--- history. Where a walk was cut short, nothing is known below its lowest id: floor is the highest of those, and rows below it are left
--- for the next page. There is always a row: one with a null id carries the floor alone.
+-- Each table is walked backwards by id, at most %(scan)s rows, so a page costs the same whatever the backlog and
+-- the history. If a walk stopped early, nothing is known below its lowest id: floor is the highest of those, and
+-- rows below it are left for the next page. There is always a row: one with a null id carries only the floor.
 WITH seen AS MATERIALIZED (
     (SELECT 'ready' AS place, id, kind, queue, priority, CASE WHEN attempts > 0 THEN 'retrying' ELSE 'ready' END AS state, attempts,
             max_attempts, crashes, last_error ->> 'code' AS error_code, left(last_error ->> 'message', 200) AS error, run_at, created_at,

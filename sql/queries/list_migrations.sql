@@ -1,2 +1,2 @@
--- The migrations of an area that this database has had.
+-- List the migrations of an area that this database has.
 SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version

@@ -1,5 +1,5 @@
--- The queues that hold jobs or are paused or capped, with what they hold: each job in the one state that `jobherd jobs` shows. Run by
--- people. It counts the backlog, and never looks at the past.
+-- List the queues that hold jobs or have a pause or limit, with what they hold: each job in the one state that
+-- `jobherd jobs` shows. Run on users' request. It counts the backlog, and never reads the history.
 WITH waiting AS (
     SELECT queue, count(*) FILTER (WHERE attempts = 0) AS ready, count(*) FILTER (WHERE attempts > 0) AS retrying, min(run_at) AS oldest
       FROM jobherd.ready GROUP BY queue

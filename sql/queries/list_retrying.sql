@@ -1,5 +1,6 @@
--- Jobs that wait for another attempt, by kind and error code, the largest group first, at most %(rows)s groups. Reads the next %(most)s
--- scheduled jobs by time and no more; if there are more, every row is `capped`. Run by the dashboard, `jobherd top` and `jobherd doctor`.
+-- List jobs that wait for another attempt, by kind and error code, the largest group first, at most %(rows)s
+-- groups. Reads the next %(most)s scheduled jobs by time and no more; if there are more, every row is `capped`.
+-- Run by the dashboard, `jobherd top` and `jobherd doctor`.
 WITH next AS MATERIALIZED (
     SELECT s.id, s.kind, s.queue, s.run_at, s.attempts, s.last_error FROM jobherd.scheduled s ORDER BY s.run_at, s.id LIMIT %(most)s::bigint
 ), found AS (

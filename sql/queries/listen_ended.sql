@@ -1,2 +1,2 @@
--- Hear of jobs that end. Run by whoever waits for some, before it says so (announce_wait.sql).
+-- Listen for finished jobs. Run by a client that waits for jobs, before it announces that (announce_wait.sql).
 LISTEN jobherd_done

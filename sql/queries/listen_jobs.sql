@@ -1,2 +1,2 @@
--- Hear the queue. Run by the parent on the one connection that listens.
+-- Listen for jobs. Run by the supervisor on its only listening connection.
 LISTEN jobherd_jobs

@@ -1,3 +1,4 @@
--- Let the children of one supervisor claim one after the other, to the end of the transaction: two that both saw room for a job would
--- both take one. Run by a child right before its claim, in the same transaction; each statement sees what was committed when it began.
+-- Make the workers of one supervisor claim one after the other, until the end of the transaction: two that both
+-- saw room in the budget for a job would both claim one. Run by a worker right before its claim, in the same
+-- transaction; each statement sees what was committed when it began.
 SELECT had FROM jobherd.lock_cap(0, %(supervisor)s::bigint::text, -1)

@@ -1,9 +1,11 @@
--- Depth of each queue that holds ready jobs, and the age of its oldest. Run by a web child for the metrics, on its own session.
+-- Return the depth of each queue that holds ready jobs, and the age of its oldest job. Run by a web process for
+-- the metrics, on its own session.
 --
--- A backlog of a million rows must cost no more than one of a thousand: each queue is counted in its index up to a share of
--- %(most)s rows (then `capped`: at least so many). Those named in %(names)s are always looked at; the others are walked by index, one probe
--- each, at most %(queues)s of them; where the walk had to stop, all that it found are `capped`: there are more queues.
--- The oldest is looked for among the first 100 in claim order of each of the 20 least urgent priorities: where jobs wait longest.
+-- A backlog of a million rows must cost no more than one of a thousand. Each queue is counted in its index up to
+-- a share of %(most)s rows (then `capped`: at least that many). The queues in %(names)s are always measured. The
+-- others are found by index, one probe each, at most %(queues)s of them; if there are more, all that were found
+-- this way are `capped`. The oldest job is searched among the first 100 in claim order of each of the 20 least
+-- urgent priorities, where jobs wait longest.
 WITH RECURSIVE walk (queue, step) AS (
     (SELECT r.queue, 1 FROM jobherd.ready r ORDER BY r.queue LIMIT 1)
     UNION ALL
@@ -36,7 +38,8 @@ SELECT n.queue, depth.jobs, n.short OR depth.jobs >= (SELECT most FROM share) AS
     SELECT greatest(0, max(extract(epoch FROM clock_timestamp() - head.run_at)))::double precision AS oldest
       FROM ranks k
      CROSS JOIN LATERAL (
-        -- Not `=`: that makes ORDER BY id enough, and the planner reads the whole index by id to find a small queue's rows.
+        -- Not `=`: the planner would sort by id only, and read the whole index by id to find the rows of a small
+        -- queue.
         SELECT r.run_at FROM jobherd.ready r WHERE r.queue = n.queue AND r.priority BETWEEN k.priority AND k.priority
          ORDER BY r.priority, r.id LIMIT 100
      ) AS head

@@ -1,6 +1,7 @@
--- Running jobs by queue, those claimed and not yet started included, and the age of the oldest claim. Run by a web child for the
--- metrics. The table holds one row for each batch in hand; only a fleet gone wild meets the limit of %(most)s batches. Of more than
--- %(queues)s queues beside those in %(names)s, the last ones are together under a null name.
+-- Count the running jobs by queue, including those claimed and not yet started, and the age of the oldest claim.
+-- Run by a web process for the metrics. The table holds one row for each claimed batch, so only a fleet out of
+-- control meets the limit of %(most)s batches. Of more than %(queues)s queues besides those in %(names)s, the
+-- last ones are summed under a null name.
 WITH held AS MATERIALIZED (
     SELECT r.queue, cardinality(r.jobs) AS jobs, r.claimed_at FROM jobherd.running r ORDER BY r.child, r.token LIMIT %(most)s::bigint
 ), found AS (

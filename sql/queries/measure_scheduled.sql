@@ -1,6 +1,7 @@
--- Scheduled jobs by queue, and for how long the earliest of each is overdue (0: none is). Run by a web child for the metrics.
--- Reads the next %(most)s by time and no more; when it had to stop there, every depth is `capped`: at least so many. Of more than
--- %(queues)s queues beside those in %(names)s, the later ones are together under a null name.
+-- Count the scheduled jobs by queue, and how long the earliest of each is overdue (0: none is). Run by a web
+-- process for the metrics. Reads the next %(most)s by time and no more. If there are more, every depth is
+-- `capped`: at least that many. Of more than %(queues)s queues besides those in %(names)s, the later ones are
+-- summed under a null name.
 WITH next AS MATERIALIZED (
     SELECT s.queue, s.run_at FROM jobherd.scheduled s ORDER BY s.run_at, s.id LIMIT %(most)s::bigint
 ), found AS (

@@ -1,5 +1,6 @@
--- How many jobs the tenants have, by state: the %(tenants)s with the most, the others together with a null name. Run by a web child for the
--- metrics, if it is told to. Of the waiting jobs no more than %(most)s of each table are read, so a tenant may have more than is said here.
+-- Count the jobs of the tenants by state: the %(tenants)s tenants with the most, the others summed under a null
+-- name. Run by a web process for the metrics, if that is enabled. No more than %(most)s waiting jobs of each
+-- table are read, so a tenant may have more than is returned.
 WITH seen AS MATERIALIZED (
     SELECT 'ready' AS state, (r.extras).tenant AS tenant FROM (SELECT extras FROM jobherd.ready LIMIT %(most)s::bigint) AS r
     UNION ALL

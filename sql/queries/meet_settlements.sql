@@ -1,3 +1,4 @@
--- Wait for settlements of these jobs that are under way: they may have looked for waiters before there was one. Run once by whoever waits for
--- running jobs, after announce_wait.sql; it looks at the jobs again afterwards. A job that just runs holds nobody up.
+-- Wait for settlements of these jobs that are in progress: they may have checked for waiting clients before this
+-- client had announced itself. Run once by a client that waits for running jobs, after announce_wait.sql; the
+-- client queries the jobs again afterwards. A job that is only running delays nothing.
 SELECT jobherd.meet_settlements(%(ids)s::bigint[])

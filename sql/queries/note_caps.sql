@@ -1,5 +1,6 @@
--- Note that caps are seen, and so by everybody: what is claimed from now on is claimed under them (migrations/0046). Run by keepers. What somebody
--- holds is left for the next time: no due job waits for that.
+-- Mark new concurrency limits as seen, and thus visible to every process: later claims respect them
+-- (migrations/0046). Run by maintenance processes. A row that another session has locked is left for the next
+-- time: due jobs must not wait for that.
 WITH new AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE max_running IS NOT NULL AND seen_at IS NULL FOR UPDATE SKIP LOCKED
 )

@@ -1,2 +1,2 @@
--- Note that a migration was applied.
+-- Store that a migration was applied.
 INSERT INTO jobherd.migrations (area, version, name) VALUES (%(area)s, %(version)s, %(name)s)

@@ -1,5 +1,6 @@
--- What a process died of while it worked on a record of an application's table. Run by the parent, after the child's sessions have ended.
--- What no resetter has taken for a day is of a store that is not declared any more, and goes.
+-- Store why a process died while it worked on a record of an application's table. Run by the supervisor, after
+-- the child's sessions have ended. Rows that no resetter has taken for a day are deleted: their store is no
+-- longer declared.
 WITH old AS (
     DELETE FROM jobherd.table_ends WHERE at < clock_timestamp() - interval '1 day'
 )

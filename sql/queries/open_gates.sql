@@ -1,5 +1,6 @@
--- Resume what was paused until now; returns in how many seconds the next gate is to be opened, whether jobs are parked, whether there are
--- caps that no keeper has seen yet, and whether there are requests to cancel. Run by keepers.
+-- Resume the pauses whose time has ended. Returns the seconds until the next one ends, whether jobs are parked,
+-- whether there are concurrency limits that no maintenance process has seen yet, and whether there are requests
+-- to cancel. Run by maintenance processes.
 WITH due AS MATERIALIZED (
     SELECT scope, name FROM jobherd.gates WHERE resume_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
 ), resumed AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- The place where migrations are noted; the schema with it. PostgreSQL asks for the right to create a schema even where it exists, and a DBA
--- may have made it for a role without that right.
+-- Create the table of the applied migrations, and the schema if it is missing. PostgreSQL requires the right to
+-- create a schema even if it exists, and a DBA may have created it for a role without that right.
 DO $$
 BEGIN
     IF to_regnamespace(split_part('jobherd.migrations', '.', 1)) IS NULL THEN

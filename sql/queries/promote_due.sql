@@ -1,7 +1,8 @@
--- Move up to %(most)s due jobs from scheduled to ready. Run by keepers at the time of the earliest. now() and not
--- clock_timestamp(): only a stable function can be an index condition. Of large ones fewer are moved: behind ten megabytes nothing, or the
--- others that are due would wait for these. What has the id of a job that is ready, by raw SQL or from a sequence that was set back, stays until that has
--- gone: the server would refuse it, and all others with it.
+-- Move up to %(most)s due jobs from scheduled to ready. Run by maintenance processes when the earliest job is
+-- due. Uses now(), not clock_timestamp(): only a stable function can be an index condition. No job is moved
+-- after 10 MB of payload, or the other due jobs would wait for large ones. A job whose id a ready job has (by
+-- raw SQL, or from a sequence that was set back) stays until that one is gone: the server would reject it, and
+-- all others with it.
 WITH due AS MATERIALIZED (
     SELECT id, pg_column_size(payload) + coalesce(pg_column_size(extras), 0) AS bytes
       FROM jobherd.scheduled s

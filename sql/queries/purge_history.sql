@@ -1,7 +1,8 @@
--- Look at the %(most)s jobs of the past with the lowest ids behind %(after)s, and delete, with their attempts and logs, those that ended by %(cutoff)s.
--- Run by people, again and again, each time behind the reached of the time before, until there is none: a step costs the same whatever the
--- past. Rows that somebody else holds (a retry, another purge) are left alone. The doomed are found again by their ids: a join is planned
--- by statistics, and read the whole past.
+-- Read the %(most)s finished jobs with the lowest ids after %(after)s, and delete those that finished by
+-- %(cutoff)s, with their attempts and logs. Run on users' request, repeatedly, each time after the `reached` of
+-- the time before, until that is null: a step costs the same whatever the history. Rows that another session has
+-- locked (a retry, another purge) are left alone. The rows to delete are found again by their ids: a join is
+-- planned by statistics, and would read the whole history.
 WITH step AS MATERIALIZED (
     SELECT max(id) AS last
       FROM (SELECT id FROM jobherd.history WHERE id > %(after)s::bigint ORDER BY id LIMIT %(most)s) AS next

@@ -1,18 +1,23 @@
--- Take back what other supervisors left: those whose lease has lapsed, and those of this host that are known to be dead
--- (%(dead)s). Run by every supervisor at each beat.
+-- Reclaim what other supervisors left: those whose lease has expired, and those of this host that are known to
+-- be dead (%(dead)s). Run by every supervisor at each renewal of its lease.
 --
--- The attempt stays counted, no crash is charged, and each job is next claimed alone: if it killed its whole host it must not
--- charge its neighbours twice. A job without attempts left fails here, or nobody would ever end it. The lease is looked at
--- again in the DELETE itself, so a beat that comes first wins. After PostgreSQL was away nobody is reclaimed before everybody
--- had one whole lease to renew. A last beat in the future was before the server's clock was set back: the living have beaten since, and a
--- dead host's lease would hold for as long as the clock has jumped. Leases are held against the time that the caller's beat was told
--- (%(clock)s, seconds; NULL: the time that it is): by the one after a jump that came since, everybody's would have lapsed. What was claimed before
--- the clock was set back began in the future; no row of the past may end before it has begun. Like every statement it speaks of history before attempts: the keeper locks them in that order.
--- A job whose transaction is still open is held by it: its session is ended here, and the job is left to release_orphans.sql, a moment
--- later. To wait for it would hold up all others, and the server of a dead host may take hours to notice that nobody is there. If this role must not end
--- that session, the job waits until the server does. Left to that as well is
--- a claim of a job whose id one that is ready has: the server would refuse it, and all others with it. Of two that come back with one id the
--- second one gets another, as in a claim that parks.
+-- The attempt stays counted, no crash is counted, and each job is next claimed alone: if it killed its whole
+-- host, it must not cost the jobs claimed with it a second time. A job without attempts left fails here, or
+-- nothing would ever end it. The DELETE itself checks the lease again, so a renewal that comes first wins. After
+-- PostgreSQL was away, no supervisor is reclaimed before all had one whole lease to renew.
+-- A last renewal in the future was before the server's clock was set back: living supervisors have renewed
+-- since, and a dead host's lease would last for as long as the clock has jumped. Leases are compared with the
+-- time that the caller's renewal returned (%(clock)s, seconds; NULL: the current time): after a later jump of
+-- the clock, every lease would count as expired. What was claimed before the clock was set back began in the
+-- future; no row of the history may end before it began.
+-- Order: like every statement it names history before attempts, because the maintenance process locks them in
+-- that order.
+-- A claim is locked by the open transaction of its job. The session of that transaction is ended here, and the
+-- job is left to release_orphans.sql, shortly after. Waiting for it would delay all others, and the server may
+-- take hours to notice that a host is dead. If this role must not end that session, the job waits until the
+-- server ends it. release_orphans.sql also handles a claim of a job whose id a ready job has: the server would
+-- reject it, and all others with it. If two jobs return with one id, the second one gets another, as in a claim
+-- that parks.
 WITH lapsed AS (
     DELETE FROM jobherd.supervisors
      WHERE id <> %(supervisor)s

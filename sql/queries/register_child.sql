@@ -1,4 +1,5 @@
--- Enter a child under its supervisor. Run by the child on its own connection; no row says that the supervisor has been reclaimed.
+-- Register a child process under its supervisor. Run by the child process on its own connection. No row means
+-- that the supervisor has been reclaimed.
 INSERT INTO jobherd.children (supervisor, incarnation, slot, kind, pid, pid_started, backend_started)
 SELECT s.id, %(incarnation)s::integer, %(slot)s::smallint, %(kind)s, %(pid)s::integer, %(pid_started)s::bigint,
        jobherd.session_started()

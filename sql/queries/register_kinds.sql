@@ -1,5 +1,6 @@
--- Write what the loaded handlers declare, where it differs. Run by each child once it has loaded them. What is the same is only read: to update
--- a row PostgreSQL locks it first, and a process that starts would wait for an open transaction that has written to it.
+-- Store what the loaded handlers declare, where it differs. Run by each child process once it has loaded them.
+-- Equal rows are only read: PostgreSQL locks a row to update it, and a process that starts would wait for an
+-- open transaction that has written to it.
 INSERT INTO jobherd.kinds AS k (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed, redact)
 SELECT n.name, n.queue, n.priority, n.a, n.c, n.kc, n.kf, n.redact::jsonb
   FROM unnest(%(names)s::text[], %(queues)s::text[], %(priorities)s::smallint[], %(max_attempts)s::smallint[], %(max_crashes)s::smallint[],
@@ -9,7 +10,7 @@ SELECT n.name, n.queue, n.priority, n.a, n.c, n.kc, n.kf, n.redact::jsonb
                     WHERE o.name = n.name
                       AND (o.queue, o.priority, o.max_attempts, o.max_crashes, o.keep_completed, o.keep_failed, o.redact)
                           IS NOT DISTINCT FROM (n.queue, n.priority, n.a, n.c, n.kc, n.kf, n.redact::jsonb))
- ORDER BY n.name  -- children that start together lock in one order
+ ORDER BY n.name  -- one lock order: child processes that start together would deadlock otherwise
 ON CONFLICT (name) DO UPDATE
    SET queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, max_crashes = excluded.max_crashes,
        keep_completed = excluded.keep_completed, keep_failed = excluded.keep_failed, redact = excluded.redact, seen_at = clock_timestamp()

@@ -1,5 +1,6 @@
--- Enter a supervisor with its first lease, and tell the time by which leases are reckoned: a jump of it before the first beat would
--- go unnoticed otherwise. Run by the parent when it connects, and again under a new id when its lease was lost.
+-- Register a supervisor with its first lease, and return the time that leases are compared with: a jump of the
+-- clock before the first renewal would go unnoticed otherwise. Run by the supervisor when it connects, and again
+-- under a new id when its lease was lost.
 INSERT INTO jobherd.supervisors (host, machine, pid, pid_started, version, lease_until)
 VALUES (%(host)s, %(machine)s, %(pid)s::integer, %(pid_started)s::bigint, %(version)s,
         clock_timestamp() + make_interval(secs => %(lease)s::double precision))

@@ -1,7 +1,9 @@
--- Release what a dead child had claimed and not started; its supervisor has recorded before what the child had started. Run by the
--- supervisor, after the child's backend has ended: a claim that was in flight when the child died still commits.
--- %(cleared)s: the child's claims of which a job has started. Any other claim may have killed the child: its jobs are next claimed alone, and a job
--- that was alone in it counts a crash, and fails with %(error)s once its kind allows no more of them. Null: the child did not crash.
+-- Release what a dead child process had claimed and not started; its supervisor has recorded before what it had
+-- started. Run by the supervisor, after the child's backend has ended: a claim that was in flight when the child
+-- died still commits.
+-- %(cleared)s: the child's claims of which a job has started. Any other claim may have killed the child: its
+-- jobs are next claimed alone, and a job that was alone in it counts a crash, and fails with %(error)s once its
+-- kind allows no more of them. Null: the child did not crash.
 -- A job whose id a ready job has gets another id: PostgreSQL would reject it, and all others with it.
 WITH gone AS (
     DELETE FROM jobherd.children WHERE supervisor = %(supervisor)s AND incarnation = %(incarnation)s RETURNING id

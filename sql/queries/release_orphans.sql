@@ -1,8 +1,10 @@
--- Give back running jobs whose child is registered nowhere: a claim of a child that was already given up committed late. So it is with
--- children whose supervisor has no row, which nobody would ever reclaim: somebody has deleted it, and its process is dead. Run by
--- keepers every few seconds; the attempt stays counted and each is next claimed alone, since nobody knows whether it started. What a
--- transaction of such a job still holds is left for the next time, and so is a claim of a job whose id one that is ready has (see promote_due.sql). Of two that
--- come back with one id the second one gets another. A claim may be later than now: the clock was set back.
+-- Release running jobs whose child process is not registered: a claim of a child that was already given up
+-- committed late. The same applies to children whose supervisor has no row: its row was deleted and its process
+-- is dead, so no supervisor would ever reclaim them. Run by maintenance processes every few seconds. The attempt
+-- stays counted and each job is next claimed alone, since it may have started. A claim that the transaction of
+-- such a job still has locked is left for the next time, and so is a claim of a job whose id a ready job has
+-- (see promote_due.sql). If two jobs return with one id, the second one gets another. A claim may have a
+-- timestamp in the future: the clock was set back.
 WITH stray AS (
     DELETE FROM jobherd.children c WHERE NOT EXISTS (SELECT FROM jobherd.supervisors s WHERE s.id = c.supervisor) RETURNING c.id
 ), free AS MATERIALIZED (

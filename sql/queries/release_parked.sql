@@ -1,5 +1,6 @@
--- Make up to %(most)s parked jobs ready whose kind has no gate any more. Run by keepers: when a gate has gone, and every few seconds, for a
--- claim that did not see it go may have parked one more. What has the id of a job that is ready stays until that has gone, as in promote_due.sql.
+-- Make up to %(most)s parked jobs ready whose kind has no pause or limit any more. Run by maintenance processes
+-- when one has been removed, and every few seconds: a claim that did not see the removal may have parked one
+-- more job. A job whose id a ready job has stays until that one is gone, as in promote_due.sql.
 WITH RECURSIVE names (kind) AS (
     (SELECT p.kind FROM jobherd.parked p ORDER BY p.kind LIMIT 1)
     UNION ALL
@@ -7,7 +8,7 @@ WITH RECURSIVE names (kind) AS (
 ), open AS MATERIALIZED (
     SELECT n.kind FROM names n WHERE NOT EXISTS (SELECT FROM jobherd.gates g WHERE g.scope = 'kind' AND g.name = n.kind) AND n.kind IS NOT NULL
        AND (SELECT true FROM jobherd.parked p WHERE p.kind = n.kind AND (SELECT true FROM ONLY jobherd.ready r WHERE r.id = p.id) IS NULL LIMIT 1)
-     LIMIT 1  -- of each kind its first is looked at, and no further: joined, all that is parked would be read
+     LIMIT 1  -- only the first job of each kind is read: a join would read all parked jobs
 ), back AS MATERIALIZED (
     SELECT p.id
       FROM jobherd.parked p

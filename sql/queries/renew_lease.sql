@@ -1,6 +1,8 @@
--- Beat: renew the lease, and notify ourselves, which proves the whole way of a notification, unless the server's queue of them is full. No row says that somebody has
--- reclaimed us. Run by the parent three times a lease, whatever the number of its children. It looks for orders as well: the notification
--- of one may be lost. And it tells the time by which leases are reckoned: whoever takes over must know that it has not jumped.
+-- Renew the lease, and notify this session, which tests the whole way of a notification, unless the server's
+-- queue of them is full. No row means that another supervisor has reclaimed this one. Run by the supervisor
+-- three times a lease, whatever the number of its child processes. It also checks for fleet commands: the
+-- notification of one may be lost. And it returns the time that leases are compared with: a supervisor that
+-- reclaims must know that the clock has not jumped.
 WITH beat AS (
     UPDATE jobherd.supervisors
        SET lease_until = clock_timestamp() + make_interval(secs => %(lease)s::double precision), beat_at = clock_timestamp()

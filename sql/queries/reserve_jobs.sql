@@ -1,6 +1,7 @@
--- Take the ids of jobs that copy_ready or copy_scheduled will put in, and say what their options mean now; run by producers right
--- before it. No row: this role may not choose ids, or row security refuses a COPY, and enqueue_jobs does the work instead. The moment is written as JSON writes it: in the session's own style it may hold the short name of a zone that PostgreSQL
--- reads as another one.
+-- Reserve the ids of jobs that copy_ready or copy_scheduled will insert, and resolve their options. Run by
+-- producers right before it. No row: this role may not choose ids, or row security rejects a COPY, and
+-- enqueue_jobs does the work instead. The timestamp is written in the format of JSON: in the session's own style
+-- it may contain the short name of a time zone that PostgreSQL reads as another one.
 SELECT array(SELECT nextval('jobherd.job_ids') FROM generate_series(1, %(count)s::integer)) AS ids,
        c.run_at <= now() AS due,
        to_json(c.run_at) #>> '{}' AS run_at,

@@ -1,2 +1,2 @@
--- Run a job again; answers where it is now.
+-- Run a job again. Returns where it is now.
 SELECT jobherd.retry(%(id)s::bigint) AS answer

@@ -1,2 +1,2 @@
--- Run a job again, and note who said so and why; answers where it is now.
+-- Run a job again, and write the actor and the reason to the audit log. Returns where the job is now.
 SELECT jobherd.retry_as(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer

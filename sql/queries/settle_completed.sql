@@ -1,10 +1,12 @@
--- Write down a whole claim of which every job went well, as most do: settle_jobs.sql for this one case, at half its cost. Run by the child
--- that holds the claim.
+-- Record the outcomes of a whole claim of which every job succeeded, as most do: settle_jobs.sql for this one
+-- case, at half its cost. Run by the worker that holds the claim.
 --
--- The fence: gone finds the batch by child and token, and only if it still holds as many jobs as are spoken of, or nothing is written;
--- then settle_jobs.sql says which of them were lost. A batch loses jobs, and gains one only by claim_more.sql, so as many jobs are the same
--- jobs unless an answer of that was lost; both sides keep them in the order in which they were claimed. Should they differ, no job is without an
--- id, and the statement is refused. Nothing is kept of jobs of which nothing is to be kept, if they are the same. Returns the number of jobs.
+-- Fencing: `gone` finds the batch by worker and token, and only if it still holds as many jobs as are given.
+-- Otherwise nothing is written, and settle_jobs.sql returns which of them were lost. A batch loses jobs, and
+-- gains jobs only by claim_more.sql. So an equal number means the same jobs, unless an answer of claim_more.sql
+-- was lost. Both sides keep the jobs in the order in which they were claimed. If they differ, the id becomes
+-- null, which PostgreSQL rejects with the statement. Jobs with nothing to keep are not stored, if they are the
+-- same jobs. Returns the number of jobs.
 WITH gone AS MATERIALIZED (
     DELETE FROM jobherd.running
      WHERE child = %(child)s AND token = %(token)s AND cardinality(jobs) = cardinality(%(ids)s::bigint[])
@@ -23,7 +25,7 @@ WITH gone AS MATERIALIZED (
      WHERE keep > 0 OR (extras).webhook IS NOT NULL OR j.id IS DISTINCT FROM j.job
 )
 SELECT cardinality(jobs) FROM gone
- -- Always true. It looks for waiters once the row is gone, and not before: see migrations/0013.
+ -- Always true. It checks for waiting clients after the row is deleted, and not before: see migrations/0013.
  WHERE CASE WHEN pg_try_advisory_lock(1785684585, 1 + (pg_backend_pid() & 3))
             THEN pg_advisory_unlock(1785684585, 1 + (pg_backend_pid() & 3))
             ELSE jobherd.tell_waiters(ARRAY(SELECT j.id || '=completed' FROM unnest(jobs) AS j)) END

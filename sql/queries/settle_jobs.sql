@@ -1,9 +1,11 @@
--- Write what became of some jobs of a claimed batch, each in the table its new state names. Run by the child that holds the
--- claim, or by its parent once the child is dead.
+-- Record the outcomes of some jobs of a claimed batch, each in the table of its new state. Run by the worker
+-- that holds the claim, or by its supervisor once the worker is dead.
 --
--- Without %(outcomes)s all of them are 'ok'. The fence: held finds the batch by child and token or finds nothing, and then nothing is written. Jobs of the batch that
--- are not spoken of stay claimed: the row is updated and not written anew, for child and parent may both settle, and who has waited
--- for the other must find it: by its key, since by its place nobody finds a row that was written after his look. Returns the ids that were settled: a missing one says that its claim was lost.
+-- Without %(outcomes)s all of them are 'ok'. Fencing: `held` finds the batch by worker and token or finds
+-- nothing, and then nothing is written. Jobs of the batch that are not named stay claimed. The row is updated
+-- and not deleted and inserted again: worker and supervisor may both settle, and the one that waited must still
+-- find the row. It finds it by its key; a new row is not in its snapshot. Returns the ids that were settled: a
+-- missing id means that its claim was lost.
 -- A job that returns to the queue and whose id a waiting job has gets another id, as in release_child.sql.
 WITH said AS MATERIALIZED (
     SELECT job, coalesce(outcome, 'ok') AS outcome, delay, result, code, error, traceback, ran, ago, usage, progress, post_mortem, crashed, keep
@@ -26,13 +28,13 @@ WITH said AS MATERIALIZED (
     SELECT j.id, j.created_at, j.run_at, j.good_until, j.timeout, j.priority, j.max_attempts, j.queue, j.kind, j.payload, j.extras,
            j.last_error, s.delay, s.result, s.code, s.error, s.traceback, s.usage, s.progress, s.post_mortem, s.keep, h.token,
            j.crashes + coalesce(s.crashed, 0::smallint) AS crashes,
-           -- What did not start, or only asked for more time, gives the attempt back that the claim has counted.
+           -- The claim has counted an attempt: subtract it if the job did not start or only asked for more time.
            CASE WHEN s.ran IS NULL OR s.outcome IN ('snoozed', 'abandoned') THEN greatest(j.attempts - 1, 0) ELSE j.attempts END AS attempts,
-           -- Cost: jobs that end look for no request.
+           -- Cost: finished jobs do not check for a request to cancel.
            CASE WHEN s.outcome NOT IN ('retry', 'snoozed', 'abandoned') THEN s.outcome
                 WHEN EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) THEN 'cancelled' ELSE s.outcome END AS outcome,
-           -- Durations come from the child's monotonic clock, times from the database's: one reading of it, or a job of a few
-           -- microseconds would start after its end.
+           -- Durations come from the worker's monotonic clock, timestamps from the database: one reading of its
+           -- clock, or a job of a few microseconds would start after its end.
            statement_timestamp() - make_interval(secs => coalesce(s.ago, 0)) AS finished_at,
            statement_timestamp() - make_interval(secs => coalesce(s.ago, 0) + s.ran) AS started_at
       FROM held h CROSS JOIN LATERAL unnest(h.jobs) AS j JOIN said s ON s.job = j.id
@@ -77,7 +79,7 @@ WITH said AS MATERIALIZED (
      WHERE l.log IS NOT NULL AND NOT (d.outcome = 'ok' AND d.keep IS NOT DISTINCT FROM 0)
     ON CONFLICT DO NOTHING
 ), told AS MATERIALIZED (
-    -- After the row is locked, and not before: see migrations/0013.
+    -- Order: only after the row is locked, see migrations/0013.
     SELECT jobherd.tell_waiters(ARRAY(
                SELECT id || '=' || CASE outcome WHEN 'ok' THEN 'completed' WHEN 'poison' THEN 'failed' ELSE outcome END
                  FROM done WHERE outcome IN ('ok', 'failed', 'poison', 'cancelled', 'expired')))

@@ -1,10 +1,13 @@
--- What decides about one job, live or past: the gates that stand before it, who could run it, what is before it, and where it runs. Run by
--- people. Jobs before it are counted up to %(most)s; its own row is found by its id.
+-- Explain one job, live or finished: its pauses and limits, the workers that could run it, the jobs before it,
+-- and where it runs. Run on users' request. Jobs before it are counted up to %(most)s. Its own row is found by
+-- its id.
 --
--- serving is how the workers choose between the queues, by the facts of one supervisor that serves this one. A supervisor whose workers take
--- turns has precedence: they reach the job first. Without facts, which come some seconds after a start, the default is assumed.
--- elsewhere looks at the first 100 other queues that hold jobs: strictly before are those of a lower tier, and in strict order what
--- is more urgent in a queue of the same rank. Queues of the same tier that take turns share the workers.
+-- serving is how the workers choose between the queues, by the facts of one supervisor that serves this queue. A
+-- supervisor whose workers take turns has precedence: they reach the job first. Without facts, which come some
+-- seconds after a start, the default is assumed.
+-- elsewhere checks the first 100 other queues that hold jobs: strictly before are those of a lower tier, and in
+-- strict order the more urgent jobs in a queue of the same rank. Queues of the same tier that take turns share
+-- the workers.
 WITH RECURSIVE head AS (
     (SELECT queue FROM ONLY jobherd.ready ORDER BY queue LIMIT 1)
     UNION ALL

@@ -1,2 +1,2 @@
--- One job, live or past.
+-- Show one job, live or finished.
 SELECT * FROM jobherd.jobs WHERE id = %(id)s

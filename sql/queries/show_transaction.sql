@@ -1,4 +1,5 @@
--- The id of the transaction that is open, null if nothing was written in it. Run before a job is completed in its transaction: another id
--- than at the beginning says that the handler has committed or rolled back by itself. The completion is written next, and PostgreSQL must not refuse
--- it for the policies of its tables, whatever the role or the handler has set.
+-- Return the id of the open transaction, null if nothing was written in it. Run before a job is completed in its
+-- transaction: another id than at the beginning means that the handler has committed or rolled back on its own.
+-- The completion is written next, and PostgreSQL must not reject it because of the policies of its tables,
+-- whatever the role or the handler has set.
 SELECT pg_current_xact_id_if_assigned()::text AS xact, set_config('row_security', 'on', true)

@@ -1,6 +1,6 @@
--- Tie a measurement to the index plans, and to so many milliseconds: one that reads a whole backlog would weigh on the jobs. Run by a web child and
--- by `jobherd top`. Times are written in the one way that the driver reads. For the transaction alone: behind a pooler the next one on this
--- backend is a stranger's.
+-- Make a measurement use index plans, and limit it to that many milliseconds: one that reads a whole backlog
+-- would slow down the jobs. Run by a web process and by `jobherd top`. Times are written in the style that the
+-- driver can parse. For the transaction only: behind a pooler the backend serves another client next.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
        set_config('statement_timeout', %(milliseconds)s::integer::text, true), set_config('DateStyle', 'ISO', true),
        set_config('row_security', 'on', true),

@@ -1,7 +1,8 @@
--- Bound what the parent's session may wait for: it holds the lease, and a statement that waits for a lock must not outlast it. Whatever
--- role and database say of sessions that are idle, of isolation, of row security, of where functions are found, or of how numbers and lists are written, is not
--- for it. As to functions, see pin_search_path.sql. What follows a child's death is prepared: without the
--- generic plan its first five uses would be planned anew, while somebody's job waits.
+-- Limit what the supervisor's session may wait for: it holds the lease, and a statement that waits for a lock
+-- must not outlast the lease. The settings of role and database for idle sessions, isolation, row security, the
+-- search path, and the format of numbers and lists do not apply to it. About functions, see pin_search_path.sql.
+-- The statements that follow a child's death are prepared: without the generic plan, PostgreSQL would plan each
+-- of their first five uses again while jobs wait.
 SELECT set_config('statement_timeout', %(patience)s, false), set_config('lock_timeout', %(locks)s, false),
        set_config('idle_in_transaction_session_timeout', %(patience)s, false), set_config('idle_session_timeout', '0', false),
        CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', false) END,

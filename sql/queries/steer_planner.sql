@@ -1,7 +1,9 @@
--- Tie a child's session to the index plans, or this transaction alone (%(local)s). A plan made while the tables were small or never analyzed would otherwise be kept,
--- and read the whole backlog for every claim. A claim under caps counts what has been committed since it began: a role whose transactions
--- are repeatable reads would see none of that. And NULL in a list is none, whatever role and database say: else no outcome could be written.
--- With row_security off, PostgreSQL refuses each statement about a table with policies.
+-- Make a worker's session, or only this transaction (%(local)s), use index plans. Otherwise a plan made while
+-- the tables were small or never analyzed would be kept, and read the whole backlog for every claim. A claim
+-- under concurrency limits counts what has been committed since it began: a role whose transactions are
+-- repeatable reads would see none of that. NULL in a list must mean null, whatever role and database set:
+-- otherwise no outcome could be written. With row_security off, PostgreSQL rejects each statement about a table
+-- with policies.
 SELECT set_config('enable_seqscan', 'off', %(local)s::boolean), set_config('enable_bitmapscan', 'off', %(local)s::boolean),
        set_config('plan_cache_mode', 'force_generic_plan', %(local)s::boolean), set_config('jit', 'off', %(local)s::boolean),
        set_config('default_transaction_isolation', 'read committed', %(local)s::boolean),

@@ -1,3 +1,4 @@
--- Let go of the sleep keys: producers need not notify for this supervisor's sake. Run by the parent once all its workers are busy; its
--- session holds no other advisory locks, and may hold these twice if it was refused some of them before.
+-- Release the sleep keys (shared advisory locks): producers need not notify this supervisor. Run by the
+-- supervisor once all its workers are busy. Its session holds no other advisory locks, and may hold these twice
+-- if it failed to get some of them before.
 SELECT pg_advisory_unlock_all(), set_config('jobherd.sleeps', 'no', false)

@@ -1,4 +1,5 @@
--- How many jobs are over, how many of them completed, and how many seconds after a moment the last one ended. Run by `jobherd bench`.
+-- How many jobs have finished, how many of them completed, and how many seconds after a timestamp the last one
+-- finished. Run by `jobherd bench`.
 SELECT count(*) AS ended, count(*) FILTER (WHERE state = 'completed') AS completed,
        extract(epoch FROM max(finished_at) - %(since)s::timestamptz)::double precision AS took
   FROM jobherd.history

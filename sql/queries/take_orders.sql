@@ -1,5 +1,6 @@
--- Take up to %(most)s orders to a supervisor, the oldest first; those that have waited for more than 30 s are refused and not returned. What is
--- taken is never taken again, so it is carried out once at the most. Run by the parent when it is told, and at a beat that has seen some.
+-- Take up to %(most)s fleet commands for a supervisor, the oldest first. Commands that have waited for more than
+-- 30 s are rejected and not returned. A taken command is never taken again, so it is executed at most once. Run
+-- by the supervisor when it is notified, and when a renewal of the lease has found some.
 WITH mine AS MATERIALIZED (
     SELECT o.id, o.asked_at < clock_timestamp() - interval '30 s' AS late
       FROM jobherd.orders o

@@ -1,2 +1,3 @@
--- Which backend serves us: another than the connection was told of means that a pooler stands between.
+-- Return which backend serves this session: another one than the connection was announced means that a pooler is
+-- in between.
 SELECT pg_backend_pid() AS backend

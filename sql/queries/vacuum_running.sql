@@ -1,2 +1,3 @@
--- Clear the dead rows away that the sweeps and the looks of people walk past. Run by keepers, as vacuum_ready.sql.
+-- Remove the dead rows that the periodic checks and users' queries walk past. Run by maintenance processes, as
+-- vacuum_ready.sql.
 VACUUM (SKIP_LOCKED, TRUNCATE false, INDEX_CLEANUP on, PARALLEL 0) jobherd.running

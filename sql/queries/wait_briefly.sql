@@ -1,3 +1,4 @@
--- Until the transaction ends, wait for nobody's lock longer than so many milliseconds. Run by the doctor, which looks for what holds jobs up and must not be
--- held up by it, and by migrations, behind whose wait everybody else would wait.
+-- Until the transaction ends, wait no longer than so many milliseconds for a lock. Run by the doctor, which
+-- searches for what blocks jobs and must not be blocked by it, and by migrations, because every other session
+-- would wait behind theirs.
 SELECT set_config('lock_timeout', %(milliseconds)s::integer::text, true)

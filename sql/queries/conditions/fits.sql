@@ -1,4 +1,5 @@
--- The job costs no more than %(room)s of each resource that is named there. What it costs stands with the job, or is what its kind declares.
+-- The job costs no more than %(room)s of each resource that is named there. The cost is stored with the job, or
+-- is the one that its kind declares.
 NOT EXISTS (
     SELECT
       FROM jsonb_each_text(coalesce((SELECT d.cost FROM jobherd.demands d WHERE d.job = id), %(costs)s::jsonb -> kind)) AS mine (name, amount)

@@ -1,12 +1,14 @@
--- The job fits into what the running claims of this supervisor leave of its budget. Nothing is counted up or down: what is taken is the
--- sum over the claims that stand in running at this moment, so whatever ends a claim, a crash included, gives its room back. The jobs of
--- one claim run one after the other, and a claim takes what the largest of them does.
+-- The job fits into the part of the supervisor's budget that its current claims leave free. No counter is kept:
+-- the used part is the sum over the claims that are in `running` now, so whatever ends a claim, including a
+-- crash, frees its part. The jobs of one claim run one after the other, so a claim uses as much as its largest
+-- job.
 --
--- starving is the job with a cost that has waited longest, of those near the heads of their queues that could have been claimed for more
--- than %(patience)s seconds and would fit into an empty host. Room for it is kept: it sees what is free, all others only what is left
--- beside it. It is found anew each time, so nothing is to be cleaned up when it is claimed elsewhere, or cancelled. A job that these
--- children do not take, for a gate, %(only_kinds)s, %(not_kinds)s or %(room)s, is kept no room.
--- The state does not depend on the job that is weighed: it is found once for each claim.
+-- starving is the job with a cost that has waited longest, of those near the heads of their queues that could
+-- have been claimed for more than %(patience)s seconds and would fit into an empty host. Budget is reserved for
+-- it: starving sees all that is free, every other job only the rest. It is determined again for each claim, so
+-- nothing needs cleanup when it is claimed elsewhere, or cancelled. Nothing is reserved for a job that these
+-- workers do not claim because of a pause or limit, %(only_kinds)s, %(not_kinds)s or %(room)s.
+-- Cost: the state does not depend on the job that is checked, so it is calculated once for each claim.
 NOT EXISTS (
     SELECT
       FROM jsonb_each_text(coalesce((SELECT d.cost FROM jobherd.demands d WHERE d.job = id), %(costs)s::jsonb -> kind)) AS mine (name, amount)

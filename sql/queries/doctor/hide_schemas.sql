@@ -1,2 +1,3 @@
--- Until the transaction ends, have every name written with its schema: what is in the search path is written without it.
+-- Until the transaction ends, make PostgreSQL write every name with its schema: it leaves out the schemas of the
+-- search path.
 SELECT set_config('search_path', 'pg_catalog', true)

@@ -1,5 +1,5 @@
--- What the schema %(schema)s is made of, each thing with its definition and the statement that makes it. Partitions come and go and are
--- left out, but for those that take what no other takes.
+-- List the objects of the schema %(schema)s, each with its definition and the statement that creates it.
+-- Partitions are left out because they come and go, except the default partitions.
 WITH ours AS (
     SELECT c.oid, c.relname, c.relkind, c.reloptions
       FROM pg_class c

@@ -1,5 +1,6 @@
--- Whoever holds back vacuum in this database, by the age of what it holds in transactions: open transactions, prepared ones, replication slots, and standbys
--- with feedback. Seconds are since the transaction began; unknown for a slot and a standby.
+-- List what holds back vacuum in this database, by the age in transactions of what it holds: open transactions,
+-- prepared transactions, replication slots, and standbys with feedback. Seconds are since the transaction began;
+-- null for a slot and a standby.
 SELECT 'transaction' AS what, coalesce(nullif(application_name, ''), usename::text, '?') AS name, pid::text AS handle, state,
        extract(epoch FROM clock_timestamp() - xact_start)::double precision AS seconds,
        age(coalesce(backend_xmin, backend_xid))::bigint AS age, NULL::bigint AS bytes, true AS active

@@ -1,5 +1,5 @@
--- Sessions that hold a table of the schema so that nobody else can write to it, and for how many seconds their transaction has been open (unknown to
--- a role that may not see it).
+-- List the sessions that hold a lock on a table of the schema which blocks all writes, and for how many seconds
+-- their transaction has been open (null for a role that may not see it).
 SELECT l.pid, coalesce(nullif(a.application_name, ''), a.usename::text, '?') AS name, coalesce(a.state, '?') AS state,
        string_agg(DISTINCT c.relname::text, ', ') AS tables,
        extract(epoch FROM clock_timestamp() - a.xact_start)::double precision AS seconds

@@ -1,5 +1,5 @@
--- What is paused, and how many ready jobs wait behind each pause: of a queue up to %(most)s, of a kind or of everything those among the
--- first %(most)s rows. Run by `jobherd doctor`.
+-- List the pauses, and how many ready jobs wait behind each: for a queue up to %(most)s, for a kind or for
+-- everything those among the first %(most)s rows. Run by `jobherd doctor`.
 SELECT g.scope, g.name, g.paused_by, g.reason, g.resume_at, extract(epoch FROM clock_timestamp() - g.paused_at)::double precision AS seconds,
        CASE g.scope
            WHEN 'queue' THEN (SELECT count(*) FROM (SELECT FROM jobherd.ready r WHERE r.queue = g.name LIMIT %(most)s::bigint) AS w)

@@ -1,5 +1,6 @@
--- The login roles whose sessions serve this schema, and this session's: may each call pg_terminate_backend, and which of the others' sessions
--- must it not end. A session is found by its process id alone, since its start may be hidden from this role.
+-- List the login roles whose sessions serve this schema, and the role of this session: whether each may call
+-- pg_terminate_backend, and which of the others' sessions it must not end. A session is found only by its
+-- process id, since its start may be hidden from this role.
 WITH logins AS (
     SELECT r.oid, r.rolname, r.rolsuper
       FROM pg_roles r

@@ -1,5 +1,5 @@
--- The settings of the server that this system leans on, as they hold for this session; row_security, which this session has set, as it holds for
--- others of this role.
+-- List the server settings that Jobherd depends on, with the values of this session. row_security, which this
+-- session has set, is shown with the value for other sessions of this role.
 SELECT name, CASE name WHEN 'row_security' THEN reset_val ELSE setting END AS setting, unit, source, pending_restart
   FROM pg_settings
  WHERE name IN ('server_version_num', 'server_encoding', 'fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum', 'track_counts',

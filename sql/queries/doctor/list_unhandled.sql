@@ -1,4 +1,5 @@
--- Kinds of the first %(most)s jobs that wait, and of as many that are scheduled, which no worker has ever declared.
+-- List the kinds that no worker has ever declared, among the first %(most)s ready jobs and as many scheduled
+-- jobs.
 SELECT w.kind, count(*) AS jobs, min(w.id) AS job
   FROM ((SELECT kind, id FROM jobherd.ready ORDER BY id LIMIT %(most)s)
         UNION ALL (SELECT kind, id FROM jobherd.scheduled ORDER BY run_at, id LIMIT %(most)s)) AS w

@@ -1,5 +1,7 @@
--- Queues whose first job has been due for more than %(late)s seconds though nobody paused them, nothing of them runs, and a worker is
--- idle: nobody serves them. What is parked was put aside for a cap or a pause by who serves it. Each queue costs one probe of the index, whatever waits in it.
+-- List the queues that no worker serves: their first job has been due for more than %(late)s seconds although it
+-- is not paused, nothing of the queue runs, and a worker is idle. Parked jobs are not counted: a worker that
+-- serves the queue put them aside for a limit or a pause. Each queue costs one probe of the index, whatever its
+-- length.
 WITH RECURSIVE head AS (
     (SELECT queue, priority, id FROM ONLY jobherd.ready ORDER BY queue, priority, id LIMIT 1)
     UNION ALL

@@ -1,6 +1,7 @@
--- Sessions that hold an advisory lock of Jobherd which every login may take, and for how many seconds at least: the transaction is open since
--- then, or the session is idle since then (unknown to a role that may not see it). Left out are the shared locks that supervisors and waiting
--- clients hold for as long as they live. See migrations/0006 and 0013.
+-- List the sessions that hold an advisory lock of Jobherd, which every login may take, and for at least how many
+-- seconds: since then the transaction is open or the session is idle (null for a role that may not see it). The
+-- shared locks that supervisors and waiting clients hold during their whole life are left out. See
+-- migrations/0006 and 0013.
 SELECT l.pid, coalesce(nullif(a.application_name, ''), a.usename::text, '?') AS name, coalesce(a.state, '?') AS state,
        CASE WHEN bool_or(l.classid = 1785684584) THEN 'wake'
             WHEN bool_or(l.classid = 1785684585) THEN 'wait' ELSE 'keep' END AS what,

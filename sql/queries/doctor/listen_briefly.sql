@@ -1,2 +1,2 @@
--- Hear a channel of our own, to see whether notifications arrive over this connection.
+-- Listen on a channel of this session's own, to check whether notifications arrive over this connection.
 LISTEN jobherd_doctor

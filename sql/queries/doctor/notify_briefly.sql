@@ -1,2 +1,2 @@
--- Call ourselves on the channel of listen_briefly.sql.
+-- Notify this session on the channel of listen_briefly.sql.
 NOTIFY jobherd_doctor

@@ -1,5 +1,7 @@
--- The fleet in numbers: supervisors with and without a lease, their versions, workers, whether jobs are due, rows that lie where no
--- partition was ready for them: of the days of which there is one always. What is kept for longer may stand there, and what is kept until the day is over.
+-- Show the fleet in numbers: supervisors with and without a lease, their versions, workers, whether jobs are
+-- due, and whether rows are in a default partition because their own partition was missing. Only the days that
+-- always have a partition are checked. Rows that are kept for longer may be in the default partition, and so may
+-- rows that are kept until the day ends.
 SELECT (SELECT count(*) FROM jobherd.supervisors WHERE lease_until > clock_timestamp()) AS supervisors,
        (SELECT count(*) FROM jobherd.supervisors WHERE lease_until <= clock_timestamp()) AS lapsed,
        (SELECT array_agg(DISTINCT version) FROM jobherd.supervisors WHERE lease_until > clock_timestamp()) AS versions,

@@ -1,5 +1,7 @@
--- The server and this session: role, clock, age of the oldest transaction id (of all databases: any stops all), how full the queue of notifications is, and
--- the schemas of its search path in which everybody may make a function: of two of one name the one for our rows alone is called, with our rights.
+-- Show the server and this session: role, clock, age of the oldest transaction id (of all databases: any of them
+-- stops all), how full the notification queue is, and the schemas of the search path in which every role may
+-- create a function. Of two functions with one name, PostgreSQL calls the one whose types fit our rows exactly,
+-- with our rights.
 SELECT pg_is_in_recovery() AS standby, pg_backend_pid() AS backend, clock_timestamp() AS now,
        oldest.age AS xid_age, oldest.name AS xid_of,
        pg_notification_queue_usage() AS notifications,

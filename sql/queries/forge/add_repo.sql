@@ -1,4 +1,4 @@
--- The repository at a path, added if it is new. Run by hooks, the command line and imports. Returns its id.
+-- Find the repository at a path, or add it. Run by hooks, the command line and imports. Returns its id.
 WITH fresh AS (
     INSERT INTO jobherd.forge_repos (path, name) VALUES (%(path)s, %(name)s) ON CONFLICT (path) DO NOTHING RETURNING id
 )

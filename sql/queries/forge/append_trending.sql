@@ -1,6 +1,7 @@
--- Append a snapshot of the repositories with most going on in the last %(window)s seconds, the best 50. Run by trending:compute; a
--- retry of the same job finds its snapshot and adds nothing. Many authors count for more than many commits, and lines for little: one
--- vendored library must not outrun ten people. With nothing going on the snapshot is one empty row: it says that somebody looked.
+-- Append a snapshot of the 50 repositories with the most activity in the last %(window)s seconds. Run by
+-- trending:compute. A retry of the same job finds its snapshot and adds nothing. Many authors count for more
+-- than many commits, and lines count little: one vendored library must not outrank ten people. Without any
+-- activity the snapshot is one empty row: it shows that the job has run.
 WITH active AS (
     SELECT c.repo, count(*) AS commits, count(DISTINCT c.email) AS authors, sum(c.added + c.deleted) AS lines
       FROM jobherd.forge_commits c

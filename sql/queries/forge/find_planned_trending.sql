@@ -1,4 +1,5 @@
--- The planned trending:compute, if it is another than %(job)s and still to come or at work. Run under the lock of the plan.
+-- Find the planned trending:compute, if it is another job than %(job)s and is waiting or running. Run under the
+-- lock of the plan.
 SELECT p.job
   FROM jobherd.forge_trending_plan p
  WHERE p.job <> %(job)s

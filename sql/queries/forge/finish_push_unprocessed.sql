@@ -1,4 +1,5 @@
--- Write what a push brought, once. Run by push:process: of two that are at it only one gets a row back, and goes on to enqueue.
+-- Store what a push brought, once. Run by push:process: of two that process it at the same time only one gets a
+-- row back, and continues to enqueue.
 UPDATE jobherd.forge_push_events e
    SET processed_at = clock_timestamp(), change = %(change)s, dropped = %(dropped)s, note = %(note)s,
        commits = c.commits, merges = c.merges, added = c.added, deleted = c.deleted

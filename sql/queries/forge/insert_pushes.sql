@@ -1,5 +1,6 @@
--- Record refs of pushes, in order. Run by hooks, who enqueue a push:process for each in the same transaction. What is recorded already
--- (a hook was cut off after its commit, and told the push again) changes nothing and returns no row.
+-- Record refs of pushes, in order. Run by hooks, which enqueue a push:process for each in the same transaction.
+-- A ref that is already recorded changes nothing and returns no row: a hook that was killed after its commit
+-- reports the push again.
 INSERT INTO jobherd.forge_push_events (repo, push, ref, old_sha, new_sha)
 SELECT %(repo)s, p.push, p.ref, p.old_sha, p.new_sha
   FROM unnest(%(pushes)s::uuid[], %(refs)s::text[], %(olds)s::text[], %(news)s::text[]) WITH ORDINALITY

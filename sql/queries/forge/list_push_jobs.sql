@@ -1,4 +1,5 @@
--- The jobs that pushes to a repository have set off after event %(after)s, and how they stand. Run by the demo, to be looked at.
+-- List the jobs that pushes to a repository have caused after event %(after)s, and their states. Run by the
+-- demo, for display.
 SELECT e.id AS event, e.ref, e.change, e.commits, e.added, e.deleted, j.id AS job, j.kind, j.state, j.attempts, j.error,
        extract(epoch FROM j.finished_at - j.started_at)::double precision AS ran
   FROM jobherd.forge_push_events e

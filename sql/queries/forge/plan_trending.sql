@@ -1,2 +1,2 @@
--- Note the next trending:compute. Run under the lock of the plan.
+-- Store the next trending:compute. Run under the lock of the plan.
 UPDATE jobherd.forge_trending_plan SET job = %(job)s

@@ -1,4 +1,4 @@
--- Changed lines per language of what a push brought, the most changed first. Run by push:process.
+-- Sum the changed lines per language of a push, the most changed first. Run by push:process.
 SELECT l.key AS language, sum((l.value ->> 0)::bigint) AS added, sum((l.value ->> 1)::bigint) AS deleted
   FROM jobherd.forge_commits c CROSS JOIN LATERAL jsonb_each(c.languages) AS l
  WHERE c.push_event = %(id)s

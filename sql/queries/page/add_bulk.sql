@@ -1,4 +1,5 @@
--- Write down what is to be done to many jobs, with a note of who wants it; what ended over 30 days ago goes.
+-- Store a bulk action and write its actor to the audit log. Bulk actions that ended over 30 days ago are
+-- deleted.
 WITH old AS (
     DELETE FROM jobherd.bulks WHERE ended_at < clock_timestamp() - interval '30 days'
 ), added AS (

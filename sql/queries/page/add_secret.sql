@@ -1,4 +1,5 @@
--- Make a secret of the dashboard unless one younger than %(rotate)s seconds exists; delete those that were replaced a whole rotation ago. Run by the dashboard.
+-- Create a secret of the dashboard unless there is one younger than %(rotate)s seconds. Delete the secrets that
+-- were replaced a whole rotation ago. Run by the dashboard.
 WITH gone AS (
     DELETE FROM jobherd.page_secrets s WHERE s.made_at < clock_timestamp() - 2 * make_interval(secs => %(rotate)s::double precision)
 )

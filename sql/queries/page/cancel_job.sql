@@ -1,2 +1,2 @@
--- Cancel a job; answers what became of that. Null if there is none.
+-- Cancel a job. Returns what happened. Null if the job does not exist.
 SELECT jobherd.cancel_as(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer

@@ -1,5 +1,5 @@
--- How many jobs become due in each of the next %(hours)s hours (0: the one that begins now, and what is overdue). Reads the next %(most)s by time
--- and no more; had it to stop there, every row is `capped`.
+-- Count the jobs that become due in each of the next %(hours)s hours (0: the hour that begins now, and the
+-- overdue jobs). Reads the next %(most)s by time and no more. If there are more, every row is `capped`.
 WITH next AS MATERIALIZED (
     SELECT s.run_at FROM jobherd.scheduled s ORDER BY s.run_at, s.id LIMIT %(most)s::bigint
 ), hours AS (

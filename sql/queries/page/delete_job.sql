@@ -1,2 +1,3 @@
--- Delete a job of the past; answers 'deleted', or where it is if it is none of the past. Null if there is none.
+-- Delete a finished job. Returns 'deleted', or where the job is if it is not finished. Null if it does not
+-- exist.
 SELECT jobherd.delete(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer

@@ -1,4 +1,4 @@
--- Say that what was done to many jobs has ended, and note its numbers. None if it had ended before.
+-- Mark a bulk action as ended and write its numbers to the audit log. No row if it had ended before.
 WITH ended AS (
     UPDATE jobherd.bulks SET ended_at = clock_timestamp(), error = %(error)s WHERE id = %(id)s AND ended_at IS NULL RETURNING *
 )

@@ -1,4 +1,5 @@
--- Note that a session of the dashboard has ended by a logout, for as long as its cookie would be valid. Drops rows that are no longer needed. Run by the dashboard.
+-- Store that a session of the dashboard has ended by a logout, for as long as its cookie would be valid. Deletes
+-- rows that are no longer needed. Run by the dashboard.
 WITH gone AS (
     DELETE FROM jobherd.page_logouts l WHERE l.until < clock_timestamp()
 )

@@ -1,4 +1,4 @@
--- The actions that the audit knows, each found by one probe of the index, at most %(most)s.
+-- List the actions in the audit log, at most %(most)s. Each is found by one probe of the index.
 WITH RECURSIVE walk (action, step) AS (
     (SELECT a.action, 1 FROM jobherd.audit a ORDER BY a.action LIMIT 1)
     UNION ALL

@@ -1,5 +1,5 @@
--- What led to a job: the job that set it off, the one that set off that, and so on, nearest first, %(most)s at the most. One that is not
--- kept any more ends it: its row has no kind.
+-- List the ancestors of a job, nearest first, at most %(most)s: its parent job, the parent of that, and so on.
+-- The list ends at an ancestor that is no longer stored: its row has no kind.
 WITH RECURSIVE up AS (
     SELECT 1 AS step, j.set_off_by AS id FROM jobherd.jobs j WHERE j.id = %(id)s::bigint AND j.set_off_by IS NOT NULL
     UNION ALL

@@ -1,5 +1,5 @@
--- Who did what and when, the latest first: notes with numbers below %(before)s, of one actor or one action where these are given. By index, so
--- that a page costs the same wherever it begins.
+-- List audit entries, latest first: those with numbers below %(before)s, of one actor or one action if these are
+-- given. Reads by index, so a page costs the same wherever it begins.
 SELECT a.id, a.at, a.actor, a.role, a.action, a.target, a.reason
   FROM jobherd.audit a
  WHERE a.id < coalesce(%(before)s::bigint, 9223372036854775807)

@@ -1,5 +1,7 @@
--- What did not complete in the last %(seconds)s seconds, by kind and code, most of it first, of one kind or (%(kind)s is null) of all: from the
--- rollup, and for each what one of these jobs says of it, if it is still there; of %(hidden)s kinds also its payload, to leave out what is in it.
+-- List the jobs that did not complete in the last %(seconds)s seconds, by kind and code, the largest group
+-- first, of one kind or (%(kind)s is null) of all. Reads the rollup, and for each group the error of one of its
+-- jobs if that is still stored. For the kinds %(hidden)s it returns the payload too: its values must be removed
+-- from the error.
 WITH failures AS MATERIALIZED (
     SELECT f.kind, f.state, f.code, sum(f.jobs)::bigint AS jobs, max(f.last_at) AS last_at, max(f.last_job) AS last_job
       FROM jobherd.rollup_failures f

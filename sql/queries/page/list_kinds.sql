@@ -1,5 +1,6 @@
--- The kinds of which something has ended in the last %(seconds)s seconds, or that are declared, with what they took: from the rollup alone. At
--- most %(most)s, the dearest first; the row without a kind is of all together.
+-- List the kinds that are declared or had jobs that finished in the last %(seconds)s seconds, with the resources
+-- they used. Reads only the rollup. At most %(most)s, the most expensive first. The row without a kind is for
+-- all together.
 WITH span AS MATERIALIZED (
     SELECT clock_timestamp() - make_interval(secs => %(seconds)s::integer) AS since
 ), sums AS (

@@ -1,9 +1,11 @@
--- Live jobs that are wanted, newest first, before %(before)s. Run by people, for a page of the list and for what is done to many.
+-- List matching live jobs, newest first, before %(before)s. Run on users' request, for a page of the list and
+-- for bulk actions.
 --
--- Each table is walked along its ids and no further than %(scan)s rows back, whatever waits there; running is as small as the fleet. floor is
--- where the walk that was cut short first had to end, 0 if none was: nothing is known below it, and no row below it is given. There is
--- always a row: one with a null id carries the floor alone. Needs page/steer_looking.sql before it. No text is looked for in jobs
--- of the kinds in %(hidden)s: what must not be seen must not be guessed either. Their payloads are given, to know what to hide in an error.
+-- Each table is walked along its ids, at most %(scan)s rows back, whatever its size; `running` is as small as
+-- the fleet. floor is where the walk that stopped first had to end, 0 if none stopped: nothing is known below
+-- it, and no row below it is returned. There is always a row: one with a null id carries only the floor. Needs
+-- page/steer_looking.sql before it. Text is not searched in jobs of the kinds in %(hidden)s: a search would
+-- reveal hidden values. Their payloads are returned, to know what to hide in an error.
 WITH cut AS MATERIALIZED (
     SELECT greatest(
         CASE WHEN %(states)s::text[] IS NULL OR %(states)s::text[] && '{ready,retrying}' THEN

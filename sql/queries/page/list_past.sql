@@ -1,8 +1,10 @@
--- Jobs of the past that are wanted, newest first, before %(before)s, among the %(scan)s before it and no further. Run by people, to begin a page.
+-- List matching finished jobs, newest first, before %(before)s, among the %(scan)s before it and no further. Run
+-- on users' request, to begin a page.
 --
--- What many match fills the page at once; for what few match page/list_stretch.sql goes on below floor, which is 0 if this was all of the past.
--- There is always a row: one with a null id carries the floor alone. Needs page/steer_looking.sql before it. Of what did not complete there is
--- an index of its own, so %(troubled)s, that nothing else is wanted, saves walking past all that did.
+-- A filter with many matches fills the page at once. If matches are rare, page/list_stretch.sql continues below
+-- floor, which is 0 if this was all of the history. There is always a row: one with a null id carries only the
+-- floor. Needs page/steer_looking.sql before it. Jobs that did not complete have an index of their own:
+-- %(troubled)s (only these are wanted) avoids walking past all completed jobs.
 WITH cut AS MATERIALIZED (
     SELECT coalesce(
         CASE WHEN %(troubled)s::boolean THEN

@@ -1,2 +1,3 @@
--- The kinds of which something is not to be shown, with the paths to it. Run by the page, every few seconds while somebody looks.
+-- List the kinds with redacted values, and the paths to these. Run by the dashboard every few seconds while a
+-- page is open.
 SELECT name, redact FROM jobherd.kinds WHERE redact <> '[]'

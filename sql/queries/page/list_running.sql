@@ -1,5 +1,5 @@
--- What has been in hand for longest, at most %(most)s claims: the first job of each, and how many it still holds. The table is as small as
--- the fleet; the jobs themselves are read of those that are shown alone.
+-- List the claims that have run for longest, at most %(most)s: the first job of each, and how many jobs it still
+-- holds. The table is as small as the fleet. The jobs are read only of the claims that are shown.
 WITH oldest AS MATERIALIZED (
     SELECT r.child, r.token, r.claimed_at FROM jobherd.running r ORDER BY r.claimed_at LIMIT %(most)s::integer
 )

@@ -1,5 +1,6 @@
--- What sessions of the dashboard are checked against, in one row: the secrets, the newest first, the age of the newest in seconds, and the sessions that ended by a
--- logout. An older secret counts for %(session)s seconds after its successor was made, so that a rotation ends no session. Run by the dashboard.
+-- Read in one row what sessions of the dashboard are checked against: the secrets, newest first, the age of the
+-- newest in seconds, and the sessions ended by a logout. An older secret is valid for %(session)s seconds after
+-- its successor was created, so that a rotation ends no session. Run by the dashboard.
 WITH known AS (
     SELECT s.id, s.secret, s.made_at, lead(s.made_at) OVER (ORDER BY s.id) AS replaced_at FROM jobherd.page_secrets s
 )

@@ -1,9 +1,10 @@
--- Jobs of the past that are wanted, newest first, in the stretches of 4,096 ids from %(low)s to %(high)s, before %(before)s. Run by people, when what is
--- wanted is rare.
+-- List matching finished jobs, newest first, in the ranges of 4,096 ids from %(low)s to %(high)s, before
+-- %(before)s. Run on users' request, if matches are rare.
 --
--- The summaries of the past (history_in_brief) name the pages that can hold such a job, and no others are read. Found are %(most)s at most, of
--- whatever ids: if found says that it was as many, these are not the newest, and a shorter stretch must be asked for. Needs
--- page/steer_stretch.sql before it. The id is compared so that no plan can take the b-tree of the ids, and read all of the stretch's.
+-- The block summaries of the history (history_in_brief) name the pages that can hold a match, and no other page
+-- is read. At most %(most)s are found, of any ids: if `found` equals that number, they are not the newest, and
+-- the caller must ask for a shorter range. Needs page/steer_stretch.sql before it. The expression on the id
+-- keeps every plan from using the b-tree of the ids, which would read all rows of the range.
 WITH found AS MATERIALIZED (
     SELECT h.id, h.kind, h.queue, h.priority, h.state, h.attempts, h.max_attempts, h.crashes, h.error_code,
            left(h.error, 300) AS error, h.run_at, h.created_at,

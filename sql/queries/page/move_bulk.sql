@@ -1,8 +1,9 @@
--- Do the next slice of what is done to many jobs: %(ids)s, after which all from %(reaches)s on are done with. Gives the row as it is then; none if it has
--- been stopped, or somebody else has moved it from %(reached)s: then nothing was done.
+-- Do the next slice of a bulk action: the jobs %(ids)s. After it, all ids from %(reaches)s on are done. Returns
+-- the row as it is then. No row if the action was stopped, or if another process has moved it from %(reached)s:
+-- then nothing was done.
 --
--- What is done to single jobs is not noted one by one: the whole is noted at its begin and its end. What was over already is not cancelled
--- again, else each cancelled job would count twice.
+-- The audit log gets entries for the begin and the end of the action, and none for single jobs. Finished jobs
+-- are not cancelled again: each cancelled job would count twice.
 WITH mine AS MATERIALIZED (
     SELECT b.*, set_config('jobherd.noted', 'yes', true) AS quietly
       FROM jobherd.bulks b

@@ -1,2 +1,3 @@
--- Run a job of the past again with another payload; answers the new job's id, or null if there is no such job of the past.
+-- Run a finished job again with another payload. Returns the new job's id, or null if there is no such finished
+-- job.
 SELECT jobherd.retry_edited(%(id)s::bigint, %(payload)s::jsonb, %(actor)s::text, %(reason)s::text) AS answer

@@ -1,2 +1,2 @@
--- Run a job again; answers where it is now. Null if there is none.
+-- Run a job again. Returns where it is now. Null if it does not exist.
 SELECT jobherd.retry_as(%(id)s::bigint, %(actor)s::text, %(reason)s::text) AS answer

@@ -1,4 +1,5 @@
--- What a running job was asked (its stack, or a profile) and what was answered, as long as the order is kept. Run by the page.
+-- Show what a running job was asked for (its stack, or a profile) and the answer, as long as the row in `orders`
+-- is kept. Run by the dashboard.
 SELECT o.name, o.done_at, o.answer, o.error, extract(epoch FROM clock_timestamp() - o.asked_at)::double precision AS age,
        (o.arguments ->> 'seconds')::double precision AS takes
   FROM jobherd.orders o

@@ -1,2 +1,3 @@
--- Tie a look through a stretch of the past to its summaries, and to the time that is left for it.
+-- Make a query over a range of the history use its block summaries, and limit it to the time that is left for
+-- it.
 SELECT set_config('enable_seqscan', 'off', true), set_config('statement_timeout', %(milliseconds)s::integer::text, true)

@@ -1,5 +1,6 @@
--- What has ended in each %(point)s seconds of the last %(seconds)s, of one kind or (%(kind)s is null) of all, and how long it waited and ran: from
--- the rollup alone. Every slice has a row, also one in which nothing ended; the row without a time is of the whole span.
+-- Sum the jobs that finished in each %(point)s seconds of the last %(seconds)s, and how long they waited and
+-- ran, of one kind or (%(kind)s is null) of all. Reads only the rollup. Every slice has a row, including one in
+-- which no job finished. The row without a time is for the whole span.
 WITH asked AS MATERIALIZED (
     SELECT make_interval(secs => %(point)s::integer) AS point, date_bin(make_interval(secs => %(point)s::integer), clock_timestamp(), '2000-01-01 00:00:00+00') AS last
 ), span AS MATERIALIZED (

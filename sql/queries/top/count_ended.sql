@@ -1,4 +1,5 @@
--- How many jobs have ever ended and were kept, as the server's own counters say: no row is read. Run by `jobherd top`, which makes a rate of it.
+-- How many finished jobs were ever stored, by the server's own counters: no row is read. Run by `jobherd top`,
+-- which calculates a rate from it.
 SELECT coalesce(sum(pg_stat_get_tuples_inserted(i.inhrelid)), 0)::bigint AS ended
   FROM pg_inherits i
  WHERE i.inhparent = 'jobherd.history'::regclass

@@ -1,7 +1,8 @@
--- The claims in hand, longest first, each with the job that last said how far it is, else its first one. Run by `jobherd top`, twice a second.
+-- List the current claims, longest first, each with the job that last reported progress, or else its first job.
+-- Run by `jobherd top`, twice a second.
 --
--- The table holds one row for each batch in hand. Which job of a batch runs right now only the board of its child knows; those that are
--- claimed in batches are over before anybody could read it.
+-- The table holds one row for each claimed batch. Only the status board of the worker knows which job of a batch
+-- is running. Jobs that are claimed in batches finish before a person could read their names.
 SELECT j.id, j.kind, r.queue, j.attempts, s.host, c.slot, cardinality(r.jobs) AS held, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled,
        extract(epoch FROM clock_timestamp() - r.claimed_at)::double precision AS held_for,
        (p.progress ->> 'fraction')::double precision AS fraction, left(p.progress ->> 'note', 200) AS note

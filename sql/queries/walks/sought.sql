@@ -1,12 +1,15 @@
--- Put in the place of the walk of claim_jobs.sql: seek where that walks. Run by a child that has found the walk to be long, for a third more of
--- the server's time than a short one takes (workers/claim/scan_start.py).
+-- Replaces the walk of claim_jobs.sql by index seeks. Run by a worker that has found the walk to be long. It
+-- takes a third more server time than a short walk (workers/claim/scan_start.py).
 --
--- way asks for each of the %(served)s queues by its name, or goes from queue to queue if none is named. In the queue %(past_queue)s, among the
--- jobs of %(past_priority)s, it starts behind %(past_id)s: up to there all have been claimed some time ago, and the dead rows of an old
--- snapshot are not walked past again. What was given back there, or was committed late, is seen by the next claim that walks; what came from a
--- delay or for a retry, by one that looks %(back)s: such jobs have an index of their own. It should want one job, for behind the one that came back
--- it walks. Other queues and priorities are seen whole, from low on: the queues before that place, the more urgent jobs of its own queue, and what is behind it. Three
--- seeks for these and not two: an index scan does not stop at (queue, priority) < (a, b) before the end of the queue.
+-- way seeks each of the %(served)s queues by its name, or goes from queue to queue if no names are given. In the
+-- queue %(past_queue)s, among the jobs of priority %(past_priority)s, it starts after %(past_id)s: all jobs up
+-- to there were claimed some time ago, and the dead rows that an old snapshot keeps are not read again. Jobs
+-- that were released there, or committed late, are found by the next claim that walks. Jobs that became due
+-- after a delay or for a retry are found by a claim with %(back)s: these have an index of their own. Such a
+-- claim should want one job, because after the returned job it walks. All other queues and priorities are
+-- searched whole, from `low` on: the queues before that position, the more urgent jobs of its own queue, and
+-- everything after it. Three seeks for these and not two: an index scan for (queue, priority) < (a, b) does not
+-- stop before the end of the queue.
 way (step, queue, priority, id) AS (
     SELECT 0, '' COLLATE "C", NULL::smallint, NULL::bigint
     UNION ALL

@@ -1,5 +1,6 @@
--- Say of the records that run on this host that they do. Run by a resetter, who sees it on the boards: the worker is in user code.
--- Nobody is waited for: a record that somebody is just changing is said to run at the next beat.
+-- Mark the records that run on this host as alive. Run by a resetter, which reads them from the status boards:
+-- the worker is in user code. It waits for no lock: a record that another session is changing is marked at the
+-- next heartbeat.
 WITH mine AS MATERIALIZED (
     SELECT t.{id} AS id
       FROM {table} AS t

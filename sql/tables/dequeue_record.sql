@@ -1,6 +1,6 @@
--- Step one: take the next record of an application's table, committed at once, so that every reader sees it in work. Run by a worker.
--- Materialized, or a plan may lock the LIMIT again and again and take more than one. What names the claim is started_at: it grows with
--- each claim of a record and is never given back.
+-- Step one: claim the next record of an application's table, committed at once, so that every reader sees it in
+-- work. Run by a worker. MATERIALIZED: otherwise a plan may run the LIMIT with its locks again and claim more
+-- than one. The claim is named by started_at: it grows with each claim of a record and is never reset.
 WITH next AS MATERIALIZED (
     SELECT {me}.{id} AS id
       FROM {table} AS {me}

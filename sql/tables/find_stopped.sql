@@ -1,6 +1,7 @@
--- Of the records that run on this host, those that must not go on: flagged, gone, claimed by somebody else, or waited for by a DELETE.
--- Run by a resetter. A DELETE cannot pass the lock of the run, so it is seen waiting: it holds the tuple in its strongest mode, means
--- to write to the table (who only locks the row does not), and is held up by the session of the run.
+-- Of the records that run on this host, find those that must stop: flagged, deleted, claimed by another process,
+-- or awaited by a DELETE. Run by a resetter. A DELETE cannot pass the lock of the attempt, so it is seen
+-- waiting. It holds the tuple in its strongest mode, has locked the table for writing (a session that only locks
+-- the row has not), and is blocked by the session of the attempt.
 SELECT r.record, r.token
   FROM unnest(%(records)s::bigint[], %(tokens)s::bigint[], %(sessions)s::text[]) AS r (record, token, session)
   LEFT JOIN {table} AS t

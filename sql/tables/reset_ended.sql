@@ -1,5 +1,5 @@
--- Put one record back whose process is known to be dead, if the claim still stands; when that happened too often, it fails with what the
--- last process died of. Run by a resetter.
+-- Reset one record whose process is known to be dead, if the claim is still valid. If that happened too often,
+-- the record fails with the cause of the last death. Run by a resetter.
 UPDATE {table} AS t
    SET {state} = CASE WHEN t.{cancel} THEN 'canceled' WHEN coalesce(t.{num_resets}, 0) >= %(most)s THEN 'failed' ELSE 'queued' END,
        {failure_message} = CASE WHEN t.{cancel} THEN %(cancelled)s WHEN coalesce(t.{num_resets}, 0) >= %(most)s THEN %(message)s ELSE %(post_mortem)s END,

@@ -1,5 +1,6 @@
--- Put records back that are in work by nobody: no transaction has the row locked, and nothing was heard of it for the grace period.
--- Run by a resetter. Whoever is worked is locked, so SKIP LOCKED is the whole test. A record that was put back too often fails.
+-- Reset records that are in work without a process: no transaction has the row locked, and there was no sign of
+-- life for the grace period. Run by a resetter. A record in work is locked, so SKIP LOCKED is the whole test. A
+-- record that was reset too often fails.
 WITH stalled AS MATERIALIZED (
     SELECT t.{id} AS id
       FROM {table} AS t

@@ -1,4 +1,5 @@
--- Write what became of a record, if the claim still stands. Run by the worker in the transaction that locked it, or for a dead one.
+-- Write the outcome of a record, if the claim is still valid. Run by the worker in the transaction that locked
+-- it, or for a dead worker.
 UPDATE {table} AS t
    SET {state} = %(state)s,
        {failure_message} = %(message)s,

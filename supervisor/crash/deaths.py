@@ -1,7 +1,8 @@
-"""Hands the deaths of processes with their jobs to the maintenance process, which calls the `on_death` hooks.
+"""Sends process deaths and their jobs to the maintenance process, for the `on_death` hooks.
 
-It is a socket pair with message boundaries. Both ends stay open here, so a message waits while the maintenance process is replaced. The
-supervisor never waits: a message for which there is no room is dropped, and the log says so.
+It is a socket pair with message boundaries. Both ends stay open here, so a message waits while the
+maintenance process is replaced. The supervisor never waits: if there is no room for a message, it
+is dropped, and the log reports that.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 TOLD: Final = frozenset({"retry", "failed"})
-"""Outcomes of a death that the hooks are told of. A process that is ended by a drain or a cancel is not a failure of its job."""
+"""Outcomes for which the hooks are called. A process that a drain or a cancel ends is not a failure
+of its job."""
 _ROOM: Final = 1 << 20
 _TEXT: Final = 4000
-"""Characters of the stack and of the log that a message carries, so that many fit."""
+"""Characters of the stack and of the log that a message carries, so that many messages fit."""
 
 
 class DeathPost:
-    """Both ends of the socket pair, as file numbers.
+    """Both ends of the socket pair, as file descriptors.
 
-    reading: for the maintenance process. fds: what other child processes must close.
+    Attributes:
+        reading: for the maintenance process.
+        fds: what other child processes must close.
     """
 
     def __init__(self) -> None:
@@ -37,7 +41,7 @@ class DeathPost:
         self.fds = self.reading, self._writing = reading.detach(), writing.detach()
 
     def tell(self, case: DeadChild, record: CurrentWork, verdict: CrashOutcome) -> bool:
-        """Send one job that died with its process; return whether the hooks have to be called for it."""
+        """Send one job that died with its process; return whether the hooks must be called for it."""
         if verdict.outcome not in TOLD:
             return False
         report = case.post_mortem.as_dict()

@@ -1,7 +1,8 @@
-"""Where a job stood as its memory grew: whoever the kernel kills for want of memory can say nothing any more.
+"""Records the stacks of a job while its memory grows, for the case that the kernel kills it later.
 
-The sizes of processes whose jobs have run for a moment are looked at, and one that has grown much is asked for its stacks: the answer stays on its
-board, which outlives it. It ends nobody and decides nothing.
+A process that ran out of memory can no longer report anything. So the sizes of processes with jobs
+that have run for a while are read, and one that has grown much is asked for its stacks. The answer
+stays on its status board, which outlives it. The module ends no process and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ if TYPE_CHECKING:
 
 LEAST: Final = 64 * 2**20
 STEP: Final = 1.25
-"""A process is asked when it has grown by so many bytes, and to so many times its size, since it was asked last or its job began: a job that
-takes 2 GiB is asked some fifteen times."""
+"""A process is asked for its stacks when it has grown by `LEAST` bytes and by the factor `STEP`
+since the last request or since its job began. A job that takes 2 GiB is asked about fifteen times."""
 AFTER: Final = 0.25
-"""Seconds that a job has run before its size is looked at: nobody reads /proc for short ones."""
+"""Seconds that a job must have run before its size is read: short jobs cost no read of /proc."""
 
 
 class Seen(NamedTuple):
-    """What was seen of a job that grew. at: monotonic time. rss: its size then, in bytes. stacks: as they were written."""
+    """The last observation of a growing job.
+
+    Attributes:
+        at: the monotonic time.
+        rss: its size then, in bytes.
+        stacks: the stacks as they were written.
+    """
 
     at: float
     rss: int
@@ -39,30 +46,34 @@ class _Size:
     incarnation: int
     latest: int
     asked_from: int
-    """The size from which growth is reckoned."""
+    """The size from which growth is measured."""
     claim: tuple[int, int] = (0, 0)
-    """Token and id of the job that was looked at last."""
+    """Token and id of the job that was observed last."""
     asked_at: float = 0.0
     """0: that job was not asked."""
 
 
 class MemoryGrowth:
-    """The sizes of all children that run jobs for long. engaged: whether a child is asked by somebody else at this moment."""
+    """The sizes of all children with long-running jobs.
+
+    Attributes:
+        engaged: returns whether another request for stacks is open for that slot.
+    """
 
     def __init__(self) -> None:
         self.engaged: Callable[[int], bool] = lambda _: False
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
-        """A child is ready, and has run nothing yet: its first job is reckoned from here."""
+        """A child is READY and has run nothing yet: growth of its first job is measured from here."""
         rss = orphans.rss(slot.pid)
         self._sizes[slot.number] = _Size(slot.incarnation, rss, rss)
 
     def look(self, slot: Slot, board: StatusBoard, record: CurrentWork, now: float) -> None:
-        """Look at the size of a child that has run a job for a moment, and ask it where it stands if it has grown much."""
+        """Read the size of a child with a running job; ask for its stacks if it has grown much."""
         size = self._sizes.get(slot.number)
         if size is None or size.incarnation != slot.incarnation:
-            return  # not known to be ready: what it was like before its job is not known either
+            return  # it was not seen READY, so its size before the job is not known
         rss = orphans.rss(slot.pid)
         if size.claim != (record.token, record.job):
             size.claim, size.asked_from, size.asked_at = (record.token, record.job), min(size.latest, rss), 0.0
@@ -71,7 +82,7 @@ class MemoryGrowth:
             size.asked_from, size.asked_at = rss, now
 
     def seen(self, slot: Slot, board: StatusBoard, record: CurrentWork) -> Seen | None:
-        """Return what was last seen of the job that a child ran when it died, if it was asked."""
+        """Return the last observation of the job that a child ran when it died, if there is one."""
         size = self._sizes.pop(slot.number, None)
         if size is None or not size.asked_at or (size.incarnation, size.claim) != (slot.incarnation, (record.token, record.job)):
             return None

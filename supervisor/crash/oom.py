@@ -1,7 +1,11 @@
-"""Whether the kernel killed for want of memory, and what our control group may take: counts that it keeps, in cgroup v2, v1, or for the machine.
+"""Finds out whether the kernel killed a process because memory ran out.
 
-The kernel does not say whom it has killed, only how often. So the count is looked at every other second, and a process that ended by SIGKILL
-while the count had just grown is the one; a program that a handler has started, killed a while ago, is nobody's of ours.
+It reads the kernel's counters in cgroup v2, v1 or for the machine, and how much memory the
+supervisor's control group may use.
+
+The kernel only counts its kills and does not name the process. So the counter is read every two
+seconds, and a process that ended by SIGKILL right after it rose counts as the victim. A kill longer
+ago was of another program, such as one that a handler had started.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ from contextlib import suppress
 from typing import Final
 
 EVERY: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two reads."""
 RECENT: Final = 5.0
-"""Seconds after a growth of the count in which a death may be what made it grow: taking down a large process takes its time."""
+"""Seconds after a rise of the counter in which a death may be the cause: ending a large process
+takes time."""
 _UNLIMITED: Final = 1 << 60
 _COUNT: Final = re.compile(r"^oom_kill (\d+)", re.MULTILINE)
 _NAMES: Final = {
@@ -24,23 +29,26 @@ _NAMES: Final = {
 
 
 class OomWatch:
-    """The kernel's counts. root, proc: where it shows them; another folder in tests."""
+    """The kernel's counters. `root` and `proc` are the folders that have them; tests pass others."""
 
     def __init__(self, *, root: str = "/sys/fs/cgroup", proc: str = "/proc") -> None:
         self._root = root
         self.version, self.folder, self._file = _place(root, proc)
         self._seen = self._count()
         self._grown: list[float] = []
-        """When it has grown, once for each kill that nobody's death was taken for."""
+        """Times at which it rose, one for each kill that was not yet assigned to a death."""
         self._at = 0.0
 
     def look(self, now: float) -> None:
-        """Note how much it has grown, if it is time."""
+        """Record how much the counter has grown, if a read is due."""
         if now >= self._at:
             self._look(now)
 
     def claim(self, now: float) -> bool:
-        """Return whether a process that has just ended by SIGKILL was killed for want of memory. Each kill counts for one."""
+        """Return whether a process that has just ended by SIGKILL was a victim of the kernel.
+
+        Each kill counts for one process.
+        """
         self._look(now)
         if self._grown:
             self._grown.pop()
@@ -48,12 +56,15 @@ class OomWatch:
         return False
 
     def evidence(self) -> dict[str, object]:
-        """Return what is known: `group`, `limit`, `peak` and `used` in bytes, and how many were killed there so far. Without a control group: less."""
+        """Return what is known: `group`, `limit`, `peak` and `used` in bytes, and the kills so far.
+
+        Without a control group, less is known.
+        """
         known: dict[str, object] = {"counted": "control group" if self.version else "machine", "oom_kills": self._seen}
         if self.version:
             limit, peak, used = (_number(os.path.join(self.folder, name)) for name in _NAMES[self.version])
             folder = self.folder
-            while len(folder) > len(self._root) + 1:  # whoever stands above may allow less
+            while len(folder) > len(self._root) + 1:  # a group further up may have a lower limit
                 folder = os.path.dirname(folder)
                 above = _number(os.path.join(folder, _NAMES[self.version][0]))
                 limit = above if limit is None else limit if above is None else min(limit, above)
@@ -74,7 +85,7 @@ class OomWatch:
 
 
 def _place(root: str, proc: str) -> tuple[int, str, str]:
-    """Return the version of our control group (0: none is seen), its folder, and the file with the count."""
+    """Return the control group's version (0: none is visible), its folder, and the counter's file."""
     with suppress(OSError, ValueError), open(f"{proc}/self/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -84,7 +95,7 @@ def _place(root: str, proc: str) -> tuple[int, str, str]:
                 version, top, name = 1, f"{root}/memory", "memory.oom_control"
             else:
                 continue
-            # A container sees its own group at the top, and may be told its name as the host knows it.
+            # A container sees its own group at the top, but may get its name as the host knows it.
             for folder in (os.path.normpath(f"{top}/{path}"), top):
                 if os.path.exists(f"{folder}/{name}"):
                     return version, folder, f"{folder}/{name}"
@@ -92,7 +103,7 @@ def _place(root: str, proc: str) -> tuple[int, str, str]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None if there is none, or if it stands for no limit."""
+    """Return the number in a file; None if there is none, or if it means "no limit"."""
     with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
         number = int(file.read())
         return number if number < _UNLIMITED else None

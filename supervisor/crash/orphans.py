@@ -1,9 +1,13 @@
-"""What only the kernel knows of processes: how much memory a child takes, how many want a processor, and what the dead have left behind.
+"""Finds and ends processes that dead children left behind; also reads memory use and load.
 
-The parent is a subreaper: what a dead child's daemon escaped to (a session of its own, two forks deep) becomes the parent's child and is found
-here. Whose it is, is told by our mark in its environment, or by our title if it has begun no program. A program with neither, since somebody gave
-it an environment of its own, can only be ours where nobody else's orphans come to us; it is ended once no child is as old as it is. A supervisor
-that is process 1 of a container, or was started with children, inherits strangers too, and they are none of our business.
+The supervisor is a subreaper: a daemon of a dead child (in a session of its own, two forks deep)
+becomes the supervisor's child and is found here. A mark in its environment tells which child it
+belongs to, or the process title if it has not started a program.
+
+A program may have neither, if its environment was replaced. It can only be Jobherd's if the
+supervisor inherits no other orphans; it is ended once no living child is old enough to have started
+it. A supervisor that is process 1 of a container, or was started with children, also inherits
+unrelated processes. It must not end those.
 """
 
 from __future__ import annotations
@@ -27,30 +31,34 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def become_subreaper() -> None:
-    """Make this process inherit what its dead children leave behind, so that a daemon that escaped by setsid can be found and ended."""
+    """Become the parent of processes that dead children leave behind, even after setsid."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Orphans:
-    """Ends what escaped."""
+    """Finds and ends orphans."""
 
     def __init__(self) -> None:
         self._strangers = _children()
         self._alone = os.getpid() != 1 and not self._strangers
-        """Whatever becomes our child was started by a child of ours."""
+        """Every new child of this process was started by a child of the supervisor."""
 
     def end(self, alive: Collection[Slot] = ()) -> list[int]:
-        """Kill what is our child and was left by a child that is dead. Returns their pids. alive: the slots whose children live."""
+        """Kill orphans of dead children; return their pids.
+
+        Args:
+            alive: the slots whose children are alive.
+        """
         ended = []
         children = _children()
-        self._strangers &= children  # a number whose process is gone may be given to anybody
+        self._strangers &= children  # the number of a dead process may be reused
         for pid in children - {slot.pid for slot in alive} - self._strangers:
             title, environment = _read(pid, "cmdline"), _read(pid, "environ")
             if not title and not environment:
-                continue  # it begins a program this instant, or is dead: who it is shows at the next look
+                continue  # it is just starting a program, or is dead: the next scan can identify it
             marks = [entry for entry in environment.split(b"\0") if entry.startswith(MARK)]
             if title.startswith(b"jobherd: supervisor"):
-                continue  # a look-up of host names has our own title
+                continue  # a name look-up and the file watcher have the supervisor's title
             if title.startswith(b"jobherd: "):
                 owners = [slot for slot in alive if title.startswith(f"jobherd: {slot.name} ".encode()) and _is_as_old(slot.pid, pid)]
             elif marks:
@@ -60,7 +68,7 @@ class Orphans:
             else:
                 self._strangers.add(pid)
                 continue
-            if not owners:  # else it belongs to a job that may run yet: a neighbour's death is none of its business
+            if not owners:  # otherwise it belongs to a living child, and another child's death must not end it
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                     ended.append(pid)
@@ -68,14 +76,14 @@ class Orphans:
 
 
 def rss(pid: int) -> int:
-    """Return how many bytes of memory a process has in use; 0 if it is gone."""
+    """Return the bytes of memory that a process uses; 0 if it does not exist."""
     with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE
     return 0
 
 
 def crowd() -> float:
-    """Return how many processes want each processor at this moment, ourselves not counted; 1 while each has one."""
+    """Return runnable processes per processor, without this one; at least 1."""
     with suppress(OSError, IndexError, ValueError), open("/proc/loadavg", "rb") as file:
         wanting = int(file.read().split()[3].partition(b"/")[0]) - 1
         return max(1.0, wanting / len(os.sched_getaffinity(0)))
@@ -96,7 +104,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _is_as_old(child: int, pid: int) -> bool:
-    """Whether a process may have been started by that child, by their times."""
+    """Return whether that child may have started a process, judged by their start times."""
     with suppress(OSError):
         before, after = started(child), started(pid)
         return before is not None and after is not None and before <= after

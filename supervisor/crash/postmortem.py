@@ -1,7 +1,8 @@
-"""Why a child died, in one sentence, with what is known beside it.
+"""Explains in one sentence why a child died, and collects the known facts.
 
-It looks: at the exit status, at the board the child left behind, at what the kernel counts of memory. It decides nothing; what follows for the
-job is `undertaker.py`'s to say. What the kernel does not tell is not made up: nobody learns who sent a SIGKILL.
+It reads the exit status, the child's status board, and the kernel's memory counters. It decides
+nothing: `recovery.py` decides the outcome of the job. It invents nothing that the kernel does not
+report: the sender of a SIGKILL is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
 _LONGEST: Final = 16384
-"""Characters of stacks that are kept."""
+"""Maximum characters of stacks that are kept."""
 _HINTS: Final = {
     "SIGXCPU": "it had used the processor time that it may, RLIMIT_CPU",
     "SIGXFSZ": "a file of it had grown past RLIMIT_FSIZE",
@@ -37,7 +38,7 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is kept of a death with the attempt it ended. Times in seconds, sizes in bytes."""
+    """What is stored about a death, with the attempt it ended. Times in seconds, sizes in bytes."""
 
     sentence: str
     cause: str
@@ -45,27 +46,27 @@ class PostMortem:
     signal: str | None
     core_dumped: bool
     core: str | None
-    """Where the kernel puts cores, if it made one: the C-level stacks are in it."""
+    """The kernel's core pattern, if it wrote a core: that file has the C-level stacks."""
     phase: str
     max_rss: int
     cpu_user: float
     cpu_system: float
     oom: bool
     memory: Mapping[str, object] | None
-    """What the kernel says of memory (`oom.py`), of a death by SIGKILL."""
+    """The kernel's memory facts (`oom.py`), for a death by SIGKILL."""
     child_age: float
     job_age: float | None
     """How long the job had run."""
     lease_age: float | None
-    """How long ago the supervisor's lease had been renewed."""
+    """Time since the last renewal of the supervisor's lease."""
     code_version: str | None
     stack: str
-    """Of all threads: written by the interpreter as it crashed, or when the parent was about to end a job that did not stop, or when the memory
-    of a job that was killed had last grown much."""
+    """Of all threads. Written by the interpreter during the crash, or just before the supervisor
+    ended a job that did not stop, or when the memory of a killed job had last grown much."""
     log_tail: str
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as the database keeps it: without what is not known."""
+        """Return it as the database stores it, without unknown values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -81,10 +82,18 @@ def examine(
     lease_age: float | None = None,
     code_version: str = "",
 ) -> PostMortem:
-    """Return the post-mortem of a death, from what its board still says.
+    """Return the post-mortem of a death, from its status board.
 
-    asked: the stacks that it wrote when it was about to be ended. grown: what was seen of its job as its memory grew. memory: what the kernel
-    says of it. lease_age: seconds.
+    Args:
+        death: the facts about the death.
+        board: the status board of the dead child.
+        now: its last work.
+        kind: the kind of the job.
+        asked: stacks that it wrote just before it was ended.
+        grown: the last observation while its memory grew.
+        memory: the kernel's facts about memory.
+        lease_age: seconds since the last renewal of the lease.
+        code_version: version of the application's code.
     """
     exit_ = death.exit
     stacks = read(board.trace() or asked.decode(errors="replace"))
@@ -147,7 +156,7 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
     ended = f"its process was ended by {name or 'the parent'}."
     match death.cause:
         case "timeout":
-            # Without one if the job was out by then: it stopped, and its process did not.
+            # No time if the job had ended by then: the job stopped, but not its process.
             timeout = f" of {now.deadline - now.started:.4g} s" if isfinite(now.deadline) else ""
             return f"It ran past its timeout{timeout} and did not stop when it was told: {ended}{stood}"
         case "cancel":

@@ -1,10 +1,14 @@
-"""What becomes of a dead child's jobs: its session is ended, what it ran is settled, what it had not started is given back.
+"""Recovers the jobs of a dead child.
 
-The order is the point. A claim that was in flight when the child was killed still commits in its backend: released before that, its jobs
-would hang until the lease ends. So nothing is released while the backend lives, and it is asked every few milliseconds. If this role must not
-end that backend, one lease is waited for it. Nothing here waits;
-each step is a letter to the database, and a case whose letter is lost or refused is taken up again, ever more seldom, and at once when the
-database is back.
+It terminates the child's backend, settles the job that ran, then releases the jobs that had not
+started. The order is essential. A claim that was in flight when the child was killed can still
+commit in its backend. If the jobs were released before that, these jobs would stay claimed until
+the lease expires. So nothing is released while the backend lives, and that is checked again after a
+few milliseconds. If the database role must not terminate the backend, recovery waits for it for one
+lease.
+
+Nothing here blocks: each step is a request to the database. A case whose request is lost or
+rejected is retried with exponential backoff, and at once when the database is back.
 """
 
 from __future__ import annotations
@@ -32,24 +36,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 AGAIN: Final = 0.05
-"""Seconds before a letter that was lost or refused is sent again the first time; doubled each time, with jitter."""
+"""Seconds before the first retry of a lost or rejected request; doubled each time, with jitter."""
 CRASHES: Final = frozenset({"oom", "signal", "exit"})
-"""Causes of death that may be the fault of a job which the dead process was about to take."""
+"""Causes of death for which a job may be responsible that the dead process was about to start."""
 SELDOM: Final = 5.0
-"""The longest such rest: a refusal may last for hours, and there may be a hundred cases."""
+"""Maximum seconds between retries: a rejection may last for hours, and there may be a hundred
+cases."""
 
 
 class Post(Protocol):
-    """Where letters to the database go."""
+    """Sends requests to the database."""
 
     def ask(
         self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
     ) -> None:
-        """Send the statement of that name; `refused` is called instead of `answered` if the server will not have it."""
+        """Send the statement of that name.
+
+        `refused` is called instead of `answered` if the server permanently rejects the statement.
+        """
 
 
 class Step(Enum):
-    """How far a case is."""
+    """The next step of a case."""
 
     BACKEND = "backend"
     SETTLE = "settle"
@@ -59,7 +67,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CrashOutcome:
-    """What becomes of the job a child died with."""
+    """The outcome of the job that a child died with."""
 
     outcome: Label
     code: str | None
@@ -68,7 +76,7 @@ class CrashOutcome:
 
 
 def judge(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> CrashOutcome | None:
-    """Return what becomes of the job that `now` names, or None if it is not ours to say. `jitter` is between -1 and 1."""
+    """Return the outcome of the job in `now`, or None if the claim was lost. `jitter` is in -1..1."""
     stop_sequence = death.stop_sequence
     why = stop_sequence.why.value if stop_sequence is not None and stop_sequence.stage is not Stage.TOLD else death.cause
     last = now.attempts >= now.max_attempts
@@ -87,59 +95,65 @@ def judge(now: CurrentWork, policy: Policy, death: Death, jitter: float) -> Cras
         return _judge_unstarted(now, policy, jitter)
     if last or now.crashes + 1 >= policy.max_crashes:
         return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
-    # The first crash may have been the machine's fault: again at once. From the second on it is likely the job's.
+    # The machine may have caused the first crash, so run the job again at once. From the second on,
+    # the job is the likely cause.
     return CrashOutcome("retry", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, now.attempts, jitter), crash=1)
 
 
 def _judge_unstarted(now: CurrentWork, policy: Policy, jitter: float) -> CrashOutcome:
-    """The job counts a crash, so that it cannot kill workers without end. It keeps its attempts, since its handler was not called."""
+    """Return the outcome of a job that was announced but had not started.
+
+    It counts a crash, so that the job cannot kill workers endlessly. The job keeps its attempts,
+    since its handler was not called.
+    """
     if now.crashes + 1 >= policy.max_crashes:
         return CrashOutcome("failed", "WORKER_CRASHED", crash=1)
     return CrashOutcome("abandoned", "WORKER_CRASHED", 0.0 if now.crashes == 0 else delay(policy, max(now.attempts, 1), jitter), crash=1)
 
 
 def delay(policy: Policy, attempts: int, jitter: float) -> float:
-    """Return the back-off after so many attempts, in seconds."""
+    """Return the back-off after that many attempts, in seconds."""
     base, factor, spread, cap = policy.backoff
     try:
         grown = base * factor ** max(attempts - 1, 0)
-    except OverflowError:  # no float holds it: the cap is smaller anyway
+    except OverflowError:  # no float can hold it, and the cap is smaller anyway
         grown = float("inf") if base else 0.0
     return float(min(min(grown, cap) * (1 + spread * jitter), cap))
 
 
 @dataclass(slots=True)
 class DeadChild:
-    """One dead child."""
+    """One dead child, and the progress of its recovery."""
 
     death: Death
     now: CurrentWork
     policy: Policy
     post_mortem: PostMortem
     finished: list[tuple[int, list[Finished]]] = field(default_factory=list)
-    """What its board says it had finished and was not sure to have written, by claim: of the one in hand, and of the one before."""
+    """Outcomes on its status board that may not be written yet, by claim: of the current claim and
+    the one before."""
     others: list[CurrentWork] = field(default_factory=list)
-    """What ran in the same call as the job it died with."""
+    """Jobs that ran in the same call as the job it died with."""
     log: str | None = None
     """What that job had printed and logged."""
     cleared: list[int] = field(default_factory=list)
     """Its claims of which a job has started."""
     step: Step = Step.BACKEND
     verdict: CrashOutcome | None = None
-    """What becomes of the job it died with."""
+    """The outcome of the job it died with."""
     verdicts: list[tuple[CurrentWork, CrashOutcome]] = field(default_factory=list)
-    """The same for each job of the call, that job included."""
+    """The outcomes of all jobs of the call, including that job."""
     parts: list[tuple[int, list[Finished]]] = field(default_factory=list)
-    """What is still to be settled, and what of it in one letter, with its claim."""
+    """What is still to be settled: a claim and the outcomes that one request contains."""
     settled: set[int] = field(default_factory=set)
     waiting: bool = False
     again_at: float = 0.0
     pause: float = 0.001
-    """Between two looks whether its session is gone."""
+    """Seconds until the next check whether its session has ended."""
     refused_at: float | None = None
     """When the server first refused to end its session."""
     failures: int = 0
-    """How often in a row its letter was lost or refused."""
+    """How many times in a row its request was lost or rejected."""
 
     @property
     def token(self) -> int:
@@ -148,7 +162,7 @@ class DeadChild:
 
 
 class CrashRecovery:
-    """All cases that are open."""
+    """All open cases."""
 
     def __init__(
         self, post: Post, *, host: str, lease: Callable[[], float], closed: Callable[[DeadChild, CrashOutcome | None, list[int]], None]
@@ -160,20 +174,20 @@ class CrashRecovery:
         self.cases: list[DeadChild] = []
 
     def take(self, case: DeadChild) -> None:
-        """Begin a case."""
+        """Start the recovery of a dead child."""
         self.cases.append(case)
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         return min((case.again_at for case in self.cases if not case.waiting), default=float("inf"))
 
     def hurry(self) -> None:
-        """The database is back: no case rests any longer."""
+        """The database is back: end the back-off of every case."""
         for case in self.cases:
             case.again_at, case.failures = 0.0, 0
 
     def step(self, now: float) -> None:
-        """Send what is due."""
+        """Send the requests that are due."""
         for case in self.cases:
             if not case.waiting and now >= case.again_at:
                 self._send(case, now)
@@ -206,7 +220,7 @@ class CrashRecovery:
         token, finished = part
         if not case.policy.table or token != case.token:
             return "settle_jobs", settlement(case.now.child, token, finished, ran_on=f"{self._host}/{case.death.pid}", now=now)
-        [one] = finished  # a record is claimed alone; its table is not ours to know
+        [one] = finished  # a record is always claimed alone; the supervisor does not know its table
         return "note_table_end", {
             "kind": case.policy.name,
             "record": one.job,
@@ -235,8 +249,8 @@ class CrashRecovery:
     def _waited(self, case: DeadChild, answer: list[Row], now: float) -> bool:
         """Return whether the server has refused for one lease to end the session of a dead worker.
 
-        Then its jobs are settled and released all the same: the fencing token guards that. If the session commits a claim later,
-        `release_orphans` gives those jobs back.
+        Then its jobs are settled and released anyway: the fencing token guards that. If the session
+        commits a claim later, `release_orphans` releases those jobs.
         """
         if answer[0][1] in (None, "0"):
             case.refused_at = None
@@ -257,14 +271,18 @@ class CrashRecovery:
         if answer is None:
             _rest(case, now)
             return
-        # Not among them: the child had settled it before it died, or the claim was somebody else's by then. Both are fine.
+        # A job may be missing here: the child had settled it before it died, or another process had
+        # the claim by then. Both are fine.
         case.settled |= {int(row[0] or 0) for row in answer}
         case.parts.remove(part)
         case.again_at, case.failures = 0.0, 0
         self._send(case, now)
 
     def _refused(self, case: DeadChild, part: tuple[int, list[Finished]], now: float) -> None:
-        """What cannot be written down must still end its job: job by job, then in fixed words, then not by us."""
+        """The server permanently rejects the outcomes; their jobs must end all the same.
+
+        Settle job by job, then with a fixed text, then leave the job to others.
+        """
         case.waiting = False
         at, (token, finished) = case.parts.index(part), part
         if len(finished) > 1:
@@ -298,7 +316,7 @@ class CrashRecovery:
         )
 
     def _write_up(self, case: DeadChild) -> None:
-        """Collect what there is to settle: what the child had finished, and what it died with."""
+        """Collect what must be settled: finished outcomes and the jobs that the child died with."""
         case.parts = [(token, finished) for token, finished in case.finished if token != case.token and finished]
         entries = [one for token, finished in case.finished if token == case.token for one in finished]
         entered = {one.job for one in entries}

@@ -1,7 +1,8 @@
-"""Which version of the application's code a child runs: what the settings say, else the commit that its folder's git repository is at.
+"""Finds the version of the application's code that a child runs.
 
-Read from the files of the repository, for the parent starts no program; at the start and at each reload. Whoever changes the code on disk
-and tells nobody has children that say the version of before.
+It is the setting, or else the commit of the folder's git repository. The commit is read from the
+files of the repository, since the supervisor starts no program. It is read at the start and at each
+reload. If the code on disk changes without a reload, new children report the old version.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def revision(folder: Path) -> str:
-    """Return the commit that is checked out in the repository around a folder, in twelve digits, or nothing."""
+    """Return the commit that is checked out around a folder, in twelve digits, or ""."""
     with suppress(OSError, ValueError):
         place = next((each / ".git" for each in (folder.absolute(), *folder.absolute().parents) if (each / ".git").exists()), folder)
         if place.is_file():  # a worktree or a submodule

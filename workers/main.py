@@ -1,7 +1,8 @@
-"""Where a child begins: the clean slate, then the life of its kind, then `os._exit`.
+"""Entry point of every child process: a clean process state, then the code of its kind, then `os._exit`.
 
-The parent calls `main` in the forked child once everything of the parent's is let go of, with all signals blocked. From here on nothing
-returns: frames below belong to the parent. Kinds are a table; the modules behind it are imported in the child that lives by them.
+The supervisor calls `main` in the forked child process after it has released everything of its own
+there, with all signals blocked. From here on nothing returns, because the frames below belong to
+the supervisor. `KINDS` is a table, and each child process imports only the module of its kind.
 """
 
 from __future__ import annotations
@@ -24,22 +25,26 @@ if TYPE_CHECKING:
     from jobherd.workers.process.spec import ChildSpec
 
 EXIT_BROKEN: Final = 70
-"""An error of our own that nobody expected."""
+"""An unexpected error in Jobherd itself."""
 
 _log = logging.getLogger("jobherd.child")
 
 
 def main(spec: ChildSpec) -> NoReturn:
-    """Live as the child of that seat, and end the process with an exit code from `link`. Never returns.
+    """Run as the child process of that spec, and exit with a code from `ipc/pipes.py`.
 
-    seat: from the parent. All signals must be blocked; they are unblocked once this child has handlers of its own.
+    Never returns.
+
+    Args:
+        spec: from the supervisor. All signals must be blocked. They are unblocked once this process
+            has its own signal handlers.
     """
     code = EXIT_BROKEN
     try:
         code = _live(spec)
-    except SystemExit as problem:  # a module of ours called exit: still no way through the parent's frames
+    except SystemExit as problem:  # A module of Jobherd called exit. It must not unwind through the supervisor's frames either.
         code = problem.code if isinstance(problem.code, int) else EXIT_BROKEN
-    except BaseException:  # what nobody expected must be seen, in the log and by the parent
+    except BaseException:  # An unexpected error must be visible, in the log and to the supervisor.
         _show_last_words(spec)
     finally:
         reach("child.leaving")
@@ -50,7 +55,7 @@ def main(spec: ChildSpec) -> NoReturn:
 def _live(spec: ChildSpec) -> int:
     context = start_clean(spec)
     if os.getppid() != spec.parent:
-        return EXIT_LEFT  # before it connects: nobody would ever know of it
+        return EXIT_LEFT  # Exit before it connects: no supervisor would ever learn of this process.
     reach("child.clean")
     try:
         return KINDS[spec.kind](context)
@@ -81,13 +86,13 @@ def _resetter(context: ChildContext) -> int:
 def _web(context: ChildContext) -> int:
     from jobherd.workers.web import run  # noqa: PLC0415 - only in such a child
 
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # it holds nothing that could be finished
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # It holds nothing that has to be finished.
     run(context.spec, title=context.title)
     return EXIT_LEFT
 
 
 KINDS: Final[dict[str, Callable[[ChildContext], int]]] = {"worker": _worker, "keeper": _keeper, "web": _web, "resetter": _resetter}
-"""The kinds of children, and where the life of each begins. Each returns the exit code."""
+"""The entry function of each kind of child process. Each returns the exit code."""
 
 
 def _show_last_words(spec: ChildSpec) -> None:
@@ -97,5 +102,5 @@ def _show_last_words(spec: ChildSpec) -> None:
         _log.critical("an error of Jobherd's own ended this process", exc_info=True)
         fd = spec.board.open_trace()
         os.write(fd, text.encode(errors="replace")[-30_000:])
-    except BaseException:  # the last way to be heard
+    except BaseException:  # Standard error is the last way to report the error.
         os.write(2, text.encode(errors="replace"))

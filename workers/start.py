@@ -1,4 +1,4 @@
-"""How a worker's life begins and how it ends: its handlers, the hooks of its start, then `Worker`, and what its exit code says of the end."""
+"""Starts a worker: loads its handlers, runs its start hooks and `Worker`, returns the exit code."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ _EXIT_HOOKS: Final = 71
 
 
 def run(context: ChildContext) -> int:
-    """Live as a worker and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    """Live as a worker and return the exit code.
+
+    Signals must be unblocked, and nothing of the supervisor may be left in this process.
+    """
     settings = context.spec.settings
     forget_inherited()
-    # What handlers enqueue goes where this job came from. One connection, and only once a handler asks for it.
+    # Handlers enqueue into the database of their own job. One connection, opened only when a
+    # handler needs it.
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
     loaded = load_handlers(context)
     if loaded is None:
@@ -46,7 +50,7 @@ def run(context: ChildContext) -> int:
         return _EXIT_HOOKS
     if hooks.at(on_death):
         send(context.spec.report, Mourns())
-    caller.spans = spans()  # asked once: whoever wants spans has set up the SDK by now
+    caller.spans = spans()  # Queried once: an application that wants spans has set up the SDK by now.
     worker = None
     try:
         worker = Worker(context, handlers, caller, claimer_of(context, caller))
@@ -66,26 +70,30 @@ def run(context: ChildContext) -> int:
 
 
 def begin(context: ChildContext, caller: Caller) -> bool:
-    """Run `on_child_start`, for as long as a child may take until it is ready. False if a hook raised: then the parent has been told."""
+    """Run `on_child_start`, within the time that a child process has to become ready.
+
+    Return False if a hook raised. The problem is then reported to the supervisor.
+    """
     try:
         caller.hooks.start(caller.child)
-    except BaseException as problem:  # what a hook needs may be away for a while: the child ends and is tried again
+    except BaseException as problem:  # A resource of the hook may be unavailable for a while: the process exits and is restarted.
         message, trace = describe_exception(problem)
         say_problem(context, f"on_child_start raised {message}\n{trace}")
         caller.leave()
         caller.call("an atexit callback", run_exits)
         return False
     if context.interrupts.forked:
-        os._exit(EXIT_LEFT)  # a copy that the hook has forked and that came back: the seat is not its own
+        os._exit(EXIT_LEFT)  # A copy that the hook has forked and that returned here: the slot is not its own.
     if changed := _put_back(context.interrupts, context.blocked):
         _log.warning("a module of handlers or on_child_start has changed %s; put back, or no job could be interrupted", ", ".join(changed))
     return True
 
 
 def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
-    """Put back what keeps a job from being interrupted; return what somebody had changed of it.
+    """Restore what a job's interruption depends on, and return what had been changed.
 
-    Left to the look that follows a claim, it would be taken for a job's doing: each new worker would leave at once, before its first.
+    If the check after a claim found the change, it would count as a job's doing. Each new worker
+    would then exit before its first job.
     """
     changed = []
     if not interrupts.is_intact():
@@ -99,9 +107,12 @@ def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
 
 
 def claimer_of(context: ChildContext, hooks: Caller) -> type[Claimer]:
-    """Return how this child claims: it asks before it does only if a hook wants to be asked or there is a budget."""
+    """Return the class that makes the claims.
+
+    A worker is restricted only if it has a `before_claim` hook or a budget.
+    """
     if hooks.hooks.at(before_claim) or context.spec.settings.budget:
-        from jobherd.workers.claim.filtered import FilteredClaimer  # noqa: PLC0415  # only in such a child
+        from jobherd.workers.claim.filtered import FilteredClaimer  # noqa: PLC0415  # only in such a worker
 
         return FilteredClaimer
     return Claimer

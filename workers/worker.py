@@ -1,7 +1,8 @@
-"""A worker's life: connect, say READY; then claim, run, settle until dismissed.
+"""The life of a worker: connect, report READY, then claim, run and settle until dismissed.
 
-Its claims come from `claimer.py`, and every one of them is ended through `hand.py`: each of its jobs is run, or handed back. What was
-finished is not kept for long: after 50 ms, or before a job that may take longer than what is left of them, it is written by itself.
+Its claims come from `claim/claimer.py`, and `settle/in_flight.py` completes every one of them: each
+job is run or released. Finished outcomes do not wait long. They are recorded separately after 50
+ms, or before a job that may take longer than the rest of the 50 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from jobherd.workers.run.hooks import Caller
 
 WORTH_A_WARNING: Final = frozenset({3, 10, 100, 1000, 10_000, 100_000})
-"""Replacements of a slot's worker that one kind caused: these counts are warnings, so that a kind that always does it is seen without a flood."""
+"""Replacements of a slot's worker caused by one kind. These counts are logged as warnings, so that
+a kind that causes each one is visible without a flood.
+"""
 
 _log = logging.getLogger("jobherd.worker")
 
@@ -48,7 +51,10 @@ HELD: Final = 0.05
 
 
 class Worker:
-    """What a worker is made of, and the running of its claims. `claims`: how they are made."""
+    """The parts of a worker, and the loop that runs its claims.
+
+    claims: the class that makes the claims.
+    """
 
     def __init__(self, context: ChildContext, handlers: Mapping[str, AnyHandler], hooks: Caller, claims: type[Claimer] = Claimer) -> None:
         settings = context.spec.settings
@@ -134,12 +140,18 @@ class Worker:
         )
 
     def pass_on(self) -> None:
-        """Pass on what was printed since the last job, by hooks of the child's end for the most: afterwards nobody reads it."""
+        """Pass on what was printed since the last job, mostly by hooks of the worker's exit.
+
+        No later call reads that output.
+        """
         if self._output is not None:
             self._output.take()
 
     def live(self) -> int:
-        """Connect, say READY, and work until dismissed. Returns the exit code. Raises Left and UnsettledError."""
+        """Connect, report READY, and work until dismissed.
+
+        Returns the exit code. Raises Left and UnsettledError.
+        """
         self._session.connect()
         kinds = kinds_of(self._claimer.handlers)
         self._session.run("register_kinds", kinds)
@@ -151,7 +163,8 @@ class Worker:
         self._in_flight.say(Phase.IDLE)
         give_back()
         if self._tables is not None:
-            # First: who is READY and idle must not be taken for all there is.
+            # Order: before READY. With `--until-empty`, the supervisor must know about the stores before
+            # this worker counts as READY and idle.
             send(self._spec.report, HasStores(alone=not self._claimer.handlers))
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         while (batch := self._claimer.next()) is not None:
@@ -170,7 +183,11 @@ class Worker:
         return EXIT_LEFT
 
     def _report_recycling(self) -> None:
-        """Log why this process is replaced. If a job caused it, count it for the job's kind; a kind that goes on doing so is a warning."""
+        """Log why this process is replaced.
+
+        If a job caused it, count it for the job's kind. A kind that keeps causing it is logged as a
+        warning.
+        """
         record = self._board.now()
         if record is None or not record.job or not self._tidy.worn.startswith("a job "):
             _log.info("worker is replaced: %s", self._tidy.worn)
@@ -202,7 +219,7 @@ class Worker:
         self._batch = batch
         in_flight.take(batch)
         among, behind = len(batch) > 1, in_flight.behind is not None
-        now = claimer.claimed_at  # between two jobs it is the end of the first: a job reads the clock twice
+        now = claimer.claimed_at  # Between two jobs this is the end of the first one, so a job reads the clock only twice.
         for place, row in enumerate(batch):
             claimer.look(now)
             if interrupts.unheard:
@@ -220,12 +237,13 @@ class Worker:
             if behind and executor.expected(row.kind) > HELD:
                 in_flight.make_sure()
                 behind = False
-                if self._tidy.worn:  # by now: that claim was lost, and our row is gone
+                if self._tidy.worn:  # `make_sure` found that claim lost, and this worker's row is gone.
                     in_flight.hand_back(batch[place:])
                     return
             soon = not in_flight.unsettled or now - in_flight.first_at + executor.expected(row.kind) <= HELD
             if not soon and not in_flight.settle(more=True):
-                # The claim may be lost: nothing more of it may start. If it is ours after all, the rest is given back.
+                # The claim may be lost, so no further job of it may start. If it is still valid,
+                # the rest is released.
                 in_flight.hand_back(batch[place:])
                 return
             if together and row.kind in together:
@@ -246,7 +264,7 @@ class Worker:
             now = finished.ended
             if executor.committed:
                 executor.committed = False
-                in_flight.forget()  # it was the only one
+                in_flight.forget()  # It was the only job of its claim.
                 if job_log.waiting:
                     job_log.write()
                 tidy.put_back(row.kind, now)
@@ -255,22 +273,33 @@ class Worker:
             if job_log.waiting:
                 job_log.write()
             if now >= tidy.due or row.kind not in tidy.tidy:
-                tidy.put_back(row.kind, now)  # now that its outcome is on the board: who is killed before that runs it again
+                # Only after the outcome is stored: a process killed before that point would run the
+                # job again.
+                tidy.put_back(row.kind, now)
             if not stands or (among and board.revoked == in_flight.token):
-                # Revoked: it took longer than it was expected to, and the parent has given the others back. Those it has not, we do.
+                # Revoked: a job took longer than expected, and the supervisor has released the
+                # others. This call releases those that the supervisor has not.
                 in_flight.hand_back(batch[place + 1 :])
                 return
         if self._output is not None and len(batch) > 1 and self._output.is_pending():
-            self._output.take()  # of a job that was too short to be asked: it is passed on, and not the next one's
+            self._output.take()  # Output of a job too short to be checked. Without this, the next job would get it.
         claimer.adapt(batch)
 
     def _look_whether_known(self) -> None:
-        """A claim was lost: if somebody has deleted our row, all others will be, as soon as a keeper sees them."""
+        """A claim was lost: check whether this worker's row still exists.
+
+        If the row was deleted, the worker's other claims will be lost too, as soon as a maintenance
+        process sees them.
+        """
         if not self._session.is_registered():
             self._tidy.worn = "its row in `children` is gone"
 
     def _be_alone(self) -> None:
-        """The job that runs begins a transaction, which holds the row of its claim: nobody else's outcome may have to wait for that."""
+        """Release the other jobs of the claim before the running job begins a transaction.
+
+        The transaction locks the row of its claim, and no other job's outcome may have to wait for
+        that lock.
+        """
         batch, running = self._batch, self._executor.running
         place = next(place for place, row in enumerate(batch) if row is running)
         rest = batch[place + 1 :]
@@ -281,7 +310,10 @@ class Worker:
         self._in_flight.say(Phase.RUNNING, keep_job=True)
 
     def _work_together(self, batch: list[JobRow], place: int) -> bool:
-        """Call the handler of the job at `place` with what goes along, which is taken out of the claim. Return whether to go on with it."""
+        """Call the batch handler of the job at `place` with all jobs that fit into its call.
+
+        These jobs are taken out of the claim. Return whether to continue with the claim.
+        """
         rows = self._executor.gather(batch, place)
         among = place + 1 < len(batch)
         linger = self._claimer.handlers[rows[0].kind].policy.linger
@@ -296,8 +328,8 @@ class Worker:
         except Exception as problem:
             named = self._board.now()
             if named is None or (named.job in {row.id for row in rows} and self._board.begun == named.job):
-                raise  # it had started
-            if len(rows) > 1:  # which of them it was shows when each is called alone
+                raise  # It had started.
+            if len(rows) > 1:  # To find the job that caused it, each job is called alone.
                 self._executor.suspects |= {row.id for row in rows}
                 batch[place + 1 : place + 1] = rows[1:]
                 return self._work_together(batch, place)
@@ -317,15 +349,17 @@ class Worker:
         return True
 
     def _linger(self, rows: list[JobRow], until: float) -> bool:
-        """Wait for more jobs to call with these, until then, or until the call is full, somebody else has to be served, or we leave.
+        """Wait for more jobs of the same call, until `until`.
 
-        Each is claimed when it comes. While it waits this child counts as idle, so it is called for new jobs as its siblings are.
-        Return whether the jobs may be run.
+        The wait ends early if the call is full, another queue or kind must be served, or the worker
+        must exit. Each job is claimed when it arrives. Meanwhile this worker counts as idle, so it
+        is woken for new jobs as other workers are. Return whether the jobs may be run.
         """
         if not self._in_flight.settle(more=True):
             return False
         if self._board.helped == self._in_flight.token:
-            # The parent's letter may still be on its way: it must find none of its jobs in this claim again, for another attempt.
+            # The supervisor's request may still be on its way. It must not find one of its jobs in
+            # this claim again, for another attempt.
             return True
         session, kind, called = self._session, rows[0].kind, False
         more: dict[str, object] = {
@@ -338,17 +372,22 @@ class Worker:
             epoch, sessions = self._control.epoch, session.sessions
             found = session.run(*self._claimer.narrow("claim_more", {**more, "wanted": self._together[kind] - len(rows)}))
             now = time.monotonic()
-            since = now - self._claimer.claimed_at  # what the database said of them counts from now, and not from our claim
+            # What the database returned about these jobs counts from now, not from the first claim.
+            since = now - self._claimer.claimed_at
             for row in map(JobRow._make, found):
                 good_for = None if row.good_for is None else row.good_for + since
                 rows.append(row._replace(good_for=good_for, waited=row.waited - since))
                 self._in_flight.held.add(row.id)
             self._board.count_claim(empty=not found)
-            self._interrupts.hear()  # who cancelled one of them before we knew of it was not listened to
+            self._interrupts.hear()  # A cancellation of a job that this worker did not know yet was ignored.
             if session.sessions != sessions:
-                self._tidy.worn = "a claim's answer was lost"  # what it took stands in our claim, and only our end gives it back
+                # The jobs of that answer are in this claim, and only the end of this process
+                # releases them.
+                self._tidy.worn = "a claim's answer was lost"
             if called and not found:
-                send(self._spec.report, MoreWork())  # it was for somebody else: an idle sibling, or us as soon as these are through
+                # The wake was for another kind: an idle worker takes it, or this one after this
+                # call.
+                send(self._spec.report, MoreWork())
                 return True
             expires = min((self._claimer.claimed_at + row.good_for for row in rows if row.good_for is not None), default=until)
             left = min(until, expires, self._control.lease_deadline - self._spec.settings.lease / 5) - now
@@ -379,10 +418,13 @@ class Worker:
         return ids if origin is None else ids | ids_of(origin.traceparent)
 
     def _origin(self) -> Origin | None:
-        """Return the job that runs, of which what it enqueues comes. A record of an application's own table is no job."""
+        """Return the running job, as the parent of the jobs that it enqueues.
+
+        A record of an application's own table is not a job.
+        """
         running = self._executor.running
         if running is None or running.kind not in self._claimer.handlers:
             return None
-        if self._told is None or self._told.job != running.id:  # read once, however much the job enqueues
+        if self._told is None or self._told.job != running.id:  # Read once, however many jobs the job enqueues.
             self._told = Origin(running.id, running.traceparent(), self._session.database, self._spec.settings.schema)
         return self._told

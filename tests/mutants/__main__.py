@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "the next job of a claim finds what the last one left",
         "workers/worker.py",
-        "                tidy.put_back(row.kind, now)  # now that",
-        "                pass  # now that",
+        "                tidy.put_back(row.kind, now)\n            if not stands",
+        "                pass\n            if not stands",
         ("tests/system/test_hostile_handlers.py::test_so_does_the_next_job_of_the_same_claim",),
     ),
     Mutant(

@@ -189,7 +189,7 @@ class Facts:
         fleet = self._fleet
         turns, tiers = self._tiers()
         return {
-            "course": fleet.run_state.name.lower(),
+            "course": fleet.run_state.name.lower().replace("_", " "),
             "leaving_for": None if fleet.run_state is RunState.SERVING else now - fleet.course_since,
             "wanted": fleet.wanted,
             "most": fleet.limits.max_workers,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.hostile import WORK, Oddities, TransactionHost, harm, put
+from tests.faults.hostile import WORK, Oddities, Doors, harm, put
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_nothing_is_stuck_nobody_dies_and_the_next_job_is_done_as_if_nothing_had_been(stage: Stage):
     fleet = stage.run_fleet(workers=1, handlers=WORK)
     before = fleet.workers()
-    doors = TransactionHost(stage.dsn, Oddities(7))
+    doors = Doors(stage.dsn, Oddities(7))
     try:
         jobs, refused = put(doors, 250, commands=1)
     finally:

@@ -48,7 +48,7 @@ ORDERS: Final = {
     "reload": "reloads: its workers are replaced one by one",
 }
 """What can be ordered here, and what it then does."""
-COURSES: Final = frozenset({"serving", "draining", "hurrying", "quitting"})
+COURSES: Final = frozenset({"serving", "draining", "fast shutdown", "immediate shutdown"})
 STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "stopped", "resting"})
 QUIET: Final = frozenset({"left", "worn"})
 """Ends that were asked for."""

@@ -112,7 +112,7 @@ class Answering:
 
 def tables(session: Answering, *stores: Any) -> Tables:
     spec = SimpleNamespace(settings=ChildSettings(dsn="", retry_initial=0.5, retry_max=1.5), report=-1)
-    parts: dict[str, Any] = dict.fromkeys(("executor", "alarm", "taken", "hooks"))
+    parts: dict[str, Any] = dict.fromkeys(("executor", "interrupts", "taken", "hooks"))
     return Tables(stores, spec=spec, session=session, **parts)  # type: ignore[arg-type]
 
 

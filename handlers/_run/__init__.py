@@ -1,1 +1,1 @@
-"""A job as its handler sees it: the Job object, its transaction, what it may return or raise, and the call itself."""
+"""The job as its handler sees it: the Job object, its transaction, return values and exceptions, and the call."""

@@ -1,16 +1,19 @@
-"""Call a handler, and end it from outside.
+"""Calls a handler, and interrupts it from outside.
 
-A plain function is called as it is. What a coroutine function returns is run in an event loop of its own, made for the call and
-closed after it. An interruption reaches both through `interrupt`, which the worker's alarm calls in the main thread:
+A plain function is called directly. A coroutine runs in its own event loop, created for the call and
+closed after it. The worker's signal handler calls `interrupt` in the main thread to interrupt either:
 
-* plain code: the exception is raised where the code stands.
-* a coroutine that computes: raised where it stands, as in plain code.
-* a coroutine that waits: its task is cancelled, so its `finally` blocks may still await. If it has not ended at the next ring, the
-  exception is raised wherever the process stands, and what is left of the coroutine gets two seconds and is closed.
-* while the loop is being taken down: nothing is raised, so that no half-closed loop is left. The parent's signals end what hangs there.
+* plain code: the exception is raised at the current line.
+* a coroutine that computes: raised at the current line, as in plain code.
+* a coroutine that waits: its task is canceled, so its `finally` blocks can still await. If it has not
+  ended at the next interrupt, the exception is raised wherever the process is; the rest of the
+  coroutine gets two seconds and is closed.
+* while the loop is being closed: nothing is raised, so that no half-closed loop is left. The
+  supervisor's signals end a handler that hangs there.
 
-Raising through a loop that is not inside a task would lose the step it was about to make; that is why the loop is never interrupted
-while it can still be asked politely. An alarm that raises by itself instead of calling `interrupt` also ends the call, with that risk.
+An exception raised in the loop outside a task would lose the step the loop was about to make. So the loop
+is not interrupted while its task can still be canceled. A signal handler that raises by itself instead of
+calling `interrupt` also ends the call, with that risk.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ _running: _Loop | None = None
 
 
 class _Shape(Protocol):
-    """What a call must know of a handler's signature."""
+    """What a call needs from a handler's signature."""
 
     @property
     def is_async(self) -> bool:
-        """Whether it is a coroutine function."""
+        """Whether the handler is a coroutine function."""
 
     @property
     def takes_job(self) -> bool:
@@ -51,21 +54,22 @@ class _Shape(Protocol):
 
 
 class Callee(Protocol):
-    """What `call` needs of a handler."""
+    """What `call` needs from a handler."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What is called."""
+        """The function to call."""
 
     @property
     def signature(self) -> _Shape:
-        """How it is called."""
+        """The function's signature."""
 
 
 def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) -> object:
-    """Call the handler and return what it returns, a coroutine's value included. Raises what it raises.
+    """Call the handler and return its result, awaiting a coroutine. Raises what the handler raises.
 
-    job: handed over if the handler takes one; to a batch handler the list of them. arguments: from `handler.binding.bind(payload)`.
+    job: passed if the handler takes one; a batch handler gets a list.
+    arguments: from `handler.binding.bind(payload)`.
     """
     if handler.signature.is_async:
         return _in_loop(lambda: _plain_call(handler, job, arguments))
@@ -79,10 +83,12 @@ def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) ->
 
 
 def interrupt(interruption: JobInterrupted, frame: FrameType | None = None) -> None:
-    """End the handler that runs. Raises `interruption` unless an event loop is told instead.
+    """Interrupt the running handler. Raises `interruption`, or cancels the task of an event loop instead.
 
-    Only to be called by a signal handler, in the main thread.
-    frame: what the signal has interrupted, as the signal handler was handed it; default: the first frame outside the module that calls.
+    Call this only from a signal handler, in the main thread.
+
+    frame: frame that the signal interrupted, as the signal handler got it. Default: the first frame
+        outside the calling module.
     """
     if _running is None:
         raise interruption
@@ -98,10 +104,11 @@ def _plain_call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, A
 
 
 def _in_loop(make: Callable[[], Coroutine[Any, Any, object]]) -> object:
-    """Run the coroutine that `make` returns in an event loop of its own and return its value."""
-    global _running  # where a signal handler finds it
+    """Run the coroutine that `make` returns in its own event loop and return its value."""
+    global _running  # a signal handler finds it here
     loop = _Loop()
-    # Before the coroutine is made: an interruption between its making and its first step would leave it never awaited.
+    # Order: set before the coroutine is made. An interruption between its creation and its first step
+    # would leave it never awaited.
     outer, _running = _running, loop
     try:
         return loop.run(make)
@@ -114,7 +121,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[object] | None = None  # what a first interruption cancels
+        self._task: asyncio.Task[object] | None = None  # the task that a first interruption cancels
         self._told: JobInterrupted | None = None
         self._unheard = False
         self._closing = False
@@ -126,17 +133,17 @@ class _Loop:
         loop, task, again = self._loop, self._task, self._told is not None
         self._told = interruption
         if loop is None or not loop.is_running():
-            self._unheard = True  # a half-made loop would leak its sockets: `run` looks before it goes on
+            self._unheard = True  # a half-made loop would leak its sockets: `run` checks this before it continues
             return
-        # A task that is in the middle of asyncio's own code may just be putting itself into the queue: torn out there, it would never
-        # be run again, and could not even be cancelled.
+        # A task inside asyncio's own code may just be scheduling itself. Interrupted there, it would never
+        # run again and could not even be canceled.
         in_user_code = asyncio.current_task(loop) is not None and not _is_machinery(frame)
         if task is None or again or in_user_code:
             raise interruption
         loop.call_soon_threadsafe(task.cancel)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, object]]) -> object:
-        """Return what the coroutine returns; leave no loop behind however it ends."""
+        """Return the coroutine's result. Leaves no loop behind, however it ends."""
         coroutine = None
         at_rest = False
         try:
@@ -171,20 +178,21 @@ class _Loop:
             _quiet(lambda: loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), max(0.1, until - time.monotonic()))))
             self._end_tasks(loop, until)
         if coroutine is not None:
-            _quiet(coroutine.close)  # raises if a `finally` in it wants to await
+            _quiet(coroutine.close)  # raises if a `finally` block in it awaits
         if loop is not None:
             loop.close()
 
     @staticmethod
     def _end_tasks(loop: asyncio.AbstractEventLoop, until: float) -> None:
-        # Round by round: a torn task raises through the loop, and what waited for the others is then a task to end itself.
+        # In rounds: an interrupted task raises through the loop. A task that waited for the others must
+        # then be ended in the next round.
         while (pending := asyncio.all_tasks(loop)) and (left := until - time.monotonic()) > 0:
             _cancel(pending)
             _quiet(functools.partial(_wait_for, loop, pending, left))
 
     @staticmethod
     def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Drop the complaint that nobody looked at the exception of a torn task: it was raised through the loop."""
+        """Drop the report of an unretrieved exception of an interrupted task: it was raised through the loop."""
         if not isinstance(context.get("exception"), KeyboardInterrupt | SystemExit):
             loop.default_exception_handler(context)
 
@@ -195,7 +203,7 @@ def _is_machinery(frame: FrameType | None) -> bool:
 
 
 async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
-    """End what a coroutine that returned has left running. The deadline still holds, and an interruption cancels this."""
+    """End the tasks that a finished coroutine left running. The deadline still holds; an interruption cancels this."""
     if pending := asyncio.all_tasks(loop) - {asyncio.current_task()}:
         _cancel(pending)
         await asyncio.gather(*pending, return_exceptions=True)
@@ -209,12 +217,12 @@ def _wait_for(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[Any]], se
 
 def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # one that does not end is known to us
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # reported elsewhere if it does not end
         task.cancel()
 
 
 def _quiet(step: Callable[[], object]) -> None:
-    """Do one step of closing. The call is over whatever user code raises here."""
+    """Run one step of closing. Ignores what user code raises: the call is over."""
     try:
         step()
     except BaseException:  # noqa: S110

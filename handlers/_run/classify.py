@@ -1,23 +1,24 @@
-"""From what a handler returned or raised to what becomes of its job: one value, by one `match`.
+"""Decides the outcome of an attempt from what the handler returned or raised.
 
-The worker and the inline runner of tests ask the same function, so a test sees what production does. It writes nothing, and it never
-raises: by now the job has ended, and an exception from here would leave its end unwritten. The table it implements:
+Workers and the inline runner of tests call the same function, so a test sees what production does. This
+module writes nothing and never raises: the attempt has ended, and an exception here would leave its
+outcome unrecorded. The table it implements:
 
     the handler                                              state                    counted  label
     returns a value, Completed                               completed                yes      ok
-    returns what is no JSON                                  failed                   yes      failed
-    raises any exception, Failed; is past its timeout        scheduled or failed      yes      retry / failed
-    raises Poison, or fails with what poison_on lists        failed                   yes      poison
-    fails with what retry_on is given for and does not list  failed                   yes      failed
+        returns a value that is not valid JSON                   failed                   yes      failed
+        raises any exception, Failed; exceeds its timeout        scheduled or failed      yes      retry / failed
+        raises Poison, or fails with an error in poison_on       failed                   yes      poison
+        fails with an error missing from the retry_on given      failed                   yes      failed
     Nack, Retry                                              scheduled or failed      yes      retry / failed
     Snooze                                                   scheduled                no       snoozed
-    Abandon; is cut off by a drain                           ready                    no       abandoned
-    is cancelled                                             cancelled                yes      cancelled
+        Abandon; is interrupted by a drain                       ready                    no       abandoned
+        is canceled                                              cancelled                yes      cancelled
     its good_until has passed                                expired                  no       expired
-    is of a kind nobody here knows                           scheduled, then failed   no       snoozed / failed
+        has a kind without a loaded handler                      scheduled, then failed   no       snoozed / failed
 
-A return value that is no JSON fails the job at once, without another attempt: the work is done, doing it again would repeat its
-effects and return the same. The handler has to be corrected, and `jobherd retry` is the way back.
+A return value that is not valid JSON fails the job at once, without a retry. The work is done: running it
+again would repeat its effects and return the same. Fix the handler, then use `jobherd retry`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _CODE_BYTES = 100
 
 
 KEYLESS: Final = 60.0
-"""Seconds until a job is looked at again whose key nobody here has."""
+"""Seconds until a job is tried again if no supervisor here has its key."""
 
 
 def outcome_of(  # each is a different thing to know
@@ -85,18 +86,21 @@ def outcome_of(  # each is a different thing to know
     interruption: JobInterrupted | None = None,
     random: Dice = _random,
 ) -> Outcome:
-    """Return what becomes of a job whose handler ended with `ending`. Never raises.
+    """Return the outcome of a job whose handler ended with `ending`. Never raises.
 
-    ending: what the handler returned, or `Raised(exception)`.
-    policy: of the handler; default: that of a handler without options.
-    attempt: the number of the attempt that ended, the first is 1.
-    max_attempts: the job's own limit; default the handler's.
-    interruption: what the ladder raised in this handler, if it did: then any exception other than a disposition is its consequence,
-        whatever the handler made of it on the way out. A handler that returned all the same has finished.
-    random: where the jitter of the back-off comes from.
+    Args:
+        ending: what the handler returned, or `Raised(exception)`.
+        policy: the handler's policy. Default: that of a handler without options.
+        attempt: number of the attempt that ended, starting at 1.
+        max_attempts: the job's own limit. Default: the handler's.
+        interruption: exception that the stop sequence raised in this handler, if any. Then any raised
+            exception that is not a disposition counts as this interruption, whatever the handler
+            turned it into. A handler that returned a value has finished all the same.
+        random: source of the backoff's jitter.
 
-    >>> outcome_of({"pages": 3}).result
-    '{"pages":3}'
+    Example:
+        >>> outcome_of({"pages": 3}).result
+        '{"pages":3}'
     """
     if ending is None:
         return OK
@@ -104,23 +108,31 @@ def outcome_of(  # each is a different thing to know
     last = attempt >= (policy.max_attempts if max_attempts is None else max_attempts)
     try:
         return _judge(ending, policy, attempt=attempt, last=last, interruption=interruption, random=random)
-    except BaseException as problem:  # a metaclass, a subclass of a disposition: still the failure must be written
+    except BaseException as problem:  # a metaclass or a subclass of a disposition raised: the failure must still be recorded
         message, _ = describe_exception(problem)
         error = sanitize(f"what the handler returned or raised could not be judged: {message}")
         return unjudged(ending, error, attempt=attempt, last=last, interruption=interruption)
 
 
 def unjudged(ending: object, error: str, *, attempt: int, last: bool, interruption: JobInterrupted | None) -> Outcome:
-    """Return what becomes of a job of whose end nothing can be told but what the ladder raised in it. Runs no code of the handler's.
+    """Return the outcome of an attempt whose ending cannot be examined. Runs no code of the handler.
 
-    error: why not. last: there is no further attempt. The rest is as in `outcome_of`. What raised an exception after it was told to end has ended by that: a
-    cancelled job must not run again because its exception cannot be read.
+    Only the interruption raised by the stop sequence decides. A handler that raised after an interruption
+    has ended because of it: a canceled job must not run again because its exception cannot be read.
 
+    Args:
+        ending: as in `outcome_of`.
+        error: why the ending cannot be examined.
+        attempt: as in `outcome_of`.
+        last: whether there is no further attempt.
+        interruption: as in `outcome_of`.
+
+    Example:
     >>> unjudged(Raised(ValueError()), "unreadable", attempt=1, last=False, interruption=JobCancelled("no")).state
     'cancelled'
     """
     code = UNHANDLED_ERROR
-    if type(ending) is Raised:  # isinstance asks what was returned for its class, and that may be what cannot be judged
+    if type(ending) is Raised:  # isinstance reads the returned object's __class__, which may be what cannot be examined
         match interruption:
             case JobCancelled():
                 return Outcome("cancelled", "cancelled", error=CANCELLED, code=JOB_CANCELLED)
@@ -134,14 +146,20 @@ def unjudged(ending: object, error: str, *, attempt: int, last: bool, interrupti
 
 
 def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float = 60.0) -> Outcome:
-    """Return what becomes of a job of a kind that no loaded handler has: given back, and failed once it is older than `limit`.
+    """Return the outcome of a job whose kind no loaded handler has.
 
-    age: seconds since the job was created, by the database's clock.
-    limit: seconds, default a day: a deploy that brings the handler may be on its way.
-    delay: seconds until somebody looks again, default 60.
+    The job is released, and it fails once it is older than `limit`.
 
-    >>> unknown_kind("no:such", age=10).state
-    'scheduled'
+    Args:
+        kind: kind of the job.
+        age: seconds since the job was created, by the database's clock.
+        limit: age in seconds at which the job fails, default 86400 (one day): a deploy that brings the
+            handler may be on its way.
+        delay: seconds until the job is tried again, default 60.
+
+    Example:
+        >>> unknown_kind("no:such", age=10).state
+        'scheduled'
     """
     name = sanitize(kind, 100)
     remedy = "set JOBHERD_WEBHOOK_SECRET" if kind == WEBHOOK else "check --handlers and JOBHERD_HANDLERS, or `jobherd check`"
@@ -152,7 +170,9 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
 
 
 def unstartable(problem: str, trace: str) -> Outcome:
-    """Return what becomes of a job whose row a worker cannot handle: it fails at once, since no other worker can handle it either.
+    """Return the outcome of a job whose row a worker cannot handle.
+
+    It fails at once, because no other worker can handle it either.
 
     >>> unstartable("ValueError: a number does not fit", "").code
     'JOB_INVALID'
@@ -163,12 +183,14 @@ def unstartable(problem: str, trace: str) -> Outcome:
 
 
 def unreadable(problem: BaseException) -> Outcome:
-    """Return what becomes of a job whose payload cannot be read or does not fit the handler: it is poison, unless only a key is missing.
+    """Return the outcome of a job whose payload cannot be read or does not fit the handler.
+
+    The job fails permanently (poison), unless only a key is missing.
 
     >>> unreadable(PayloadError("payload at $.order_id is missing")).label
     'poison'
     """
-    if isinstance(problem, KeyMissingError):  # the payload is well: whoever has the key will run it
+    if isinstance(problem, KeyMissingError):  # the payload is valid: a worker that has the key will run it
         return Outcome("snoozed", "scheduled", delay=KEYLESS, counted=False, error=sanitize(problem), code=KEY_MISSING)
     text = sanitize(problem) if isinstance(problem, PayloadError) else describe_exception(problem)[0]
     return Outcome("poison", "failed", error=text, code=PAYLOAD_INVALID)
@@ -190,7 +212,7 @@ def _judge(  # one return for each row of the table
         case Nack(delay=delay, reason=reason):
             wanted = wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
             return _again(last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK)
-        case Snooze(delay=delay):  # looked at again: a subclass may say anything, and what is no span of time can never be written
+        case Snooze(delay=delay):  # checked again: a subclass may set any value, and an invalid duration could never be recorded
             return Outcome("snoozed", "scheduled", delay=at_least_zero(delay, field="Snooze delay"), counted=False)
         case Abandon():
             return Outcome("abandoned", "ready", counted=False)
@@ -214,9 +236,10 @@ def _judge(  # one return for each row of the table
 def _failure(
     raised: BaseException | None, error: str, code: str, trace: str | None, policy: Policy, *, attempt: int, last: bool, random: Dice
 ) -> Outcome:
-    """Return what becomes of a failed attempt by the rules of its kind. raised: the exception, for rules that name classes.
+    """Return the outcome of a failed attempt by the rules of its kind.
 
-    A failure that is no exception, or a timeout, is a matter of codes: a list of classes alone says nothing of it.
+    raised: the exception, for rules that name classes. A failure without an exception, or a timeout, is
+        matched by its code: a `retry_on` that lists only classes does not apply to it.
     """
     if _lists(policy.poison_on, raised, code):
         return Outcome("poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)
@@ -254,6 +277,9 @@ def _trace(raised: BaseException | None) -> str | None:
 
 
 def _code(code: object) -> str:
-    """Return an error code fit for metrics, lists and lines: what is neither printed nor a blank is written as its number."""
+    """Return an error code fit for metrics, lists and log lines.
+
+    Characters that are not printable are written as their code point.
+    """
     text = sanitize(code, _CODE_BYTES)
     return text if text.isprintable() else sanitize("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text), _CODE_BYTES)

@@ -1,12 +1,14 @@
-"""What a handler may say about its job beside a plain return or any exception.
+"""What a handler can return or raise to decide its job's outcome, besides a plain value or any exception.
 
-Each disposition is a value and an exception at once: `return Nack("5m")` from the top of a handler, `raise Nack("5m")` from the
-depth of it. They are equal when they say the same. They are not frozen dataclasses, because `contextlib` writes `__traceback__`
-and `add_note` writes `__notes__` from Python, which a frozen exception refuses in the middle of an unwinding; only what they say is
-closed for writing. Nothing here decides what becomes of the job: see `_outcome`.
+Each disposition is both a value and an exception: `return Nack("5m")` from the handler itself,
+`raise Nack("5m")` from deep inside it. Two dispositions with the same fields are equal. They are not
+frozen dataclasses: `contextlib` writes `__traceback__` and `add_note` writes `__notes__` from Python,
+which a frozen exception rejects during unwinding. Only the fields are read-only. This module does not
+decide outcomes: see `handlers/_run/classify.py`.
 
-The interruptions below `JobInterrupted` are what the ladder of timeout, cancel and drain raises in a handler. They derive from
-KeyboardInterrupt: `except Exception` does not swallow them, and psycopg cancels the statement on the server when it meets one.
+Timeout, cancel and drain raise the subclasses of `JobInterrupted` in a handler, as the first stage of
+the stop sequence. They derive from KeyboardInterrupt: `except Exception` does not swallow them, and
+psycopg cancels the statement on the server when it meets one.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class SignalledOutcome(Exception):  # noqa: N818  # not an error: what the handler says
-    """The common base of the dispositions: value semantics on an exception. Not for handlers."""
+class SignalledOutcome(Exception):  # noqa: N818  # not an error: it is the handler's result
+    """Base of the dispositions: an exception that compares by value. Not for use in handlers."""
 
     _fields: ClassVar[tuple[str, ...]] = ()
 
@@ -41,7 +43,8 @@ class SignalledOutcome(Exception):  # noqa: N818  # not an error: what the handl
         return type(self) is type(other) and isinstance(other, SignalledOutcome) and self._values() == other._values()
 
     def __hash__(self) -> int:
-        # By type alone: a result may hold lists, and an exception that cannot be hashed breaks tools that keep them in sets.
+        # By type only: a result may hold lists, and an unhashable exception breaks tools that keep
+        # exceptions in sets.
         return hash(type(self))
 
     def __repr__(self) -> str:
@@ -56,12 +59,14 @@ class SignalledOutcome(Exception):  # noqa: N818  # not an error: what the handl
 
 
 class Completed(SignalledOutcome):
-    """The job is done: the same as returning `result`.
+    """Completes the job. The same as returning `result`.
 
-    result: any JSON value, default None.
+    Args:
+        result: any JSON value, default None.
 
-    >>> Completed({"pages": 3})
-    Completed(result={'pages': 3})
+    Example:
+        >>> Completed({"pages": 3})
+        Completed(result={'pages': 3})
     """
 
     _fields = ("result",)
@@ -72,13 +77,15 @@ class Completed(SignalledOutcome):
 
 
 class Failed(SignalledOutcome):
-    """This attempt failed: the job is tried again with back-off, or fails for good past `max_attempts`.
+    """Fails this attempt. The job is retried with backoff, or fails permanently after `max_attempts`.
 
-    error: what went wrong, for people.
-    code: a short name for programs, default "UNHANDLED_ERROR".
+    Args:
+        error: what went wrong, for people.
+        code: short name for programs, default "UNHANDLED_ERROR".
 
-    >>> Failed("the mail server said 550", code="MAIL_REFUSED")
-    Failed(error='the mail server said 550', code='MAIL_REFUSED')
+    Example:
+        >>> Failed("the mail server said 550", code="MAIL_REFUSED")
+        Failed(error='the mail server said 550', code='MAIL_REFUSED')
     """
 
     _fields = ("error", "code")
@@ -90,13 +97,15 @@ class Failed(SignalledOutcome):
 
 
 class Nack(SignalledOutcome):
-    """Not now: try again after `delay`. The attempt counts, so past `max_attempts` the job fails with `reason`.
+    """Retries the job after `delay`. The attempt counts: after `max_attempts` the job fails with `reason`.
 
-    delay: a span of time; negative counts as 0; None, the default, means the kind's own back-off.
-    reason: why, for people; kept with the attempt.
+    Args:
+        delay: duration; a negative one counts as 0. Default None: the kind's backoff.
+        reason: why, for people; stored with the attempt. Default "".
 
-    >>> Nack("5m", "rate limit")
-    Nack(delay=300.0, reason='rate limit')
+    Example:
+        >>> Nack("5m", "rate limit")
+        Nack(delay=300.0, reason='rate limit')
     """
 
     _fields = ("delay", "reason")
@@ -109,13 +118,15 @@ class Nack(SignalledOutcome):
 
 
 class Retry(Nack):
-    """`Nack` by the name that some like better: try again after `after`.
+    """Retries the job after `after`. Another name for `Nack`.
 
-    after: a span of time; negative counts as 0; None, the default, means the kind's own back-off.
-    reason: why, for people; kept with the attempt.
+    Args:
+        after: duration; a negative one counts as 0. Default None: the kind's backoff.
+        reason: why, for people; stored with the attempt. Default "".
 
-    >>> Retry(after=30)
-    Retry(after=30.0, reason='')
+    Example:
+        >>> Retry(after=30)
+        Retry(after=30.0, reason='')
     """
 
     _fields = ("after", "reason")
@@ -131,12 +142,14 @@ class Retry(Nack):
 
 
 class Snooze(SignalledOutcome):
-    """Nothing to do yet: look again after `delay`. The attempt does not count.
+    """Runs the job again after `delay`, because there is nothing to do yet. The attempt does not count.
 
-    delay: a span of time; negative counts as 0.
+    Args:
+        delay: duration; a negative one counts as 0.
 
-    >>> Snooze("1h")
-    Snooze(delay=3600.0)
+    Example:
+        >>> Snooze("1h")
+        Snooze(delay=3600.0)
     """
 
     _fields = ("delay",)
@@ -147,10 +160,11 @@ class Snooze(SignalledOutcome):
 
 
 class Abandon(SignalledOutcome):
-    """Give the job back as if it had never been claimed: ready at once for anybody, the attempt does not count.
+    """Releases the job as if it had never been claimed: ready at once for any worker. The attempt does not count.
 
-    >>> Abandon()
-    Abandon()
+    Example:
+        >>> Abandon()
+        Abandon()
     """
 
     def __init__(self) -> None:
@@ -158,14 +172,16 @@ class Abandon(SignalledOutcome):
 
 
 class Poison(SignalledOutcome):
-    """This job can never succeed (a malformed payload, a vanished row): it fails at once, without further attempts.
+    """Fails the job at once, without a retry, because it can never succeed: a malformed payload, a missing row.
 
-    message: why, for people.
-    code: a short name for programs, default "POISON".
+    Args:
+        message: why, for people. Default "".
+        code: short name for programs, default "POISON".
 
-    >>> raise Poison("order 7 does not exist")
-    Traceback (most recent call last):
-    jobherd.Poison: order 7 does not exist
+    Example:
+        >>> raise Poison("order 7 does not exist")
+        Traceback (most recent call last):
+        jobherd.Poison: order 7 does not exist
     """
 
     _fields = ("message", "code")
@@ -180,25 +196,34 @@ class Poison(SignalledOutcome):
 
 
 Disposition: TypeAlias = Completed | Failed | Nack | Snooze | Abandon | Poison
-"""Whatever a handler may return or raise to steer its job. `Retry` is a `Nack`."""
+"""What a handler can return or raise to decide its job's outcome. `Retry` is a `Nack`."""
 
 
 class JobInterrupted(KeyboardInterrupt):  # named by the design
-    """Jobherd ends the handler that runs. Clean up and let it pass; swallowing it ends the process a few seconds later."""
+    """Raised in a running handler to end it.
+
+    Clean up and let it pass. If the handler swallows it, its process is ended a few seconds later.
+    """
 
 
 def is_interruption(raised: object) -> bool:
-    """Return whether this is an interruption. `isinstance` would ask the object too, whose `__class__` may be a handler's own code."""
+    """Return whether an object is an interruption.
+
+    Does not use `isinstance`, which also reads the object's `__class__`: that may be the handler's code.
+    """
     return issubclass(type(raised), JobInterrupted)
 
 
 class JobTimeout(JobInterrupted):
-    """The job ran past its timeout."""
+    """Raised in a handler when the job exceeds its timeout."""
 
 
 class JobCancelled(JobInterrupted):
-    """Somebody cancelled the job."""
+    """Raised in a handler when the job is canceled."""
 
 
 class JobDrained(JobInterrupted):
-    """The supervisor leaves and can wait no longer; the job goes back to the queue, its attempt given back."""
+    """Raised in a handler when the supervisor drains and can wait no longer.
+
+    The job returns to the queue, and the attempt is not counted.
+    """

@@ -1,7 +1,8 @@
-"""What a handler sees of its job.
+"""The Job object that a handler gets.
 
-A plain record with a few doors that whoever runs the handler fills in: progress is a store into shared memory in a worker and a list
-in a test. It must not speak to the database: a handler that looks at its job costs nothing. Who wants a transaction goes through a door.
+It is a plain record with callbacks that the code running the handler fills in: progress is a store into
+shared memory in a worker and a list in a test. A Job must not use the database: reading it costs nothing.
+A transaction goes through `TransactionHost`.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
 
     Adapter: TypeAlias = logging.LoggerAdapter[logging.Logger]
 else:
-    Adapter = logging.LoggerAdapter  # which is no generic class in Python 3.11 when it runs
+    Adapter = logging.LoggerAdapter  # not generic at run time in Python 3.11
 
 LOGGER: Final = logging.getLogger("jobherd.job")
 
 FOR_EVER: Final = float("inf")
 OUT: Final = 16384
-"""Characters that are kept of what a step printed."""
+"""Most characters kept of a step's output."""
 
 
 def _tell_nobody(fraction: float, note: str, data: object) -> None:
-    """Progress of a job that nobody watches."""
+    """Ignore progress: the default if nothing collects it."""
 
 
 def tell_nobody(entry: Mapping[str, object]) -> None:
-    """Log entries of a job whose log nobody keeps."""
+    """Ignore log entries: the default if nothing collects them."""
 
 
 def _never() -> bool:
@@ -45,7 +46,7 @@ def _never() -> bool:
 
 
 class JobLog(Adapter):
-    """The log of one attempt: a logger for lines, and by calling it a place for entries that programs can read."""
+    """Log of one attempt: a logger for lines; calling it adds an entry that programs can read."""
 
     on_entry: Callable[[Mapping[str, object]], None] = staticmethod(tell_nobody)
 
@@ -57,12 +58,17 @@ class JobLog(Adapter):
         duration: float | None = None,
         out: str | bytes = "",
     ) -> None:
-        """Put down one step of the attempt; what is not given is left out.
+        """Add an entry about one step of the attempt. Fields that are not given are left out.
 
-        key: what step it was, like "clone". command: what was run, as text or as a list of words.
-        exit_code: how it ended. duration: seconds it took. out: what it printed, of which the last 16,384 characters are kept.
+        Args:
+            key: name of the step, such as "clone".
+            command: command that was run, as text or as a list of words. Default: none.
+            exit_code: its exit code. Default: none.
+            duration: its duration in seconds. Default: none.
+            out: its output, of which the last 16,384 characters are kept. Default: none.
 
-        >>> Job(id=1, kind="demo").log("build", ["make", "-j2"], exit_code=2, out="no rule to make target")
+        Example:
+            >>> Job(id=1, kind="demo").log("build", ["make", "-j2"], exit_code=2, out="no rule to make target")
         """
         entry: dict[str, object] = {"key": sanitize(key, 200), "at": time.time()}
         if command:
@@ -79,56 +85,57 @@ class JobLog(Adapter):
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class Job:
-    """One attempt at one job, handed to a handler whose first parameter is a `Job`.
+    """One attempt of one job. A handler gets it if its first parameter is annotated `Job`.
 
-    >>> job = Job(id=7, kind="mail:receipt")
-    >>> job.progress(0.5, "half of it")
+    Example:
+        >>> job = Job(id=7, kind="mail:receipt")
+        >>> job.progress(0.5, "half of it")
     """
 
     id: int
-    """The job's number in the database."""
+    """Id of the job in the database."""
     kind: str
-    """The handler's name, like "mail:receipt"."""
+    """Kind of the job, such as "mail:receipt"."""
     queue: str = "default"
-    """The queue it was claimed from."""
+    """Queue from which it was claimed."""
     priority: int = 0
     """Lower numbers are claimed first."""
     attempt: int = 1
-    """The number of this attempt, the first is 1."""
+    """Number of this attempt, starting at 1."""
     max_attempts: int = 5
-    """After this many attempts the job fails for good."""
+    """Number of attempts after which the job fails permanently."""
     crashes: int = 0
-    """How many processes have died with this job so far."""
+    """How many processes have died while running this job so far."""
     payload: object = None
-    """The whole payload, as it was read: before it was taken apart into arguments."""
+    """The whole payload as decoded, before it was converted to arguments."""
     payload_bytes: bytes | None = None
-    """What was enqueued beside it as bytes, untouched, or None."""
+    """The bytes that were enqueued with the payload, unchanged, or None."""
     tenant: str | None = None
-    """Whose job it is, or None."""
+    """Tenant to which the job belongs, or None."""
     webhook: str | None = None
-    """The URL that is told of the job's end, or None."""
+    """URL that gets a request when the job reaches its final state, or None."""
     set_off_by: int | None = None
-    """The id of the job whose handler enqueued this one, or None."""
+    """Id of the parent job, whose handler enqueued this one, or None."""
     traceparent: str | None = None
-    """The trace it belongs to, as W3C Trace Context writes it, or None."""
+    """Trace of the job in W3C Trace Context format, or None."""
     token: int = 0
-    """The number of the claim: it grows each time the job is claimed, so an outside system can tell a late run from a new one."""
+    """Fencing token of the claim. It grows with each claim, so another system can tell a late attempt from a new one."""
     created: float = 0.0
     """When the job was enqueued, in seconds since 1970 by the database's clock."""
     run: float = 0.0
     """When the job was due, in seconds since 1970 by the database's clock."""
     deadline: float = FOR_EVER
-    """When the attempt times out, on `time.monotonic()`."""
+    """When the attempt times out, on the clock of `time.monotonic()`."""
     resources: Mapping[str, Any] = field(default_factory=dict)
-    """What `on_child_start` has given to this child: a loaded model, a client."""
+    """What `on_child_start` returned in this worker, such as a loaded model or a client."""
     on_progress: Callable[[float, str, object], None] = field(default=_tell_nobody)
-    """Where progress goes. Filled in by whoever runs the handler."""
+    """Receives progress. Set by the code that runs the handler."""
     on_entry: Callable[[Mapping[str, object]], None] = field(default=tell_nobody)
-    """Where log entries go. Filled in by whoever runs the handler."""
+    """Receives log entries. Set by the code that runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
-    """Asked by `cancelled`. Filled in by whoever runs the handler."""
+    """Called by `cancelled`. Set by the code that runs the handler."""
     doors: TransactionHost = field(default=NOWHERE)
-    """Where transactions come from. Filled in by whoever runs the handler."""
+    """Provides transactions. Set by the code that runs the handler."""
     _log: JobLog | None = field(default=None, init=False)
 
     @property
@@ -143,19 +150,23 @@ class Job:
 
     @property
     def is_last_attempt(self) -> bool:
-        """True if a failure of this attempt is the job's failure."""
+        """Whether a failure of this attempt fails the job."""
         return self.attempt >= self.max_attempts
 
     @property
     def cancelled(self) -> bool:
-        """True once somebody asked to cancel the job: for loops that want to end by themselves before they are interrupted."""
+        """Whether the job is being canceled.
+
+        For loops that want to end on their own before they are interrupted.
+        """
         return self.on_cancelled()
 
     @property
     def log(self) -> JobLog:
-        """A logger whose lines carry the job's id, kind and attempt; called, it puts an entry into the log of the attempt.
+        """Logger whose lines carry the job's id, kind and attempt. Calling it adds an entry to the attempt's log.
 
-        >>> Job(id=1, kind="demo").log("clone", "git clone ...", exit_code=0, duration=1.5)
+        Example:
+            >>> Job(id=1, kind="demo").log("clone", "git clone ...", exit_code=0, duration=1.5)
         """
         if self._log is None:
             self._log = JobLog(LOGGER, {"job": self.id, "kind": self.kind, "attempt": self.attempt})
@@ -163,17 +174,20 @@ class Job:
         return self._log
 
     def transaction(self) -> Transaction:
-        """Return a transaction that completes the job: what is written in it, the jobs enqueued in it and the completion are one.
+        """Return a transaction that completes the job: writes, enqueued jobs and the completion commit together.
 
-        To be entered with `with`, or with `async with` in a coroutine; that gives a psycopg connection. At the end of the block the job
-        is completed and all of it committed, once and together; what follows the block is no part of the job any more, and a value that the
-        handler returns is not kept: set `result` of the transaction. If the block raises, nothing of it has happened, and the job goes the
-        way it would have gone.
-        `Handler.enqueue` without client or connection enqueues into the transaction. Do not commit or roll back on the connection.
+        Enter it with `with`, or with `async with` in a coroutine; that gives a psycopg connection. At the
+        end of the block the job is completed and everything is committed at once. Code after the block is
+        not part of the job, and the handler's return value is not kept: set `result` of the transaction
+        instead. If the block raises, nothing of it is committed, and the job's outcome is what it would
+        have been without it. `Handler.enqueue` without client or connection enqueues into the transaction.
+        Do not commit or roll back on the connection.
 
-        Raises RuntimeError inside another transaction of the job, or after one that has completed it. If the claim was lost, the handler
-        is ended.
+        Raises:
+            RuntimeError: the job is already in a transaction, or one has completed it. If the claim was
+                lost, the handler is ended.
 
+        Example:
         >>> with job.transaction() as connection:  # doctest: +SKIP
         ...     connection.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 7")
         ...     receipt.enqueue(order_id=7)
@@ -182,29 +196,34 @@ class Job:
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
-        """The connection of the job's transaction, in a handler declared `transactional=True`; in a coroutine it is an AsyncConnection.
+        """Connection of the job's transaction, in a handler declared `transactional=True`.
 
-        Raises RuntimeError outside of a transaction.
+        In a coroutine it is an AsyncConnection.
+
+        Raises:
+            RuntimeError: there is no transaction.
         """
-        return self.doors.connection()  # type: ignore[return-value]  # a coroutine knows that its own is to be awaited
+        return self.doors.connection()  # type: ignore[return-value]  # an AsyncConnection in a coroutine
 
     def remaining(self) -> float:
-        """Return the seconds until the attempt times out, 0.0 if that is past, infinity if it never does."""
+        """Return the seconds until the attempt times out: 0.0 if it has, infinity if it never does."""
         return max(0.0, self.deadline - time.monotonic())
 
     def progress(self, fraction: float, note: str = "", data: object = None) -> None:
-        """Say how far the job is. A store into memory: free in a tight loop.
+        """Report how far the job is. A store into memory: cheap enough for a tight loop.
 
-        fraction: the share that is done; what is outside 0 to 1 counts as the nearer end, NaN as 0.
-        note: what it is at, for people; default "".
-        data: any JSON value; default None.
+        Args:
+            fraction: share that is done, 0 to 1. Lower and higher values count as 0 and 1, NaN as 0.
+            note: what the job is doing, for people. Default "".
+            data: any JSON value. Default None.
 
-        >>> Job(id=1, kind="demo").progress(3 / 24, "frame 3")
+        Example:
+            >>> Job(id=1, kind="demo").progress(3 / 24, "frame 3")
         """
         self.on_progress(1.0 if fraction > 1 else fraction if fraction >= 0 else 0.0, note, data)
 
     def __repr__(self) -> str:
-        # Without the payload: a repr ends in logs and tracebacks.
+        # Without the payload: a repr ends up in logs and tracebacks.
         return f"<Job {self.id} {self.kind} attempt {self.attempt} of {self.max_attempts}>"
 
     def __reduce__(self) -> Any:  # the signature of object

@@ -1,8 +1,9 @@
-"""A job's transaction, as its handler sees it: what it writes there, the jobs it enqueues there and its completion are one.
+"""A job's transaction as its handler sees it: the handler's writes, the jobs it enqueues and its completion commit together.
 
-A handler opens it by `with job.transaction() as connection:`, or is declared `transactional=True` and runs in it from its first line to
-its last. Who runs the handler holds the other end (`TransactionHost`): a worker its own session to the database, a test the transaction of
-`inline`. Nothing here begins, commits or rolls back by itself, and nothing here knows a statement.
+A handler opens the transaction with `with job.transaction() as connection:`. If it is declared
+`transactional=True`, all of it runs in one. The code that runs the handler provides a `TransactionHost`:
+a worker uses its own database session, a test the transaction of `inline`. This module does not begin,
+commit or roll back itself, and it contains no SQL statement.
 """
 
 from __future__ import annotations
@@ -21,36 +22,41 @@ if TYPE_CHECKING:
 
 
 class TransactionEndedError(RuntimeError):
-    """A handler has committed or rolled back its job's transaction by itself; what it wrote may stand although the job failed."""
+    """A handler committed or rolled back its job's transaction itself.
+
+    Its writes may persist although the job failed.
+    """
 
 
 class TransactionHost(Protocol):
-    """What whoever runs the handler does for its transaction."""
+    """Performs the transaction for the code that runs the handler."""
 
     def begin(self) -> psycopg.Connection[Any]:
-        """Begin it and return its connection. Raises what says that the claim is lost, or psycopg's errors."""
+        """Begin the transaction and return its connection. Raises if the claim is lost, and psycopg's errors."""
 
     def abegin(self) -> psycopg.AsyncConnection[Any]:
-        """`begin`, with a connection to be awaited."""
+        """Like `begin`, with an asynchronous connection."""
 
     def complete(self, result: object) -> None:
-        """Write the job's completion in it and commit. Raises if it was not committed."""
+        """Record the job's completion in the transaction and commit. Raises if it was not committed."""
 
     def undo(self) -> None:
-        """Roll it back."""
+        """Roll the transaction back."""
 
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
-        """Return the connection of the transaction that is open. Raises RuntimeError if there is none."""
+        """Return the connection of the open transaction. Raises RuntimeError if there is none."""
 
 
 class Transaction:
-    """What `job.transaction()` returns, to be entered once with `with`, or `async with` in a coroutine.
+    """The result of `job.transaction()`. Enter it once with `with`, or `async with` in a coroutine.
 
-    result: what the job's result is to be, any JSON value, default None; taken at the end of the block.
+    Attributes:
+        result: the job's result, any JSON value, default None. It is read at the end of the block.
 
-    >>> with (transaction := job.transaction()) as connection:  # doctest: +SKIP
-    ...     connection.execute("UPDATE orders SET paid = true WHERE id = 7")
-    ...     transaction.result = {"paid": 7}
+    Example:
+        >>> with (transaction := job.transaction()) as connection:  # doctest: +SKIP
+        ...     connection.execute("UPDATE orders SET paid = true WHERE id = 7")
+        ...     transaction.result = {"paid": 7}
     """
 
     def __init__(self, doors: TransactionHost) -> None:
@@ -84,19 +90,19 @@ class Transaction:
 
 
 class Nowhere:
-    """The doors of a job that can have no transaction. message: why, and what to do instead."""
+    """Host of a job that cannot have a transaction. message: why, and what to do instead."""
 
     def __init__(self, message: str) -> None:
         self._message = message
 
     def begin(self) -> NoReturn:
-        """Say so."""
+        """Raise RuntimeError with the message."""
         raise RuntimeError(self._message)
 
     abegin = connection = undo = begin
 
     def complete(self, _result: object) -> NoReturn:
-        """Never called: nothing was begun."""
+        """Never called: no transaction can begin."""
         self.begin()
 
 

@@ -1,9 +1,10 @@
-"""The command line: which families of commands there are, and what every command has in common.
+"""The command line: its command families, and what all commands have in common.
 
-One module a family; each has `COMMANDS`. To add a family is to write its module and name it in `FAMILIES` with its words: only the family
-that is asked for is loaded, for a script that enqueues jobs one by one waits for each start. What goes wrong in an expected way ends here
-as one sentence on standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a supervisor; every other command
-is a guest in the database.
+Each family is one module with a tuple `COMMANDS`. To add a family, write its module and add its
+name and commands to `FAMILIES`. Only the requested family is imported, because a script that
+enqueues jobs one by one pays for each start. An expected error ends here as one sentence on
+standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a supervisor;
+every other command is only a client of the database.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ FAMILIES = {
     "bench": ("bench",),
     "forge": ("forge",),
 }
-"""The words of each family, in the order of the help."""
+"""The commands of each family, in the order of the help."""
 WHERE_PRESENT = ("forge",)
-"""Families that a build may leave out; a module that exists is loaded."""
+"""Families that a build may leave out. They are loaded if their module exists."""
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""How a full disk, a quota, a limit and a terminal that is gone refuse what is written."""
+"""Errors of a write: a full disk, a quota, a file size limit, and a terminal that is gone."""
 
 ABOUT = "A job queue on the PostgreSQL you already run, drained by real processes."
 EXAMPLES = """\
@@ -66,7 +67,8 @@ exit codes: 0 done, 1 found wrong, 2 usage, 69 no database, 78 configuration,
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    argv: the arguments after the program's name; default those of the process.
+    Args:
+        argv: the arguments after the program's name; default: those of the process.
 
     >>> main(["--version"])  # doctest: +SKIP
     0
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        _write_no_more()  # whoever read us has gone (`jobherd jobs | head`)
+        _write_no_more()  # the reader of the output is gone (`jobherd jobs | head`)
         return ExitCode.BROKEN_PIPE
     except OSError as problem:
         if problem.errno not in _NO_ROOM:
@@ -92,14 +94,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_no_more() -> None:
-    """Send to nowhere what was not written: at exit Python would try it again, and complain."""
+    """Discard unwritten output.
+
+    Otherwise Python would try to write it again at exit, and report the error.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def commands(word: str | None = None) -> dict[str, Command]:
     """Return commands by name, in the order of the help.
 
-    word: the first of the command line; where it is a command's, those of its family alone. Default and else: every command.
+    Args:
+        word: the first word of the command line. If it is a command, only the commands of its
+            family are returned; otherwise every command.
     """
     if word == "--version":
         return {}
@@ -134,7 +141,8 @@ def _run(argv: Sequence[str] | None) -> int:
     known = commands(given[0] if given else None)
     arguments, unknown = parser_of(known).parse_known_args(given)
     if unknown:
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of that command, not of all
+        # With the usage of this command only.
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(known[arguments.command].run(arguments))
     except CommandError as problem:

@@ -1,4 +1,4 @@
-"""Who sits at the terminal: what the audit is told of whoever runs a command."""
+"""Names the person who runs a command, for the audit log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import socket
 
 
 def actor() -> str:
-    """Return the user and the host, such as "anna@web1"; in a container without names, the user's number."""
+    """Return the user and the host, such as "anna@web1".
+
+    In a container without user names, return the number of the user, such as "uid 1000@web1".
+    """
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

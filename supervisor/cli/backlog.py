@@ -1,4 +1,7 @@
-"""Judges the backlog for `jobherd doctor`: what a pause, a concurrency limit or failing attempts keep waiting. Asks nothing."""
+"""Judges the backlog for `jobherd doctor`: jobs kept waiting by pauses, limits or failing attempts.
+
+Sends no statement to the database.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ MANY: Final = 5
 
 
 def paused(rows: Iterable[Row], *, most: int) -> Iterator[Finding]:
-    """Judge what is paused. most: how far jobs were counted."""
+    """Judge what is paused.
+
+    Args:
+        rows: one for each pause.
+        most: the highest number of waiting jobs that was counted.
+    """
     for row in rows:
         called = {"all": "everything", "queue": f"queue {row['name']}", "kind": f"kind {row['name']}"}[row["scope"]]
         waiting = (
@@ -43,7 +51,10 @@ def limits(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Judge jobs that fail at every attempt: they wait as scheduled jobs and do not count as failed until their last attempt."""
+    """Judge jobs that fail at every attempt.
+
+    They wait as scheduled jobs and do not count as failed until their last attempt.
+    """
     for row in rows:
         if row["jobs"] >= MANY:
             error = f": {row['error']}" if row["error"] else ""

@@ -1,8 +1,9 @@
-"""`bench`: what this database gives to jobs, measured with a real supervisor in a schema of its own.
+"""`bench`: measures what this database delivers for jobs, with a real supervisor in its own schema.
 
-The schema is made for the measurement and dropped at its end, also after Ctrl-C or TERM; what a killed one left behind, the next one drops.
-Nothing is read or written in anybody's queue. The one thing that reaches others is a notification now and then, for which a supervisor
-on the same database looks into its queue once more.
+The schema is created for the measurement and dropped at its end, also after Ctrl-C or SIGTERM. If a
+measurement is killed, the next one drops its schema. No other queue is read or written. The only
+effect on others is an occasional notification, for which a supervisor on the same database checks
+its queue once more.
 """
 
 from __future__ import annotations
@@ -42,25 +43,28 @@ SETTINGS: Final = ("dsn", "listen_dsn", "embedded_dir", "workers")
 PREFIX: Final = "jobherd_bench_"
 QUEUE: Final = "bench"
 TIMES: Final = 100
-"""Round trips, commits and starts that are measured."""
+"""How many round trips, commits and job starts are measured."""
 WARM_UP: Final = 10
 GAP: Final = 0.02
-"""Seconds between two jobs whose start is measured: the system is to be idle before each."""
+"""Seconds between two jobs whose start is measured: the system must be idle before each."""
 SLICE: Final = 5000
-"""Jobs put in by one statement."""
+"""Jobs enqueued by one statement."""
 AHEAD: Final = 32
-"""Days of partitions, as many as the keeper will want."""
+"""Days of partitions, as many as the maintenance process will require."""
 BATCH: Final = 100
 SINGLE: Final = 20
-"""Of the jobs one in so many is drained in claims of one, which takes about as long as all of them in batches."""
+"""The share of the jobs that is drained with a claim size of 1: one in this many.
+
+Draining them takes about as long as draining all jobs with a claim size of `BATCH`.
+"""
 GLANCE: Final = 0.05
 START: Final = 60.0
-"""Seconds for the workers to be ready."""
+"""Seconds within which the workers must become ready."""
 PATIENCE: Final = 60.0
-"""Seconds without any progress, after which a drain has failed."""
+"""Seconds without any progress after which a drain has failed."""
 LEAVE: Final = 30.0
 CANCEL: Final = 5.0
-"""Seconds for the server to take a cancel."""
+"""Seconds that the server has to accept a cancel request."""
 NOTHING: Final = dict.fromkeys(
     (
         "queue",
@@ -124,16 +128,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Interrupted(BaseException):
-    """Somebody wants the measurement to end.
+    """The user wants the measurement to end.
 
-    No KeyboardInterrupt: psycopg would cancel the statement once and then wait for it, and a cancel that comes before its statement has
-    begun ends nothing.
+    This is not a KeyboardInterrupt: psycopg would cancel the statement once and then wait for it. A
+    cancel request that arrives before its statement has begun cancels nothing.
     """
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C, TERM and a terminal that goes away end a measurement, so that its schema is dropped."""
+    """Let SIGINT, SIGTERM and SIGHUP end a measurement, so that its schema is dropped."""
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -149,7 +153,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _calm(connection: psycopg.Connection[object]) -> None:
-    """End the statement that was interrupted: cancel it again and again until it is over. Raises psycopg.Error for a session that is lost."""
+    """End the interrupted statement: cancel it repeatedly until it has ended.
+
+    Raises psycopg.Error if the session is lost.
+    """
     ours = connection.pgconn
     while ours.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
         connection.cancel_safe(timeout=CANCEL)
@@ -162,7 +169,7 @@ def _calm(connection: psycopg.Connection[object]) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold signals back: a second Ctrl-C while it is cleaned up would leave the rest lying there."""
+    """Block signals: a second Ctrl-C during cleanup would leave the rest behind."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
@@ -173,13 +180,17 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
-    """Make a schema that nobody has, and drop it at the end with what others have left."""
+    """Yield a session on a new schema with a unique name.
+
+    First drop the schemas of killed measurements; drop the new schema at the end.
+    """
     at = Session(connection, PREFIX + secrets.token_hex(6))
     at.row("lock_scratch", {"name": at.schema})
     try:
         _drop_left_behind(at)
         migrate(connection, schema=at.schema)
-        # Else the keeper does it while the first jobs are measured, and no settlement gets through meanwhile.
+        # Otherwise the maintenance process does this during the first measured jobs, and blocks
+        # settlements.
         at.row("keep_partitions", {"ahead": AHEAD, "most": None})
         yield at
     finally:
@@ -188,13 +199,13 @@ def _scratch(connection: psycopg.Connection[object]) -> Iterator[Session]:
 
 
 def _drop(at: Session) -> None:
-    """Drop it, whatever the session was at when it was interrupted."""
+    """Drop the schema, whatever the session was doing when it was interrupted."""
     try:
         _calm(at.connection)
         at.connection.rollback()
         at.connection.execute(sql.load("drop_scratch", at.schema).encode())
     except psycopg.Error as problem:
-        # Of a database that takes no writes something was made only if it took them at first.
+        # In a read-only database the schema exists only if the database accepted writes at first.
         if not isinstance(problem, errors.ReadOnlySqlTransaction) or at.schema in {row["name"] for row in at.rows("list_scratches")}:
             console.complain(f"the schema {at.schema} could not be dropped; the next `jobherd bench` on this database drops it")
 
@@ -232,7 +243,7 @@ def _measure(at: Session, dsn: str, settings: Settings, jobs: int) -> dict[str, 
 
 
 class _Teller:
-    """Says on a terminal what is being measured, on a line that it takes back."""
+    """Shows on a terminal what is being measured, on a line that is erased at the end."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -261,7 +272,7 @@ def _enqueue(at: Session, kind: str, payloads: list[str]) -> list[int]:
 
 
 def _starts(at: Session) -> dict[str, float]:
-    """From just before the enqueue call to the first statement of the handler, on an idle system."""
+    """Measure from before the enqueue call to the first statement of the handler, when idle."""
     sent: dict[int, float] = {}
     for number in range(-WARM_UP, TIMES):
         before = time.time()
@@ -278,7 +289,11 @@ def _starts(at: Session) -> dict[str, float]:
 
 
 def _drain(at: Session, jobs: int) -> tuple[float, float]:
-    """Load so many jobs into the paused queue, let them go; return jobs drained and jobs put in, a second."""
+    """Enqueue `jobs` jobs into the paused queue, then resume it.
+
+    Returns:
+        Jobs drained per second and jobs enqueued per second.
+    """
     at.row("pause_queue", {"queue": QUEUE, "reason": "jobherd bench loads it"})
     start = time.monotonic()
     for first in range(0, jobs, SLICE):
@@ -294,7 +309,8 @@ def _drain(at: Session, jobs: int) -> tuple[float, float]:
 
 
 def _wait_empty(at: Session) -> None:
-    # No more than a look at what waits, or the looking would be measured too.
+    # Poll only with a cheap statement that checks for open jobs: a costlier one would distort the
+    # result.
     until = time.monotonic() + PATIENCE
     before = -1
     while at.row("find_work", {"served": None})["left_over"]:
@@ -308,11 +324,16 @@ def _wait_empty(at: Session) -> None:
 
 @contextmanager
 def _supervisor(at: Session, dsn: str, settings: Settings, *, batch: int) -> Iterator[None]:
-    """A supervisor on the scratch schema whose workers are ready. It has no part in the terminal's Ctrl-C: we end it."""
-    with tempfile.TemporaryDirectory(prefix="jobherd-bench-") as folder:  # no jobherd.toml of this folder counts for it
+    """Run a supervisor on the scratch schema, with its workers ready.
+
+    It does not receive the terminal's Ctrl-C: this process ends it.
+    """
+    # A folder without jobherd.toml: no settings file of the working directory applies.
+    with tempfile.TemporaryDirectory(prefix="jobherd-bench-") as folder:
         said = Path(folder) / "log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBHERD_")}
-        environment |= {"JOBHERD_DSN": dsn, "JOBHERD_SCHEMA": at.schema}  # not as flags: a password would be seen in the list of processes
+        # Not as flags: the process list would show a password.
+        environment |= {"JOBHERD_DSN": dsn, "JOBHERD_SCHEMA": at.schema}
         if settings.listen_dsn is not None:
             environment["JOBHERD_LISTEN_DSN"] = settings.listen_dsn
         words = [
@@ -354,7 +375,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(LEAVE)
     except subprocess.TimeoutExpired:
-        process.kill()  # its children see that and end by themselves
+        process.kill()  # its child processes notice that and exit
         process.wait()
 
 

@@ -1,7 +1,7 @@
-"""`check`: look for what is wrong before it runs: settings, and handlers that do not load.
+"""`check`: finds errors in settings and handlers before a supervisor runs them.
 
-Handlers are imported in a throw-away process, since importing runs code that may do anything, hang included; this process
-imports none.
+A throw-away process imports the handlers, because importing runs arbitrary code, which may hang.
+This process imports none.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _check(arguments: argparse.Namespace) -> int:
     except SettingsError as problem:
         problems += [{"file": "", "line": 0, "module": "settings", "message": text} for text in problem.problems]
         try:
-            settings = Settings.load(given_flags(arguments), only=LOOKED_AT)  # the handlers are looked at all the same
+            settings = Settings.load(given_flags(arguments), only=LOOKED_AT)  # still check the handlers
         except SettingsError:
             settings = None
     kinds: list[dict[str, Any]] = []
@@ -75,13 +75,14 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
-    """Import the handlers in another process; return the kinds it found and what it found wrong.
+    """Import the handlers in another process. Return its kinds, hooks, notes and problems.
 
-    The answer comes through a file: handlers print, and a grandchild they start may hold a pipe open for ever.
+    The other process answers with a file: handlers print, and a grandchild may hold a pipe open
+    indefinitely.
     """
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
         answer = Path(folder) / "answer"
-        sources = json.dumps([settings.handlers, settings.hooks])  # in ASCII: a path may be in another encoding
+        sources = json.dumps([settings.handlers, settings.hooks])  # as ASCII: a path may use another encoding
         words = [sys.executable, "-P", "-m", "jobherd.supervisor.cli.check_import", str(answer), str(settings.app_dir), sources]
         become_subreaper()
         strays = Orphans()
@@ -93,12 +94,15 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                # The whole group: what a module has started must not outlive the look at it.
+                # The whole process group: processes that a module has started must not outlive the
+                # check.
                 try:
                     os.killpg(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-        while left := strays.end():  # nor what has left the group; what it had started comes to us next
+        # Also processes that left the group; their own children are reparented to this process
+        # next.
+        while left := strays.end():
             for pid in left:
                 os.waitpid(pid, 0)
         try:
@@ -117,7 +121,8 @@ def _no_answer(code: int | None, limit: float) -> str:
     if code is None:
         return f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while it is imported"
     if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"  # the real-time ones have no name
+        # Real-time signals have no name.
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return f"importing the handlers ended its process by {name}"
     return f"importing the handlers ended its process with code {code}: a module must not exit while it is imported"
 
@@ -151,10 +156,10 @@ def _at(problem: dict[str, Any]) -> str:
 
 
 def _near(file: str) -> str:
-    """Return a path from here if it is below, since that is how people write it."""
+    """Return a path relative to the working directory if it is below, as people write it."""
     try:
         return file.removeprefix(os.getcwd() + os.sep)
-    except FileNotFoundError:  # the working folder was removed
+    except FileNotFoundError:  # the working directory was removed
         return file
 
 

@@ -1,6 +1,7 @@
-"""The throw-away process of `check`: imports handlers and hooks and writes down what it found. Never imported by anything.
+"""The throw-away process of `check`: imports handlers and hooks, and writes the results to a file.
 
-python -m jobherd.supervisor.cli.check_import ANSWER_FILE APP_DIR SOURCES, those of handlers and those of hooks: two lists, as JSON
+No module imports this one. Usage: `python -m jobherd.supervisor.cli.check_import ANSWER_FILE
+APP_DIR SOURCES`. SOURCES is JSON: a list of two lists, the sources of handlers and those of hooks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from jobherd.workers.run.loading import put_on_path, say_none_found
 
 
 def main(answer: str, app_dir: str, sources: str) -> None:
-    """Import them with `app_dir` first on the path, as a worker does; write kinds and problems to the file `answer`."""
+    """Import the sources as a worker does, with `app_dir` first on the path.
+
+    Write kinds, hooks, problems and notes to the file `answer`.
+    """
     handlers, hooks = json.loads(sources)
     problem = put_on_path(app_dir)
     found, more = load(() if problem else handlers), load(() if problem else hooks, named=HOOKS)
@@ -61,4 +65,4 @@ def _told(problem: LoadProblem) -> dict[str, Any]:
 if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(0)  # threads that a module has started must not keep this process
+    os._exit(0)  # threads that a module has started must not keep this process alive

@@ -1,4 +1,4 @@
-"""What the exit code of a command says, and the error that carries one."""
+"""The exit codes of all commands, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes, all of them. Scripts rely on these numbers."""
+    """All exit codes. Scripts rely on these numbers."""
 
     DONE = 0
-    """What was asked for is done."""
+    """The command did what was requested."""
     WRONG = 1
-    """It was found wrong: a job failed, an id does not exist, a handler does not load."""
+    """Something is wrong: a job failed, an ID does not exist, a handler does not load."""
     USAGE = 2
-    """The command was not understood; nothing was done."""
+    """The command line is invalid; nothing was done."""
     NO_DATABASE = 69
-    """The database does not answer, or there is none."""
+    """The database does not answer, or none was found."""
     CONFIGURATION = 78
-    """Settings, schema or handlers do not fit; trying again does not help."""
+    """Settings, schema or handlers are wrong; running the command again does not help."""
     TIMEOUT = 124
-    """The time given to wait was up."""
+    """The time limit for waiting has passed."""
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141
-    """Whoever read our output has gone."""
+    """The reader of the output is gone."""
 
 
 class CommandError(Exception):
-    """A command cannot go on. The text is for people: what is wrong, then the remedy."""
+    """A command cannot continue. The text is for people: what is wrong, then what to do."""
 
     def __init__(self, text: str, code: ExitCode = ExitCode.WRONG) -> None:
         super().__init__(text)

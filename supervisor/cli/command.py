@@ -1,4 +1,4 @@
-"""What a command is, and the arguments that several of them share."""
+"""Defines what a command is, and the arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONNECTION = ("dsn", "schema", "embedded_dir")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One word of the command line."""
+    """One command of the command line."""
 
     name: str
     help: str
@@ -34,15 +34,15 @@ class Command:
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     about: str = ""
-    """Some sentences for `--help`; default the one line."""
+    """Sentences for `--help`; default: the one line of `help`."""
     settings: tuple[str, ...] = CONNECTION
-    """The settings that it takes as flags."""
+    """The settings that the command accepts as flags."""
     lists: bool = False
-    """Takes `--json`."""
+    """Whether the command accepts `--json`."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fills paragraphs, keeps the examples as they are written, and fits 80 columns."""
+    """Fills paragraphs, keeps the layout of examples, and fits 80 columns."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=79)
@@ -50,11 +50,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n  " in text:
             return super()._fill_text(text, width, indent)
-        return argparse.HelpFormatter._fill_text(self, text, width, indent)  # noqa: SLF001  # argparse has no public way
+        # argparse offers no public way.
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)  # noqa: SLF001
 
 
 def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the flags of the command's settings. A flag that is not given leaves no attribute: unset is not the default."""
+    """Add the flags of the command's settings.
+
+    A flag that is not given sets no attribute, because unset differs from the default.
+    """
     told = specifications()
     if command.lists:
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -75,12 +79,12 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the settings that the command line gave."""
+    """Return the settings that the command line gives."""
     return {name: value for name, value in vars(arguments).items() if name in specifications()}
 
 
 def job_id(text: str) -> int:
-    """Read a job's id, for argparse."""
+    """Parse the ID of a job, for argparse."""
     if not is_id(text):
         message = f"{text[:40]!r} is not a job's id: a whole number, as `jobherd enqueue` prints it"
         raise argparse.ArgumentTypeError(message)
@@ -88,12 +92,12 @@ def job_id(text: str) -> int:
 
 
 def is_id(text: str) -> bool:
-    """Whether this can be the number of a row."""
+    """Whether this text can be the ID of a row."""
     return text.isascii() and text.isdigit() and len(text) <= 19 and 0 < int(text) <= LARGEST_ID
 
 
 def whole(text: str) -> int:
-    """Read a whole number, for argparse, which would call it an invalid int value."""
+    """Parse a whole number, for argparse, whose own message would say "invalid int value"."""
     try:
         return int(text)
     except ValueError:
@@ -102,14 +106,17 @@ def whole(text: str) -> int:
 
 
 def standard_input() -> TextIO:
-    """Return standard input, to read what was to come there. Raises CommandError if it was closed: a list that is missing is not an empty one."""
+    """Return standard input for reading.
+
+    Raises CommandError if it is closed: a missing list is not an empty list.
+    """
     if sys.stdin is None:
         raise CommandError("standard input is closed: there is nothing to read", ExitCode.USAGE)
     return sys.stdin
 
 
 def job_ids(texts: Sequence[str]) -> list[int]:
-    """Return the ids of the command line; `-` stands for those on standard input. Each once, in order."""
+    """Return the IDs of the command line without duplicates, in order. `-` reads standard input."""
     words: list[str] = []
     for text in texts:
         words += standard_input().read().split() if text == "-" else [text]
@@ -120,12 +127,12 @@ def job_ids(texts: Sequence[str]) -> list[int]:
 
 
 def add_job_ids(parser: argparse.ArgumentParser) -> None:
-    """Add one or more ids."""
+    """Add the argument for one or more IDs."""
     parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id; - reads ids from standard input")
 
 
 def span(text: str) -> float:
-    """Read a span of time, for argparse."""
+    """Parse a duration, for argparse."""
     try:
         return durations.at_least_zero(text, field="it")
     except (ValueError, TypeError):
@@ -134,10 +141,11 @@ def span(text: str) -> float:
 
 
 def moment(text: str) -> datetime:
-    """Read a moment, for argparse. People who name no zone mean their own."""
+    """Parse a timestamp, for argparse. Without a time zone, local time is meant."""
     try:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo is not None else found.astimezone()
-    except (ValueError, OverflowError):  # the last hours of the year 9999 are beyond it elsewhere
+    # The last hours of the year 9999 are out of range in other time zones.
+    except (ValueError, OverflowError):
         message = f"{text[:40]!r} is not a moment: write it like 2030-01-31T08:00:00+01:00"
         raise argparse.ArgumentTypeError(message) from None

@@ -1,7 +1,7 @@
-"""How things look: tables that fit, colours on a terminal only, JSON, spans of time.
+"""Formats output: tables that fit the terminal, colors on terminals only, JSON, durations.
 
-What comes from jobs is shown with its control characters made visible: an error text must not be able to move the cursor or
-rewrite the screen of whoever looks at it. Nothing here knows what a job is.
+Control characters in text from jobs are made visible: an error text must not move the cursor or
+rewrite the screen of the user. This module does not know jobs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ STATE_COLOURS: Final = {
     "ready": "", "scheduled": "blue",
 }  # fmt: skip
 _ORDER: Final = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-"""What changes the direction of text, or ends a line, without being a control character."""
+"""Characters that change the direction of text or end a line, but are not control characters."""
 _HIDDEN: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
 _HIDDEN_BUT_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_ORDER}\ud800-\udfff]")
 _UNSAFE_IN_JSON: Final = re.compile(rf"[\x7f-\x9f{_ORDER}]")
-"""JSON itself has no other control characters in strings; these can stand nowhere else."""
+"""JSON strings contain no other control characters, and these occur only in strings."""
 
 
 class JsonText(str):
-    """A JSON document as its text. It is printed as it is: Python would round its numbers, or refuse it."""
+    """A JSON document as text.
+
+    It is printed unchanged: Python would round its numbers or reject it.
+    """
 
     __slots__ = ()
 
@@ -49,41 +52,41 @@ class Column:
     heading: str
     right: bool = False
     least: int = 0
-    """Shrinks down to so many characters when the table is too wide; 0: never."""
+    """Characters to which the column may shrink if the table is too wide; 0: it never shrinks."""
 
 
 def is_colourful(stream: TextIO) -> bool:
-    """Whether colours are wanted there: a terminal, no NO_COLOR, not dumb."""
+    """Whether to use colors: on a terminal, without NO_COLOR, and if TERM is not dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str) -> str:
-    """Return the text in a colour, if standard output shows colours."""
+    """Return the text in a color if standard output shows colors."""
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and is_colourful(sys.stdout) else text
 
 
 def width() -> int:
-    """Return the columns there are: the terminal's when it has more than 80."""
+    """Return the width to use: that of the terminal, but at least 80 columns."""
     return max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns)
 
 
 def plain(text: object) -> str:
-    """Return a text on one line, its control characters made visible."""
+    """Return a text on one line, with its control characters made visible."""
     return _HIDDEN.sub(_visible, cover(str(text)))
 
 
 def plain_lines(text: object) -> str:
-    """Return a text with its lines kept, other control characters made visible."""
+    """Return a text with its line breaks kept and other control characters made visible."""
     return _HIDDEN_BUT_LINES.sub(_visible, cover(str(text)))
 
 
 def cells(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
+    """Return how many terminal columns a text takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text in at most so many columns, an ellipsis at its end if something is missing."""
+    """Return the text in at most `most` columns, with an ellipsis at its end if it was cut."""
     if cells(text) <= most:
         return text
     mark = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "~"
@@ -97,9 +100,12 @@ def cut(text: str, most: int) -> str:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, colours: Sequence[Mapping[int, str]] = ()) -> None:
-    """Print a table that fits.
+    """Print a table that fits the terminal.
 
-    colours: for each row, the colour of some of its columns, by number.
+    Args:
+        columns: headings and widths.
+        rows: the values.
+        colours: for each row, the color of some of its columns, by column number.
     """
     texts = [["-" if value is None else plain(value) for value in row] for row in rows]
     wide = [max([len(column.heading), *(cells(row[place]) for row in texts)]) for place, column in enumerate(columns)]
@@ -121,16 +127,17 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, 
 
 
 def print_json(document: object) -> None:
-    """Print a document: moments in ISO 8601 and UTC, JSON from the database as it is there.
+    """Print a document. Timestamps are in ISO 8601 and UTC; JSON from the database is unchanged.
 
-    Characters that move a cursor or turn text around are escaped, also for a pipe, which may lead to a terminal: a reader of JSON gets the same text.
+    Characters that move the cursor or change the direction of text are escaped. This also applies
+    to a pipe, which may lead to a terminal; a JSON parser gets the same text.
     """
     text = orjson.dumps(_dumpable(document), option=orjson.OPT_INDENT_2).decode(errors="backslashreplace").replace("\r", " ")
     sys.stdout.write(_UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def show_span(seconds: float | None) -> str:
-    """Return a span of time in one unit.
+    """Return a duration in one unit.
 
     >>> show_span(5400)
     '90m'
@@ -141,18 +148,18 @@ def show_span(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:  # one and a half hours are 90m, not 2h
+        if seconds >= 2 * length:  # 5400 seconds are 90m, not 2h
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
 
 
 def show_moment(moment: datetime | None) -> str:
-    """Return a moment in local time, to the second."""
+    """Return a timestamp in local time, to the second."""
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 def complain(text: str) -> None:
-    """Say something on standard error: what is not the answer, but should be known."""
+    """Print a message to standard error that is not the result but the user should know."""
     print(f"jobherd: {plain_lines(text)}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Telling jobs what to do: `retry`, `cancel`, `delete`, `reprioritize`, `reschedule`."""
+"""Commands that change jobs: `retry`, `cancel`, `delete`, `reprioritize`, `reschedule`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _reschedule(arguments: argparse.Namespace) -> int:
 
 
 def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], words: dict[str | None, str], **more: Any) -> int:
-    """Send a statement for each id; print what became of it. Every id is tried, whatever the ones before answered."""
+    """Run a statement for each ID and print its result. A failed ID does not stop the others."""
     answers: list[tuple[int, str | None]] = []
     ids = job_ids(arguments.ids)
     with session(arguments) as at:

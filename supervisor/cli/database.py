@@ -1,8 +1,10 @@
-"""Which database a command works on, and a connection to it.
+"""Chooses the database of a command, and connects to it.
 
-The one that is named (--dsn, JOBHERD_DSN, DATABASE_URL, a file), else the embedded PostgreSQL of the working directory, which is shared
-with a supervisor that runs there. A command that is not `run` changes no schema, except that `enqueue` makes a missing one. Errors of
-the database end as a sentence with an exit code; what PostgreSQL says in detail is not shown, since rows are in it.
+The database is the one that is named (--dsn, JOBHERD_DSN, DATABASE_URL, a file). Otherwise it is
+the embedded PostgreSQL of the working directory, shared with a supervisor that runs there. Only
+`run`, `migrate` and `forge` migrate the schema; `enqueue` creates a missing one. A database error
+ends as a sentence with an exit code. PostgreSQL's error details are not shown, because they contain
+rows.
 """
 
 from __future__ import annotations
@@ -34,11 +36,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 CONNECT_TIMEOUT = 10
-"""Seconds; what the DSN or PGCONNECT_TIMEOUT say goes before it."""
+"""Seconds. A value in the DSN or in PGCONNECT_TIMEOUT takes precedence."""
 
 
 class _JsonLoader(TextLoader):
-    """Gives JSON as its text. psycopg's own raises for documents that Python cannot hold, and then the job could not be shown."""
+    """Returns JSON as text.
+
+    psycopg's own loader raises for documents that Python cannot represent. The job could not be
+    shown then.
+    """
 
     def load(self, data: psycopg.abc.Buffer) -> JsonText:
         text = super().load(data)
@@ -47,27 +53,27 @@ class _JsonLoader(TextLoader):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A connection with the statements of `sql/queries`."""
+    """A connection that runs the statements of `sql/queries`."""
 
     connection: psycopg.Connection[object]
     schema: str
 
     def rows(self, name: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
-        """Send a statement; return its rows by column name."""
+        """Run a statement; return its rows by column name."""
         with self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.load(name, self.schema).encode(), parameters or {}).fetchall()
 
     def send(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
-        """Send a statement whose answer says nothing."""
+        """Run a statement and ignore its result."""
         self.connection.execute(sql.load(name, self.schema).encode(), parameters or {})
 
     def row(self, name: str, parameters: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Send a statement that gives one row."""
+        """Run a statement that returns one row; return that row."""
         return self.rows(name, parameters)[0]
 
 
 def load_settings(flags: Mapping[str, object], *, only: tuple[str, ...] | None = None) -> Settings:
-    """Return the settings; raise CommandError when they cannot be used."""
+    """Return the settings. Raises CommandError if they are invalid."""
     try:
         return Settings.load(flags, only=only)
     except SettingsError as problem:
@@ -76,15 +82,21 @@ def load_settings(flags: Mapping[str, object], *, only: tuple[str, ...] | None =
 
 @contextmanager
 def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None, guarded: bool = False) -> Iterator[str]:
-    """Give the DSN of the database to work on. The embedded one is started where needed, and left at the end.
+    """Yield the DSN of the database to use.
 
-    tell: is told which one it is when none was named; default: people are told if this command had to start it.
-    guarded: the embedded one is started again should it die; for a command that stays.
+    Start the embedded one if needed, and release it at the end.
+
+    Args:
+        settings: name the database, or the folder of the embedded one.
+        tell: called with a sentence about the embedded database if none was named; default: print
+            the sentence if this command had to start it.
+        guarded: restart the embedded database if it dies; for a long-running command.
     """
     if settings.dsn is not None:
         yield settings.dsn
         return
-    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415  # it is not needed by those who have a database
+    # Needed only without a database of your own.
+    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415
 
     try:
         server = lifecycle.start(settings.embedded_dir)
@@ -104,7 +116,7 @@ def chosen(settings: Settings, *, tell: Callable[[str], None] | None = None, gua
         try:
             server.leave()
         except lifecycle.EmbeddedUnavailable as problem:
-            complain(str(problem))  # what was asked for is done
+            complain(str(problem))  # the requested work is done
 
 
 def _guarded(settings: Settings) -> AbstractContextManager[None]:
@@ -120,9 +132,10 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
     if "connect_timeout" not in given:
         extra["connect_timeout"] = CONNECT_TIMEOUT
     if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
-        extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")  # the first that answers may be a standby
+        # The first that answers may be a standby.
+        extra["target_session_attrs"] = given.get("target_session_attrs", "read-write")
     connection: psycopg.Connection[object] = psycopg.connect(make_conninfo(dsn, **extra), autocommit=True, context=OURS)
-    connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
+    connection.prepare_threshold = None  # a pooler in between may send each statement to another backend
     try:
         for kind in ("json", "jsonb"):
             connection.adapters.register_loader(kind, _JsonLoader)
@@ -135,23 +148,27 @@ def connect(dsn: str, *, name: str) -> psycopg.Connection[object]:
 
 @contextmanager
 def session(arguments: argparse.Namespace, *, may_create: bool = False) -> Iterator[Session]:
-    """Give a session on the database of the command line, its schema looked at first.
+    """Yield a session on the database of the command line, after a check of its schema.
 
-    may_create: make the schema if there is none.
-    Raises CommandError for everything that a database can do to a command.
+    Raises CommandError for every error of the database.
+
+    Args:
+        arguments: the command line.
+        may_create: create the schema if it does not exist.
     """
     settings = load_settings(given_flags(arguments), only=CONNECTION)
     with chosen(settings) as dsn, explained(), connect(dsn, name=arguments.command) as connection:
         at = Session(connection, settings.schema)
         look_at_schema(at, may_create=may_create)
-        if at.row("tell_backend")["backend"] == connection.info.backend_pid:  # else a pooler gives this backend to others too
+        # Otherwise a pooler shares this backend with other clients.
+        if at.row("tell_backend")["backend"] == connection.info.backend_pid:
             at.send("pin_search_path", {"local": False})
         yield at
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn errors of the database into sentences with an exit code."""
+    """Convert database errors to a CommandError with a sentence and an exit code."""
     try:
         yield
     except SchemaError as problem:
@@ -186,29 +203,37 @@ def explained() -> Iterator[None]:
 
 
 def is_away(problem: psycopg.Error) -> bool:
-    """Whether an error says that the database is not there now, rather than that it does not like the statement."""
+    """Whether an error means that the database is down, not that it rejects the statement."""
     return problem.sqlstate is None or problem.sqlstate[:2] in {"08", "53"} or problem.sqlstate[:3] == "57P"
 
 
 def lacks_room(problem: psycopg.Error) -> bool:
-    """Whether a server answers that it lacks what it needs: a full disk, memory, a place for one more session."""
+    """Whether the server lacks a resource: disk space, memory, or a free connection."""
     return (problem.sqlstate or "")[:2] == "53"
 
 
 def why_away(problem: psycopg.Error) -> str:
-    """Return why a connection failed, in one line, without secrets: libpq repeats host, port and user, never the password."""
+    """Return why a connection failed, in one line and without secrets.
+
+    libpq repeats host, port and user, but never the password.
+    """
     return _said(problem)
 
 
 def look_at_schema(at: Session, *, may_create: bool = False) -> None:
-    """See to it that the database has the schema of this version. may_create: make it if there is none. Raises CommandError."""
+    """Check that the database has the schema of this version. Raises CommandError if it does not.
+
+    Args:
+        at: the session.
+        may_create: create the schema if it does not exist.
+    """
     schema = at.schema
     missing = pending(at.connection, schema=schema)
     if not missing:
         return
     present = at.row("find_migrations")["present"]
     if may_create and present:
-        return  # enqueue's statement is the same in every version
+        return  # the statement of `enqueue` is the same in every version
     if may_create:
         migrate(at.connection, schema=schema)
         complain(f"made the schema {schema!r} in this database")
@@ -218,7 +243,10 @@ def look_at_schema(at: Session, *, may_create: bool = False) -> None:
 
 
 def migrating(schema: str) -> str:
-    """Return the command that brings a schema to this version. Without the flag it would make the usual one, beside the one that is meant."""
+    """Return the command that migrates a schema to this version.
+
+    Without the flag it would create the default schema in addition to the one that is meant.
+    """
     return "jobherd migrate" if schema == sql.SCHEMA else f"jobherd migrate --schema {schema}"
 
 

@@ -1,8 +1,10 @@
-"""What `make run` shows: real pushes of this project's own history, the jobs that they set off, and then a made-up job every few seconds.
+"""The demonstration of `make run`: pushes this project's real history and shows the jobs.
 
-It is a guest like any other: it pushes with git, the hook enqueues, workers elsewhere run the jobs, and this looks at the rows. It keeps
-its repository; a later run pushes what is new, deletes its demonstration branch and pushes that again. It says nothing before there are
-workers, so that on a terminal shared with a supervisor its lines stand together, below those of the start.
+After that it enqueues a made-up job every few seconds. It is an ordinary client: it pushes with
+git, the hook enqueues, workers in other processes run the jobs, and this module reads the rows. It
+keeps its repository: a later run pushes what is new, deletes its demonstration branch and pushes
+that again. It prints nothing before there are workers, so that on a terminal shared with a
+supervisor its lines stay together, below those of the start.
 """
 
 from __future__ import annotations
@@ -36,25 +38,32 @@ if TYPE_CHECKING:
     from jobherd.supervisor.cli.database import Session
 
 PUSHES: Final = 4
-"""The history goes in so many pushes."""
+"""Number of pushes into which the history is split."""
 BRANCH: Final = "refs/heads/demonstration"
 MAIN: Final = "refs/heads/main"
 GLANCE: Final = 0.1
-"""Seconds between two looks at the jobs."""
+"""Seconds between two queries for the jobs."""
 STEADY: Final = 3
-"""Looks that find the same workers before we believe that all have come."""
+"""Queries in a row that must find the same workers before all are assumed to have started."""
 PATIENCE: Final = 10.0
-"""Seconds without any change before we say that nobody seems to be at work."""
+"""Seconds without any change before a message says that no worker seems to run."""
 NOBODY: Final = "nobody seems to be at work: is `jobherd run --handlers jobherd.handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
 def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Callable[[], bool]) -> int:
-    """Push, and print the jobs as they run until all are done; return an exit code.
+    """Push, print the jobs as they run until all are finished, and return an exit code.
 
-    folder: where the bare repository is kept. dsn, schema: what its hook tells. timeout: seconds for the jobs.
-    is_wanted: asked at each look; once it says no, nobody looks any longer.
-    Raises RepositoryError, GitError.
+    Args:
+        folder: where the bare repository is kept.
+        dsn: the database that its hook enqueues to.
+        schema: the schema that its hook enqueues to.
+        timeout: seconds for the jobs.
+        is_wanted: called at each query; once it returns False, the function returns.
+
+    Raises:
+        RepositoryError: the repository cannot be created or used.
+        GitError: a git command failed.
     """
     repository = init_repository(str(folder / "forge.git"), dsn=dsn, schema=schema)
     catch_up(repository)
@@ -73,9 +82,12 @@ def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Call
 
 
 def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool]) -> bool:
-    """Wait until a supervisor's workers have come; return whether they have.
+    """Wait until the workers of a supervisor have started; return whether they have.
 
-    timeout: seconds. is_wanted: asked at each look; once it says no, nobody waits any longer.
+    Args:
+        at: the database session.
+        timeout: seconds.
+        is_wanted: called at each query; once it returns False, the wait ends.
     """
     start, told, before, same = time.monotonic(), False, frozenset[int](), 0
     while is_wanted():
@@ -96,7 +108,10 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
 
 
 def feed(every: float, *, is_wanted: Callable[[], bool]) -> None:
-    """Enqueue a made-up job every so many seconds until it is not wanted any more. While the database is away, none is enqueued."""
+    """Enqueue a made-up job every `every` seconds until `is_wanted` returns False.
+
+    While the database is unreachable, no job is enqueued.
+    """
     for number in count():
         until = time.monotonic() + every
         while time.monotonic() < until:
@@ -108,25 +123,34 @@ def feed(every: float, *, is_wanted: Callable[[], bool]) -> None:
 
 
 def say_what_next(folder: Path, program: str, *, http: tuple[str, int] | None) -> None:
-    """Say what people may do now. program: how they call this one. http: where the supervisor answers, if it does."""
+    """Print what the user can do next.
+
+    Args:
+        folder: where the demonstration keeps its repository.
+        program: how the user calls this program.
+        http: where the supervisor answers HTTP; None: it does not.
+    """
     there = _near(str(folder / "forge.git"))
     print(f"\npush to it yourself:  git push {there} HEAD:refs/heads/mine")
     print(f"see what became:      {program} jobs   {program} status   {program} job 1")
     if http is not None:
         host = f"[{http[0]}]" if ":" in http[0] else http[0]
-        if find_spec("starlette") is not None:  # what the extra `web` brings
+        if find_spec("starlette") is not None:  # the extra `web` installs it
             print(f"the page:             http://{host}:{http[1]}/")
         print(f"metrics and health:   http://{host}:{http[1]}/")
     print("Ctrl-C where the supervisor runs lets running jobs finish and ends it.\n", flush=True)
 
 
 def _near(path: str) -> str:
-    """Return a path from here if it is below, since that is how people write it."""
+    """Return a path relative to the working directory if it is below, as people write it."""
     return os.path.abspath(path).removeprefix(os.getcwd() + os.sep)
 
 
 def _source(folder: Path) -> tuple[str, str]:
-    """Return the git folder to push from and what it is: this checkout's, or one that is made up where there is no history."""
+    """Return the git folder to push from, and a description of it.
+
+    It is the folder of this checkout, or a made-up one if there is no history.
+    """
     root = Path(handlers.__file__).resolve().parent.parent
     if (root / "setup.cfg").is_file() and (root / ".git").exists():
         try:
@@ -136,7 +160,7 @@ def _source(folder: Path) -> tuple[str, str]:
         except _git.GitError:
             pass
         else:
-            if not shallow:  # a repository without the beginning of its history cannot be pushed into an empty one
+            if not shallow:  # a shallow repository cannot be pushed into an empty one
                 return place, "this project's history"
     made = folder / "made-up.git"
     if not (made / "HEAD").exists():
@@ -162,7 +186,7 @@ def _pushes(source: str, repository: str) -> Iterator[list[str]]:
 
 
 class _Look:
-    """The jobs of our pushes, and what of them was printed."""
+    """The jobs of the pushes of this run, and what was printed about them."""
 
     def __init__(self, repository: str) -> None:
         with transaction() as database:
@@ -185,7 +209,7 @@ class _Look:
         return bool(changed)
 
     def until_over(self, timeout: float, is_wanted: Callable[[], bool]) -> int:
-        """Look until all jobs are over; return an exit code."""
+        """Query until all jobs are finished; return an exit code."""
         until, last, told = time.monotonic() + timeout, time.monotonic(), False
         while True:
             if self.again():
@@ -210,7 +234,7 @@ class _Look:
 
 
 def _trending(timeout: float) -> int:
-    """Have a snapshot made of what is trending, and show it."""
+    """Enqueue a job that computes what is trending, wait for it, and print its result."""
     client = default_client()
     try:
         row = client.wait(trending_compute.enqueue(), timeout=timeout)

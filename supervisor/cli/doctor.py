@@ -1,7 +1,7 @@
-"""`doctor`: ask the database all that can keep jobs waiting, and say for each finding what to do.
+"""`doctor`: queries everything in the database that can keep jobs waiting, and prints what to do.
 
-This module asks and prints; what the answers mean is judged in `jobherd.supervisor.cli.doctor_findings`. Nothing is changed: the schema that drift is
-measured against is drawn in a transaction that is rolled back.
+This module queries and prints; `jobherd.supervisor.cli.doctor_findings` judges the results. It
+changes nothing: the schema to compare with is created in a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LATE: Final = 60.0
-"""Seconds that the first job of a queue may be due."""
+"""Seconds for which the first job of a queue may be due."""
 _MOST: Final = 10_000
-"""Waiting jobs whose kinds are looked at."""
+"""Most waiting jobs whose kinds are examined."""
 _GROUPS: Final = 20
-"""Kinds and codes of retrying jobs that are reported."""
+"""Most pairs of kind and code of retrying jobs that are reported."""
 _HEARD_IN: Final = 2.0
-"""Seconds in which a notification to ourselves must arrive."""
+"""Seconds within which a notification to this session itself must arrive."""
 _BRIEFLY: Final = 2.0
-"""Seconds that we wait for somebody's lock on a table of ours."""
+"""Seconds to wait for another session's lock on a table of Jobherd."""
 _LONGEST: Final = 6
-"""Lines of a remedy that a terminal shows."""
+"""Most lines of a fix that a terminal shows."""
 _COLOURS: Final = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
@@ -72,7 +72,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
     if listen_dsn is None:
         promised = at.connection.info.backend_pid
         yield from doctor_findings.pooler(told=promised, real=state["backend"])
-        if promised == state["backend"]:  # else a shared backend would go on listening
+        if promised == state["backend"]:  # otherwise a shared backend would keep listening
             yield from _listen(at)
     else:
         yield from _listen_there(listen_dsn, at.schema)
@@ -99,7 +99,7 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
 
 
 def _look_inside(at: Session) -> Iterator[Finding]:
-    """Look at the schema and what is in it."""
+    """Examine the schema and its contents."""
     unseen = at.rows("doctor/list_hidden_tables", {"schema": at.schema})
     yield from doctor_findings.hidden(unseen)
     if any(row["hidden"] for row in unseen):
@@ -154,7 +154,11 @@ def _compare(at: Session) -> Iterator[Finding]:
 
 
 def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
-    """Listen at the address of --listen-dsn. That it does not answer is a finding: all else is looked at over another one."""
+    """Listen at the address of --listen-dsn.
+
+    If that address does not answer, report it as a finding: all other checks use another
+    connection.
+    """
     try:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, schema)
@@ -172,7 +176,7 @@ def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
 
 
 def _listen(at: Session) -> Iterator[Finding]:
-    """Call ourselves, and see whether it is heard."""
+    """Send a notification to this session itself, and check that it arrives."""
     remedy = "give the server's own address in --listen-dsn"
     try:
         at.connection.execute(sql.load("doctor/listen_briefly"))
@@ -196,7 +200,10 @@ def _listen(at: Session) -> Iterator[Finding]:
 
 
 def _untried(about: str, problem: psycopg.Error) -> Finding:
-    """Say that the look itself was refused: what it is refused for is found all the same, and is what to mend first."""
+    """Report that the server rejected the check itself.
+
+    Another check finds the cause of that rejection, and the user must fix the cause first.
+    """
     if not (takes_no_writes(problem) or isinstance(problem, psycopg.errors.ReadOnlySqlTransaction)):
         raise problem
     return Finding(
@@ -225,7 +232,7 @@ def _print(findings: list[Finding], wrong: int) -> None:
 
 
 def _nothing(_: argparse.ArgumentParser) -> None:
-    """No arguments of its own."""
+    """Add no arguments."""
 
 
 COMMANDS: Final = (

@@ -1,7 +1,8 @@
-"""What is wrong with a database that jobs wait in, judged from what was asked of it: each finding with its remedy.
+"""Judges what is wrong with a database that holds jobs, from query results. Each finding has a fix.
 
-Every judge takes rows as `sql/queries/doctor/` gives them and returns findings; none asks, changes or waits for anything. A finding is
-wrong only if jobs can be lost, late or stuck by it; what merely deserves a look is a note.
+Every judge gets rows as `sql/queries/doctor/` returns them, and returns findings. No judge queries,
+changes or waits for anything. A finding is `wrong` only if it can make jobs lost, late or stuck. A
+finding that only deserves attention is a `note`.
 """
 
 from __future__ import annotations
@@ -18,40 +19,53 @@ Row: TypeAlias = "Mapping[str, Any]"
 Weight: TypeAlias = Literal["ok", "note", "wrong"]
 
 OLD: Final = 300.0
-"""Seconds after which an open transaction is worth a word: vacuum removes nothing that died since, and every claim steps over it."""
+"""Seconds after which an open transaction is a note.
+
+Vacuum removes no row that died since the transaction began, and every claim skips over those rows.
+"""
 ANCIENT: Final = 3600.0
-"""Seconds after which it is wrong."""
+"""Seconds after which an open transaction is wrong."""
 SLOT_AGE: Final = 1_000_000
 """Transactions that a replication slot or a standby may hold back."""
 SLOT_BYTES: Final = 10 * 1024**3
-"""Bytes of log that an inactive slot may keep on disk."""
+"""Bytes of WAL that an inactive slot may keep on disk."""
 DEAD: Final = 200_000
-"""Dead rows of a table that turns over fast, above which claims slow down. Its autovacuum begins at 1,000 and a hundredth."""
+"""Dead rows of a table with many changes, above which claims become slow.
+
+Autovacuum starts at 1,000 dead rows and a hundredth of the table.
+"""
 WRAPAROUND: Final = 1_000_000_000
-"""Transaction ids of age; the server stops taking writes near 2,000,000,000."""
+"""Age in transaction IDs; the server stops accepting writes near 2,000,000,000."""
 CLOCKS: Final = 2.0
-"""Seconds between this host's clock and the database's."""
+"""Seconds by which the clocks of this host and of the database may differ."""
 NOTIFICATIONS: Final = 0.1
-"""Part of the server's queue of notifications that may be full: some hundred megabytes that nobody has read. A full one makes every commit that notifies fail."""
+"""Share of the server's notification queue that may be full.
+
+That is several hundred megabytes of unread data. If the queue is full, every commit that sends a
+notification fails.
+"""
 HELD: Final = 10.0
-"""Seconds for which a session may lock a table of ours whole, as a migration does."""
+"""Seconds for which a session may lock a whole table of Jobherd, as a migration does."""
 BRIEF: Final = 60.0
-"""Seconds for which a session may hold an advisory lock of Jobherd. A commit that enqueues holds one for microseconds."""
+"""Seconds for which a session may hold an advisory lock of Jobherd.
+
+A commit that enqueues holds one for microseconds.
+"""
 SPARE: Final = 10
-"""Connections that should be left when all are counted."""
+"""Free connections that should remain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look found."""
+    """The result of one check."""
 
     weight: Weight
     about: str
-    """The sort of thing that was looked at, in a word or two."""
+    """The subject of the check, in one or two words."""
     text: str
-    """What is so, as a sentence."""
+    """What was found, as a sentence."""
     remedy: str = ""
-    """What to do, or the SQL that does it."""
+    """What to do, or the SQL that fixes it."""
 
 
 def settings(rows: Iterable[Row]) -> Iterator[Finding]:
@@ -111,7 +125,13 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
-    """Judge the server's state. seen: seconds by which its clock is ahead of ours. limit: connections that others than superusers may have."""
+    """Judge the server's state.
+
+    Args:
+        row: the state.
+        seen: seconds by which the server's clock is ahead of this host's.
+        limit: connections available to roles that are not superusers.
+    """
     if row["standby"]:
         yield Finding(
             "wrong", "server", "this is a standby: nothing can be written", "name the primary, or target_session_attrs=read-write in --dsn"
@@ -162,7 +182,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
 
 
 def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Judge the tables that have row-level security without Jobherd's doing."""
+    """Judge tables on which row-level security was enabled, but not by Jobherd."""
     if rows:
         triggers = rows[0]["triggers"]
         cause = f" (perhaps by the event trigger {' or '.join(triggers)}, which will do it again with new tables)" if triggers else ""
@@ -174,7 +194,7 @@ def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Judge whether the roles that serve this schema may end the database sessions of dead processes."""
+    """Judge whether the roles that serve this schema may end the sessions of dead processes."""
     for row in rows:
         if not row["may_end"]:
             yield Finding(
@@ -193,9 +213,17 @@ def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
-    """Judge whether something stands between us and the server: it tells a backend of its own making. listens: --listen-dsn says this address."""
+    """Judge whether a pooler is in between: it reports a made-up backend ID.
+
+    Args:
+        told: the backend ID that the connection was given.
+        real: the ID of the backend that runs the statement.
+        listens: whether this address is --listen-dsn.
+    """
     if told != real and listens:
-        yield Finding(  # a notification of our own comes back even from a shared backend, should the pooler give us the same one again
+        # A self-sent notification can return even from a shared backend, if the pooler assigns the
+        # same one again.
+        yield Finding(
             "note", "pooler",
             "a pooler stands between this host and --listen-dsn: in session mode all is well, in transaction mode notifications get lost",
             "give the server's own address in --listen-dsn, unless that pooler is in session mode",
@@ -241,7 +269,7 @@ def _holder(row: Row) -> Finding | None:
 
 
 def locks(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Judge who holds a table of ours so that nobody else can write to it."""
+    """Judge sessions that lock a table of Jobherd against writes."""
     for row in rows:
         if (row["seconds"] or 0.0) > HELD:
             yield Finding(
@@ -253,7 +281,10 @@ def locks(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Judge which sessions hold an advisory lock of Jobherd for long. Every login of the database may take one."""
+    """Judge sessions that hold an advisory lock of Jobherd for long.
+
+    Any login of the database can take one.
+    """
     harm = {
         "wake": "supervisors that go idle are not notified of jobs and find them by the poll",
         "wait": "clients that wait for the end of a job do not return",
@@ -269,7 +300,7 @@ def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Judge how the tables that turn over fast stand."""
+    """Judge dead rows and vacuum of the tables with many changes."""
     bad = False
     for row in rows:
         if row["dead"] > max(DEAD, row["live"]):
@@ -285,7 +316,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def indexes(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Judge indexes that are not whole."""
+    """Judge indexes that are incomplete."""
     for row in rows:
         yield Finding(
             "wrong", "indexes", f"the index {row['name']} of {row['of']} was never built to the end: it costs writes and serves no read",
@@ -294,7 +325,7 @@ def indexes(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def schema(differences: Sequence[Difference]) -> Iterator[Finding]:
-    """Judge how the schema differs from what the migrations make."""
+    """Judge how the schema differs from what the migrations create."""
     for one in differences:
         name = f"{one.what} {one.name}" + (f" of {one.of}" if one.of else "")
         if one.wanted is None:
@@ -310,7 +341,7 @@ def schema(differences: Sequence[Difference]) -> Iterator[Finding]:
 
 
 def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterator[Finding]:
-    """Judge who works, and what nobody works on."""
+    """Judge whether supervisors and workers run, and which queues and kinds no worker serves."""
     if not row["supervisors"]:
         weight: Weight = "wrong" if row["waiting"] else "note"
         tail = ", and jobs wait" if row["waiting"] else ""
@@ -355,7 +386,10 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
 
 
 def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
-    """Judge what waits for a key. What waits for a handler is told by its kind."""
+    """Judge jobs that wait for a key.
+
+    `fleet` reports jobs that wait for a handler, by their kind.
+    """
     for one in lacking:
         if one["code"] == "KEY_MISSING":
             yield Finding(
@@ -366,7 +400,10 @@ def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as SQL writes it: the name of a prepared transaction is anybody's, and a remedy is run by whoever may do most."""
+    """Return a text as an SQL literal.
+
+    Any user can choose the name of a prepared transaction, and a superuser may run the fix.
+    """
     doubled = text.replace("'", "''")
     return f"'{doubled}'"
 

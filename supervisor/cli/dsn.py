@@ -1,4 +1,7 @@
-"""`dsn` and `psql`: the address of the database that commands and producers use in this folder, and a prompt on it."""
+"""`dsn` and `psql`: print the address of the database that this folder uses, or open psql on it.
+
+Commands and producers that run in this folder use the same database.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +60,19 @@ def _psql(arguments: argparse.Namespace) -> int:
     if settings.dsn is not None:
         command, environment = _call(program, settings.dsn, arguments.words)
         os.execve(program, command, environment)  # noqa: S606  # no shell is wanted
-    with chosen(settings) as dsn:  # stays until psql ends, so that the server does
+    with chosen(settings) as dsn:  # held until psql ends, so that the server keeps running
         command, environment = _call(program, dsn, arguments.words)
-        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for psql, which cancels its statement; a handler is not inherited
+        # Ctrl-C is for psql, which cancels its statement; psql does not inherit a handler.
+        signal.signal(signal.SIGINT, lambda *_: None)
         code = subprocess.call(command, env=environment)
     return code if code >= 0 else 128 - code
 
 
 def _call(program: str, dsn: str, words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return psql's command line and environment. Every user of this machine can read a command line: the password is not in it."""
+    """Return the command line and environment of psql.
+
+    Every user of this host can read a command line, so the password is passed in the environment.
+    """
     given = conninfo_to_dict(dsn)
     password = given.pop("password", None)
     environment = os.environ | ({} if password is None else {"PGPASSWORD": str(password)})
@@ -75,7 +82,7 @@ def _call(program: str, dsn: str, words: list[str]) -> tuple[list[str], dict[str
 
 def _carried_psql() -> str | None:
     """Return the psql of the extra `embedded`, if it is installed."""
-    from jobherd.supervisor.embedded import binaries  # noqa: PLC0415  # most machines have a psql
+    from jobherd.supervisor.embedded import binaries  # noqa: PLC0415  # most hosts have a psql
 
     try:
         program = binaries.carried().bin / "psql"

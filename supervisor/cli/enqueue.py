@@ -1,11 +1,13 @@
-"""`enqueue`: put jobs into the queue, one from the command line or many from standard input.
+"""`enqueue`: adds jobs to the queue, one from the command line or many from standard input.
 
-Imports no handler. From standard input, one JSON document a line is read and enqueued as a stream, in chunks, so that a file of any
-length takes the same memory; what stands before a bad line is enqueued, nothing from it on.
+Imports no handler. Standard input has one JSON document per line, and is read and enqueued as a
+stream, in chunks: a file of any length takes the same memory. If a line is invalid, the lines
+before it are enqueued, and that line and all after it are not.
 
-A command without JSON means one job without parameters, unless something is there to be read. A terminal, /dev/null and a closed standard
-input (cron, systemd) are nothing to read. A pipe or file that turns out to be empty is an error: a job that somebody meant to enqueue
-would else be missing without a word. With `-` somebody says that it is a list, and a list may be empty.
+A command without JSON means one job without parameters, unless standard input has data. A terminal,
+/dev/null and a closed standard input (cron, systemd) have no data. An empty pipe or file is an
+error: otherwise a job would be missing without notice. With `-` the user says that input is a list,
+and a list may be empty.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from typing import BinaryIO, TextIO
 
 CHUNK: Final = 1000
-"""Jobs of a transaction. Larger ones are no faster by much, and ids and progress would come by fits and starts."""
+"""Jobs per transaction.
+
+Larger transactions are not much faster, and would print IDs and progress in bursts.
+"""
 NOTHING: Final = (
     "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
     "(or - to take an empty list for one)"
@@ -103,7 +108,7 @@ def _enqueue(arguments: argparse.Namespace) -> int:
         return _many(arguments, options)
     payload = _read(arguments.payload if arguments.payload is not None else "{}")
     with session(arguments, may_create=True) as at:
-        try:  # enqueue() would take null for no payload
+        try:  # enqueue() would treat null as no payload
             chunks = chunks_of(check_kind(arguments.kind), [payload], check_options(**options))
             (number,) = Client(connection=at.connection, schema=at.schema).put(chunks)
         except (ValueError, TypeError) as problem:
@@ -115,7 +120,10 @@ def _enqueue(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _told_elsewhere(what: str) -> Iterator[None]:
-    """Say on standard error what is done if ids cannot be written: whoever sees a failure alone enqueues it all a second time."""
+    """If IDs cannot be written, report on standard error what was enqueued.
+
+    A user who sees only a failure would enqueue everything a second time.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -126,7 +134,8 @@ def _told_elsewhere(what: str) -> Iterator[None]:
 
 
 def _bytes_of(name: str) -> bytes:
-    most = max_payload() + 1  # what is too long is refused like any other, and a file without an end is not read for ever
+    # Longer content is rejected like any other, and an endless file is not read indefinitely.
+    most = max_payload() + 1
     try:
         if name == "-":
             return standard_input().buffer.read(most)
@@ -137,7 +146,10 @@ def _bytes_of(name: str) -> bytes:
 
 
 def _is_given(stream: TextIO | None) -> bool:
-    """Whether somebody gave it to be read: a file, a pipe, a socket. Not a terminal, /dev/null, or a descriptor that is closed."""
+    """Whether there is input: a file, a pipe or a socket.
+
+    A terminal, /dev/null and a closed descriptor do not count.
+    """
     try:
         return stream is not None and not stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):
@@ -152,9 +164,9 @@ def _read(text: str | bytes) -> object:
 
 
 def _refused(problem: ValueError | TypeError) -> str:
-    """Return what the door says, with the field and the remedy."""
+    """Return the error message of the enqueue call, with the field and what to do."""
     if isinstance(problem, PayloadError):
-        problem.index = None  # people count lines, empty ones too
+        problem.index = None  # people count lines, including empty ones
     return str(problem)
 
 
@@ -170,7 +182,7 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         progress.hide()
         with _told_elsewhere(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
             sys.stdout.write("".join(f"{number}\n" for number in ids))
-            sys.stdout.flush()  # whoever reads them may act on them before the end
+            sys.stdout.flush()  # the reader may act on the IDs before the end
         progress.show(done, lines.read)
 
     with session(arguments, may_create=True) as at:
@@ -178,7 +190,7 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         try:
             client.enqueue_stream(arguments.kind, lines, on_chunk=tell, chunk=CHUNK, **options)
         except (ValueError, TypeError) as problem:
-            if not lines.number:  # bad options are no fault of the first line
+            if not lines.number:  # invalid options are not an error of the first line
                 raise CommandError(str(problem), ExitCode.USAGE) from None
             message = f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
             raise CommandError(message, ExitCode.USAGE) from None
@@ -192,7 +204,7 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _length(fd: int) -> int:
-    """Return how many bytes are still to be read, 0 if nobody can say."""
+    """Return how many bytes are left to read; 0 if that is unknown."""
     try:
         found = os.fstat(fd)
         return max(0, found.st_size - os.lseek(fd, 0, os.SEEK_CUR)) if stat.S_ISREG(found.st_mode) else 0
@@ -201,21 +213,23 @@ def _length(fd: int) -> int:
 
 
 class _Lines:
-    """The documents of a stream, one a line; empty lines are passed over. Raises PayloadError for a line that holds none."""
+    """The documents of a stream, one per line, without empty lines.
+
+    Raises PayloadError for a bad line.
+    """
 
     __slots__ = ("_stream", "number", "read")
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.number = 0
-        """Of the line that was read last."""
+        """Number of the line that was read last."""
         self.read = 0
-        """Bytes of the stream up to here."""
+        """Bytes of the stream that were read."""
 
     def __iter__(self) -> Iterator[object]:
-        longest = (
-            2 * max_payload() + 4096
-        )  # a payload may be written with spaces and escapes; a line without an end must not fill the memory
+        # Spaces and escapes may lengthen a payload; a line without an end must not fill the memory.
+        longest = 2 * max_payload() + 4096
         while line := self._stream.readline(longest):
             self.number += 1
             self.read += len(line)

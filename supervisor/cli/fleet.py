@@ -1,7 +1,9 @@
-"""`fleet`: every supervisor of the cluster with its children, as they say it themselves, and orders to them, on whatever host.
+"""`fleet`: lists supervisors with their child processes, and sends them fleet commands.
 
-The database stands between: an order is a row that the supervisor takes and answers (`supervisor/database/fleet_commands.py`). What nobody takes while
-this command waits is withdrawn before it gives up, so that "nobody answered" means that nothing will happen.
+Both work for supervisors on any host. Fleet commands go through the database: each is a row that
+the supervisor takes and answers (`supervisor/database/fleet_commands.py`). If no supervisor takes a
+command in time, this module withdraws it before it gives up. So the message that the command was
+not taken means that nothing will happen.
 """
 
 from __future__ import annotations
@@ -29,12 +31,18 @@ if TYPE_CHECKING:
 
 ACTIONS: Final = ("drain", "add", "remove", "reload")
 PATIENCE: Final = 10.0
-"""Seconds that an order is waited for; a beat, at which a supervisor looks by itself, comes every 5 s."""
+"""Seconds to wait for a fleet command; a supervisor checks for commands every 5 s at the latest."""
 RELOADING: Final = 60.0
-"""Seconds that the answer to a reload is waited for: it comes when the first worker has loaded the new code, or could not."""
+"""Seconds to wait for the answer to a reload.
+
+The supervisor answers when the first worker has loaded the new code, or could not load it.
+"""
 GLANCE: Final = 0.05
 FRESH: Final = 2.0
-"""Seconds that a listing waits for what supervisors say of themselves now; then it shows what they said last."""
+"""Seconds that a listing waits for new reports of the supervisors.
+
+Then it shows their last ones.
+"""
 MOST: Final = 1000
 _COLUMNS: Final = (
     Column("CHILD"), Column("STATE", least=9), Column("PID", right=True), Column("CPU", right=True), Column("MEM", right=True),
@@ -132,7 +140,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
-    """Let each that is there say what it does now; return whether any has."""
+    """Ask each live supervisor for a new report; return whether a request was sent."""
     asked = []
     for supervisor in supervisors:
         if not supervisor["lapsed"]:
@@ -142,9 +150,9 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
             except (errors.InvalidParameterValue, errors.ProgramLimitExceeded) as problem:
                 if takes_no_writes(problem):
                     return False
-                continue  # it has left meanwhile, or has a hundred orders open
+                continue  # it has exited meanwhile, or has a hundred open fleet commands
             except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
-                return False  # whoever may only look sees what was said last
+                return False  # a read-only user sees the last reports
     until = time.monotonic() + FRESH
     for number in asked:
         _wait(partial(at.row, "show_order", {"order": number}), max(0.0, until - time.monotonic()))

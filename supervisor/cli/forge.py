@@ -1,7 +1,8 @@
-"""`forge`: repositories whose pushes set off jobs, imports from GitHub, and a demonstration.
+"""`forge`: repositories whose pushes enqueue jobs, imports from GitHub, and a demonstration.
 
-What it does is in `jobherd.handlers.forge`; here is how it is asked. These commands bring the forge's own tables to this version, which a
-supervisor never does: nobody who runs no forge has them.
+`jobherd.handlers.forge` does the work; this module is its command line. These commands migrate the
+forge's own tables to this version. A supervisor never does that: without a forge the tables do not
+exist.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ PACE: Final = 2.0
 
 @contextmanager
 def forge(arguments: argparse.Namespace) -> Iterator[tuple[Settings, str]]:
-    """Give the settings and the DSN of a database that has the forge's tables; handlers of this process enqueue there."""
+    """Yield the settings and the DSN of a database with the forge's tables.
+
+    Handlers of this process enqueue there.
+    """
     from jobherd.handlers import configure  # noqa: PLC0415  # the other commands need no client
     from jobherd.handlers.forge import _database  # noqa: PLC0415
     from jobherd.sql.migrate import migrate  # noqa: PLC0415
@@ -128,9 +132,11 @@ def _demo(arguments: argparse.Namespace) -> int:
     parent = os.getppid()
 
     def is_wanted() -> bool:
-        return os.getppid() == parent  # in `make run` that is the supervisor: when it has left, nobody is at work any more
+        # In `make run` the parent is the supervisor: once it has exited, no worker runs.
+        return os.getppid() == parent
 
-    # A shell starts what stands before its `&` deaf to Ctrl-C. `make run` does, and it shall end both.
+    # A shell makes a command before `&` ignore Ctrl-C. `make run` starts this command so, and
+    # Ctrl-C must end both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _await_server(load_settings(given_flags(arguments), only=CONNECTION), demo.PATIENCE)
     with forge(arguments) as (settings, dsn):
@@ -153,17 +159,21 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _await_server(settings: Settings, patience: float) -> None:
-    """Let a supervisor that is just starting here start the embedded PostgreSQL, as its own; do it ourselves when none does."""
+    """Let a supervisor that is just starting here start the embedded PostgreSQL as its own.
+
+    If none does within `patience` seconds, this process starts it later.
+    """
     if settings.dsn is not None:
         return
-    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415  # it is not needed by those who have a database
+    # Needed only without a database of your own.
+    from jobherd.supervisor.embedded import lifecycle  # noqa: PLC0415
 
     until = time.monotonic() + patience
     while time.monotonic() < until:
         try:
             server = lifecycle.find(settings.embedded_dir)
         except lifecycle.EmbeddedUnavailable:
-            return  # whoever starts it says why it cannot
+            return  # the process that starts it reports the reason
         if server is not None:
             server.leave()
             return
@@ -171,12 +181,12 @@ def _await_server(settings: Settings, patience: float) -> None:
 
 
 def _http(arguments: argparse.Namespace) -> tuple[str, int] | None:
-    """Return where a supervisor with our environment and files answers."""
+    """Return the HTTP address of a supervisor with the same environment and files."""
     return load_settings(given_flags(arguments), only=("http",)).http
 
 
 def _program() -> str:
-    """Return how this program was called, for people who call it again from the same folder."""
+    """Return how this program was called, for the user to call it again from the same folder."""
     called = sys.argv[0].removeprefix(os.getcwd() + os.sep)
     return called if os.path.basename(called) == "jobherd" and os.sep in called else "jobherd"
 

@@ -1,4 +1,4 @@
-"""Looking at jobs: `jobs`, `job ID`, `wait ID`. Nothing here changes one."""
+"""Commands that show jobs: `jobs`, `job ID`, `wait ID`. They change none."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 STATES: Final = ("ready", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
 OVER: Final = ("completed", "failed", "cancelled", "expired")
 FARTHEST: Final = 50_000
-"""Rows of each table that a page with a filter may look at: 10 million jobs of the past must not be read for it."""
+"""Most rows of each table that a filtered listing reads.
+
+Without it a listing could read 10 million jobs of the history.
+"""
 NOWHERE: Final[dict[str, Any]] = {"state": "unknown", "error_code": None, "error": None}
-"""What is known of a job that does not exist."""
+"""The values shown for a job that does not exist."""
 SILENCE: Final = 5.0
-"""Seconds for an answer: what is asked while one waits is found by ids."""
+"""Seconds within which the database must answer during `wait`: its statements find jobs by ID."""
 BACKSTOP = 1.0
-"""Seconds after which `wait` looks by itself, and between two tries at a database that was there before."""
+"""Seconds after which `wait` queries without a notification; also the pause between reconnects."""
 
 
 def states(text: str) -> list[str]:
-    """Read a list of states, for argparse."""
+    """Parse a list of states, for argparse."""
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
         if name not in STATES:
@@ -99,7 +102,7 @@ def _line(job: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _why(job: dict[str, Any]) -> str:
-    """Return what went wrong last, with its code."""
+    """Return the last error, with its code."""
     return ": ".join(str(part) for part in (job["error_code"], job["error"]) if part)
 
 
@@ -151,7 +154,7 @@ def _job(arguments: argparse.Namespace) -> int:
 
 
 def _decrypted(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a job's row with what is encrypted in it opened."""
+    """Return a job's row with its encrypted parts decrypted."""
     try:
         parts = {name: orjson.loads(row[name].encode()) for name in ("payload", "result", "history") if row[name] is not None}
         opened = decrypt(row | parts)
@@ -161,7 +164,7 @@ def _decrypted(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decrypted_log(log: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """Return what an attempt printed, with what is encrypted in it opened."""
+    """Return what an attempt printed, with its encrypted parts decrypted."""
     try:
         text = open_text(log["output"], "log", row["kind"], row["id"])
     except (KeyMissingError, PayloadError) as problem:
@@ -201,7 +204,7 @@ def _page(job: dict[str, Any]) -> None:
     try:
         history: list[dict[str, Any]] = orjson.loads(job["history"].encode())
     except (orjson.JSONDecodeError, UnicodeEncodeError):
-        print(f"\nhistory     {plain(job['history'])}")  # the page shows all it can
+        print(f"\nhistory     {plain(job['history'])}")  # show what can be shown
         return
     for attempt in history:
         _print_attempt(attempt)
@@ -218,7 +221,8 @@ def _print_attempt(attempt: dict[str, Any]) -> None:
     print(f"  {show_moment(start or end)}{ran}")
     error, post_mortem = attempt.get("error"), attempt.get("post_mortem")
     why = post_mortem.get("sentence") if isinstance(post_mortem, dict) else post_mortem
-    for text in dict.fromkeys(text for text in (error, why) if text):  # of a dead process the sentence is the error
+    # For a dead process the sentence is the error.
+    for text in dict.fromkeys(text for text in (error, why) if text):
         print(f"  {plain(text)}")
     if usage := attempt.get("usage"):
         print(f"  used {plain(_used(usage))}")
@@ -237,7 +241,7 @@ def _print_log(log: dict[str, Any]) -> None:
 
 
 def _said(entry: object) -> str:
-    """Return an entry of job.log(key, ...) in words; what is none of ours is shown as it is."""
+    """Return an entry of job.log(key, ...) in words; show an unknown entry unchanged."""
     if not isinstance(entry, dict):
         return str(entry)
     words = [f"[{entry.get('key', '?')}]"]
@@ -248,7 +252,7 @@ def _said(entry: object) -> str:
 
 
 def _used(usage: object) -> str:
-    """Return what an attempt used, in words; what is no usage of ours is shown as it is."""
+    """Return what an attempt used, in words; show an unknown format unchanged."""
     if not isinstance(usage, dict) or not all(isinstance(value, int | float) for value in usage.values()):
         return str(usage)
     words = {name: f"{name} {value}" for name, value in usage.items()}
@@ -278,7 +282,7 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
-    from jobherd.handlers._enqueue.answer_deadline import answered  # noqa: PLC0415  # nobody else here waits
+    from jobherd.handlers._enqueue.answer_deadline import answered  # noqa: PLC0415  # only `wait` needs it
 
     ids = job_ids(arguments.ids)
     until = None if arguments.timeout is None else time.monotonic() + arguments.timeout
@@ -291,8 +295,10 @@ def _wait(arguments: argparse.Namespace) -> int:
                 away = False
                 with answered(at.connection, _within(until)):
                     if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
-                        if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:  # else a shared backend would listen
-                            for name in ("listen_ended", "announce_wait", "meet_settlements"):  # in this order: see migrations/0013
+                        # Otherwise a shared backend would listen.
+                        if at.row("tell_backend")["backend"] == at.connection.info.backend_pid:
+                            # In this order: see migrations/0013.
+                            for name in ("listen_ended", "announce_wait", "meet_settlements"):
                                 at.send(name, {"ids": ids})
                         over = _look(at, ids, found, printed, {}, quiet=arguments.json)
                 while not over:
@@ -304,7 +310,7 @@ def _wait(arguments: argparse.Namespace) -> int:
                         over = _look(at, ids, found, printed, told, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
-            # Once it has answered, an outage is something to sit out: that is what waiting is.
+            # Once the database has answered, an outage does not end the command: it keeps waiting.
             if problem.code is not ExitCode.NO_DATABASE or not found or (until is not None and time.monotonic() >= until):
                 raise
             if not away:
@@ -314,13 +320,16 @@ def _wait(arguments: argparse.Namespace) -> int:
 
 
 def _within(until: float | None) -> float:
-    """Return the seconds in which what is asked now is to be answered."""
+    """Return the seconds within which the database must answer the next statement."""
     return SILENCE if until is None else min(SILENCE, max(0.0, until - time.monotonic()) + BACKSTOP)
 
 
 def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
-    """Wait until the database says that one of these jobs is over, or so long; return the states that it told."""
-    from jobherd.handlers._enqueue.waiting import ends  # noqa: PLC0415  # nobody else here waits
+    """Wait until the database notifies that one of these jobs has finished, at most `seconds`.
+
+    Return the states in the notifications.
+    """
+    from jobherd.handlers._enqueue.waiting import ends  # noqa: PLC0415  # only `wait` needs it
 
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -333,7 +342,16 @@ def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
 
 
 def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed: set[int], told: dict[int, str], *, quiet: bool) -> bool:
-    """Look once; say which jobs are over now; return whether all are. told: jobs that are over, also if nothing is kept of them."""
+    """Query once, print the jobs that have finished since, and return whether all have.
+
+    Args:
+        at: the database session.
+        ids: all jobs to wait for.
+        found: the last known row of each; updated.
+        printed: jobs that were printed already; updated.
+        told: states of finished jobs from notifications, also if no row of the job is kept.
+        quiet: print nothing.
+    """
     rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
     seen = {row["id"]: row for row in at.rows("list_states", {"ids": rest})}
     for number in rest:
@@ -345,7 +363,10 @@ def _look(at: Session, ids: list[int], found: dict[int, dict[str, Any]], printed
 
 
 def _ended(number: int, job: dict[str, Any]) -> str:
-    """Return the line that says how a job ended: the id, the state, and of one that failed the reason, as far as the line goes."""
+    """Return the line that shows how a job ended: ID, state, and the error of a failed job.
+
+    The error is cut to the width of the terminal.
+    """
     said = f"{number} {job['state']}"
     why = _why(job) if job["state"] == "failed" else ""
     text = f"  {console.cut(plain(why), max(0, console.width() - len(said) - 2))}" if why else ""

@@ -1,4 +1,4 @@
-"""`migrate`: bring the database's schema to this version."""
+"""`migrate`: migrates the database's schema to this version."""
 
 from __future__ import annotations
 

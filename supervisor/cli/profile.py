@@ -1,4 +1,7 @@
-"""Looking inside a running job, on whichever host it runs: `stack ID` and `profile ID`. The supervisor there is asked by an order."""
+"""`stack ID` and `profile ID`: inspect a running job on any host.
+
+Both send a fleet command to the supervisor of the job.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,26 @@ if TYPE_CHECKING:
     from jobherd.supervisor.cli.database import Session
 
 PATIENCE: Final = 10.0
-"""Seconds that a supervisor may take to answer, beyond what the answer itself takes."""
+"""Seconds that a supervisor has to answer, in addition to the duration of the work itself."""
 OFTEN: Final = 0.02
 SELDOM: Final = 0.1
-"""Seconds between two looks whether it has answered."""
+"""Seconds between two checks for the answer: `OFTEN` for a stack, `SELDOM` for a profile."""
 _HOTTEST: Final = 10
 
 
-# -- asking ----------------------------------------------------------------------------------------------------------------
+# -- the fleet command -----------------------------------------------------------------------------------------------------
 
 
 def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, takes: float = 0.0) -> dict[str, Any]:
-    """Return what the supervisor that runs a job answers. takes: seconds that the answer takes. Raises CommandError."""
+    """Return the answer of the supervisor that runs a job. Raises CommandError.
+
+    Args:
+        at: the database session.
+        job: the ID of the job.
+        name: the fleet command.
+        arguments: its arguments.
+        takes: seconds that the work itself takes.
+    """
     found = at.rows("find_runner", {"id": job})
     if not found:
         raise CommandError(f"there is no job {job}: it never was, it was deleted, or its time in the history is over")

@@ -1,4 +1,7 @@
-"""How far a long command is, on the last line of a terminal. Standard output stays for the answer; without a terminal nothing is shown."""
+"""Shows the progress of a long command on the last line of a terminal.
+
+Standard output is reserved for the result. Without a terminal, nothing is shown.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Final
 from jobherd.supervisor.cli.console import NARROWEST, show_span
 
 PAUSE: Final = 0.1
-"""Seconds between two looks of the line."""
+"""Seconds between two updates of the line."""
 BAR: Final = 24
 """Columns of the bar."""
 
 
 class Progress:
-    """How far it is, on the last line of a terminal: a bar where the length is known, else a count. Nothing for a single chunk."""
+    """The progress line: a bar if the length is known, else a count. A single chunk shows none."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -28,7 +31,7 @@ class Progress:
         self._wanted = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self, done: int, read: int) -> None:
-        """Say that so many jobs are enqueued, from so many bytes."""
+        """Update the line: `done` jobs are enqueued, from `read` bytes."""
         self._chunks += 1
         if not self._wanted:
             return
@@ -45,12 +48,12 @@ class Progress:
             self._draw()
 
     def hide(self) -> None:
-        """Make room: ids are about to be printed, perhaps on the same terminal."""
+        """Erase the line: IDs are about to be printed, perhaps on the same terminal."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave the last state standing, if any was shown."""
+        """Keep the last state on the terminal, if any was shown."""
         if self._shown:
             self._draw()
             print(file=sys.stderr)
@@ -60,7 +63,7 @@ class Progress:
 
 
 def _columns() -> int:
-    """Return the terminal's columns: a line that wraps could not be taken back. A terminal that does not know has 80."""
+    """Return the terminal's width, 80 if it is unknown: a line that wraps could not be erased."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or NARROWEST
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`purge`: delete jobs of the past before their time. The live tables are never touched."""
+"""`purge`: deletes finished jobs before their retention time ends. Never changes live tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from jobherd.supervisor.cli.database import Session
 
 BATCH: Final = 1000
-"""Jobs looked at by one statement: more would hold locks and bloat the log for longer than others like to wait."""
+"""Jobs examined by one statement.
+
+More would hold locks and grow the WAL for longer than other sessions should wait.
+"""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +81,7 @@ def _delete(at: Session, wanted: dict[str, object], total: int, target: dict[str
     after: object = 0
     while True:
         with at.connection.transaction():
-            if not after:  # with the first batch: a purge that has deleted anything is noted
+            if not after:  # in the first batch: every purge that has deleted jobs gets an audit entry
                 at.row("note_audit", {"actor": actor(), "action": "purge", "target": orjson.dumps(target).decode(), "reason": None})
             row = at.row("purge_history", wanted | {"after": after})
         deleted += int(row["jobs"])

@@ -1,4 +1,4 @@
-"""The queues and their gates: `queues`, `pause`, `resume`, `cap`."""
+"""Commands for queues, pauses and concurrency limits: `queues`, `pause`, `resume`, `cap`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _paused(gate: dict[str, Any]) -> str:
 
 
 def print_gates(gates: Sequence[dict[str, Any]]) -> None:
-    """Print the table of gates: what is paused or capped, beyond what the queues' own table says."""
+    """Print pauses and concurrency limits that the table of queues does not show."""
     rows = [
         (
             gate["scope"], "everything" if gate["scope"] == "all" else gate["name"],
@@ -78,7 +78,7 @@ def _names_gate(parser: argparse.ArgumentParser) -> None:
 
 
 def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what names the gate, as parameters."""
+    """Return the parameters that name the queue or kind. Raises CommandError."""
     if getattr(arguments, "all", False):
         if arguments.queue is not None or arguments.kind is not None:
             raise CommandError("--all excludes a queue and --kind: give one of them", ExitCode.USAGE)
@@ -157,7 +157,7 @@ def _cap(arguments: argparse.Namespace) -> int:
 
 
 def _nothing(_: argparse.ArgumentParser) -> None:
-    """No arguments of its own."""
+    """Add no arguments."""
 
 
 COMMANDS: Final = (

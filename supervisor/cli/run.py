@@ -1,7 +1,9 @@
-"""`run`: settings, database, schema, and then the supervisor itself.
+"""`run`: loads the settings, prepares database and schema, and then runs the supervisor.
 
-Until the schema stands this process waits for the database as long as it takes, in one thread and without a child. Then
-`jobherd.supervisor.loop` has the floor; nothing here must be open or running that a fork would copy.
+Until the schema exists, this process waits for the database, in one thread and without a child
+process. It waits indefinitely by default (setting `db_retry_max_attempts`). Then
+`jobherd.supervisor.loop` takes over. At that point this module must have nothing open or running
+that a fork would copy.
 """
 
 from __future__ import annotations
@@ -43,14 +45,17 @@ def _run(arguments: argparse.Namespace) -> int:
         _print_settings(settings)
         return ExitCode.DONE
     if settings.workers and not settings.handlers:
-        from jobherd.workers.run.loading import say_none_found  # noqa: PLC0415  # a parent that runs has no use for what its children are made of
+        # A running supervisor does not need the code of its workers.
+        from jobherd.workers.run.loading import say_none_found  # noqa: PLC0415
 
-        raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)  # before a database is started for nothing
+        # Before a database is started for nothing.
+        raise CommandError(say_none_found(()), ExitCode.CONFIGURATION)
     _check_sources(settings)
     _check_page(settings)
     voice = LogStream()
     logs.set_up(who="supervisor", log_format=settings.log_format, level=settings.log_level, stream=voice)
-    from jobherd.supervisor import loop  # noqa: PLC0415  # the other commands have no use for it; and an import is not to be torn by a signal
+    # Other commands do not need it; imported before signals can interrupt the import.
+    from jobherd.supervisor import loop  # noqa: PLC0415
 
     signals = SignalPipe(raises=True)
     try:
@@ -68,7 +73,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_sources(settings: Settings) -> None:
-    """Refuse folders, files and modules that do not exist, before a process is forked. Imports nothing: that would run user code here."""
+    """Reject folders, files and modules that do not exist, before a process is forked.
+
+    Imports nothing: an import would run user code in this process.
+    """
     for name in ("handlers", "hooks"):
         for source in getattr(settings, name):
             if not (os.path.exists(source) or _is_module(source, settings)):
@@ -84,12 +92,15 @@ def _is_module(source: str, settings: Settings) -> bool:
         return False
     try:
         return PathFinder.find_spec(first, [str(settings.app_dir)]) is not None or find_spec(first) is not None
-    except (ImportError, ValueError):  # a module in sys.modules without a specification
+    except (ImportError, ValueError):  # a module in sys.modules without a spec
         return True
 
 
 def _check_page(settings: Settings) -> None:
-    """Refuse to show the page to a network that has to prove nothing. The child that serves it would leave it out, which is seen too late."""
+    """Reject a dashboard that other hosts can reach without a token.
+
+    The web process would only leave the dashboard out, and the user would notice that too late.
+    """
     if settings.http is None or not settings.page or find_spec("starlette") is None:
         return
     if not (is_local(settings.http[0]) or settings.page_operate_token or settings.page_view_token):
@@ -101,7 +112,7 @@ def _check_page(settings: Settings) -> None:
 
 
 def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
-    """Bring the schema to this version; wait while the database is away, and say so once."""
+    """Migrate the schema to this version. While the database is down, wait, and log that once."""
     pause, away, tries = settings.db_retry_initial, False, 0
     while True:
         tries += 1

@@ -1,4 +1,4 @@
-"""`status`: who works, at what, and how much is left, as the database sees it."""
+"""`status`: shows supervisors, child processes, jobs and queues, as the database sees them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _print_supervisor(supervisor: dict[str, Any]) -> None:
 
 
 def _nothing(_: argparse.ArgumentParser) -> None:
-    """No arguments of its own."""
+    """Add no arguments."""
 
 
 COMMANDS: Final = (

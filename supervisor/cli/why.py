@@ -1,4 +1,7 @@
-"""`why ID`: one screen that says why a job is in its state and how it came there. The sentences are made in `jobherd.workers.inspect.explain`."""
+"""`why ID`: explains on one screen why a job is in its state, and how it got there.
+
+The sentences come from `jobherd.workers.inspect.explain`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _LINES: Final = 12
-"""Attempts that are shown; one screen has 24 lines."""
+"""Most attempts that are shown; one screen has 24 lines."""
 _PARSED: Final = ("gates", "history", "progress")
 
 
@@ -62,7 +65,7 @@ def _print(sentence: str, colour: str = "") -> None:
 
 
 def _clock(now: datetime) -> Any:
-    """Return what shows a moment: its time alone if it is today's."""
+    """Return a function that formats a timestamp, without the date if it is today's."""
     today = now.astimezone().date()
 
     def show(moment: datetime) -> str:
@@ -73,7 +76,10 @@ def _clock(now: datetime) -> Any:
 
 
 def _parsed(value: object) -> Any:
-    """Return a document as Python has it; None for one that Python cannot hold, of which the rest can still be told."""
+    """Return a JSON document as Python values; None if Python cannot represent it.
+
+    The other facts about the job can still be shown then.
+    """
     if not isinstance(value, str):
         return value
     try:

@@ -54,7 +54,7 @@ class Facts:
     children: tuple[Child, ...] = ()
     deaths: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """respawns, reclaimed, released, notifications, wakes, beats, dropped."""
+    """The keys are those of `COUNTS`; `beats` counts lease renewals, `dropped` lost log lines."""
     settled: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Outcomes that the supervisor wrote for jobs of dead processes: kind, outcome, number."""
     timeouts: Mapping[str, int] = field(default_factory=dict)

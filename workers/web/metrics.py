@@ -104,7 +104,7 @@ class JobherdCollector(Collector):
         yield from self._parent(facts)
         yield from self._queues()
 
-    # -- jobs, from the boards --------------------------------------------------------------------------------------
+    # -- jobs, from the status boards -------------------------------------------------------------------------------
 
     def _label(self, name: str) -> str:
         """Return the label of a kind: its name, unless there are already too many kinds."""
@@ -222,7 +222,7 @@ class JobherdCollector(Collector):
         yield CounterMetricFamily("jobherd_worker_claims", "Claims, which are questions to the database for work.", value=claims)
         yield CounterMetricFamily("jobherd_worker_claims_empty", "Claims that found nothing.", value=empty)
 
-    # -- children ---------------------------------------------------------------------------------------------------
+    # -- child processes --------------------------------------------------------------------------------------------
 
     def _slots(self, facts: Facts) -> Iterator[Metric]:
         states: dict[tuple[str, str], int] = {}

@@ -226,7 +226,7 @@ async def _serve_page(page: Starlette, scope: Scope, receive: Receive, send: Sen
         return viewer is not None and viewer.way != "nobody"
 
     async def received() -> Message:
-        connection.is_known = is_known()  # while it sends a form
+        connection.is_known = is_known()  # also before it reads the body of a form
         return await receive()
 
     async def sent(message: Message) -> None:

@@ -1,9 +1,11 @@
-"""`jobherd top`: the whole fleet on one screen of a terminal, live, with a few keys to act.
+"""`jobherd top`: the fleet on one screen of a terminal, live, with a few keys to act.
 
-`watch.py` asks the database and carries out what was decided, `panels.py` says what is shown of it and in which order, `view.py` holds
-what the person at the keys has chosen, `frame.py` draws it into exactly the lines and columns there are, and `screen.py` has the terminal.
-It is a guest in the database like every other command: it never reads the backlog through, and nothing of it runs inside a supervisor.
-Only `frame.py` and `screen.py` need rich; what they show comes from jobs, so its control characters are made visible first.
+`watch.py` queries the database and runs actions. `panels.py` defines what is shown and in which
+order. `view.py` holds what the user has chosen. `frame.py` draws exactly the lines and columns of
+the terminal, and `screen.py` controls the terminal. Like every other command, `top` is only a
+client of the database: it never reads the whole backlog, and no part of it runs inside a
+supervisor. Only `frame.py` and `screen.py` need rich. The text they show comes from jobs, so its
+control characters are made visible first.
 """
 
 from jobherd.supervisor.cli.top.command import COMMANDS

@@ -1,4 +1,7 @@
-"""`top`: the whole fleet live on a terminal. What it needs beyond the core, rich, is imported only here and only when it is called."""
+"""`top`: shows the fleet live on a terminal.
+
+rich, its only dependency beyond the core, is imported only here and only when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _where(dsn: str) -> str:
-    """Return which database it is, without its secrets."""
+    """Return the name and host of the database, without secrets."""
     given = conninfo_to_dict(dsn)
     host = str(given.get("host") or given.get("hostaddr") or "")
     return f"{given.get('dbname') or ''}" + (f" on {host}" if host and not host.startswith("/") else "")

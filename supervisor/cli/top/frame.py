@@ -1,7 +1,8 @@
-"""Draws one frame of `top` into exactly the lines and columns there are, whatever they are. It changes nothing.
+"""Draws one frame of `top` into exactly the lines and columns of the terminal. It changes nothing.
 
-Each panel gets a row or two before any gets more, the chosen panel first; what does not fit is counted in the panel's heading. A column
-shrinks, and on a narrow terminal is left out, before a line would wrap: a line that wraps would push the others off the screen.
+Each panel gets a row or two before any gets more, the chosen panel first. A panel's heading counts
+the rows that do not fit. A column shrinks, and on a narrow terminal is left out, before a line
+would wrap: a wrapped line would push other lines off the screen.
 """
 
 from __future__ import annotations
@@ -27,21 +28,26 @@ if TYPE_CHECKING:
 
 NARROWEST: Final = 40
 LOWEST: Final = 10
-"""On less than that nothing can be read."""
+"""Least lines of the terminal; a smaller frame is not readable."""
 ROOMY: Final = 32
-"""Lines from which on the panels stand apart even if rows are left out for it."""
+"""From this many lines, panels are separated by an empty line even if that costs rows."""
 BAR: Final = 12
-"""Columns of a bar beside a note."""
+"""Columns of a bar next to a note."""
 GAP: Final = 2
 _ASCII: Final = str.maketrans("…━─█", "~#._")
-"""For a terminal that has nothing else: each takes one column as before."""
+"""For a terminal without Unicode. Each character takes one column, as before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is not in the database: where it is, what time it is, and whether it answers.
+    """The facts that are not in the database: its name, the current time, whether it answers.
 
-    away_for: seconds since it last answered, None while it does. away_since: when, as a time of day. why: what the driver said.
+    Args:
+        where: the database, in words.
+        clock: the current time of day.
+        away_since: the time of day since which it has not answered.
+        away_for: seconds since then; None while it answers.
+        why: the message of the driver.
     """
 
     where: str
@@ -53,7 +59,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame for rich: it asks how large the terminal is when it is drawn, so a resize needs nothing but another drawing."""
+    """A frame for rich. It gets the terminal's size when drawn, so a resize needs only a redraw."""
 
     look: Look
     view: View
@@ -92,7 +98,7 @@ def draw(look: Look, view: View, status: Status, *, width: int, height: int, asc
 
 
 def share(wants: Sequence[int], space: int, *, first: int) -> list[int]:
-    """Return how many of the rows that each panel wants it gets: everybody a row in turn, the panel `first` two.
+    """Return how many rows each panel gets: one each in turn, two for the panel `first`.
 
     >>> share([1, 3, 40, 40], 17, first=2)
     [1, 3, 9, 4]
@@ -107,7 +113,7 @@ def share(wants: Sequence[int], space: int, *, first: int) -> list[int]:
 
 
 def fit(columns: Sequence[Column], wide: Sequence[int], width: int) -> dict[int, int]:
-    """Return the columns that fit, by number, and how wide each is; `wide`: what each would like."""
+    """Return the columns that fit, by number, with their widths. `wide`: the preferred widths."""
     kept = {place: max(wide[place], cell_len(column.title)) for place, column in enumerate(columns)}
 
     def over() -> int:
@@ -188,7 +194,7 @@ def _panels(look: Look, view: View, width: int, height: int, *, dim: bool) -> li
 
 def _panel(panel: Panel, rows: list[dict[str, object]], view: View, width: int, height: int, *, chosen: bool, dim: bool) -> list[Text]:
     at = view.place(panel, rows)
-    # The chosen row is in sight, in the middle where there is a middle.
+    # The chosen row is visible, and in the middle if possible.
     top = max(0, min(at - height // 2, len(rows) - height))
     shown = rows[top : top + height]
     cells = [[column.cell(row) for column in panel.columns] for row in shown]
@@ -229,7 +235,7 @@ def _cell(cell: tuple[str, str], wide: int, *, right: bool) -> Text:
 
 
 def _bar(bar: Bar, wide: int) -> Text:
-    """Return a bar with its percentage and the note beside it; without progress the note alone."""
+    """Return a bar with its percentage and the note; without progress only the note."""
     text = Text()
     if bar.fraction is not None:
         part = min(1.0, max(0.0, bar.fraction))

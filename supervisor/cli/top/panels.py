@@ -1,4 +1,7 @@
-"""What `top` shows: its panels, their columns, how their rows are sorted and found. Values and words only: nothing here is drawn."""
+"""Defines the panels of `top`: columns, order of rows and filter.
+
+Only values and text: no drawing.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ if TYPE_CHECKING:
 
 
 FRESH: Final = 30.0
-"""Seconds for which CPU and memory are shown; a supervisor tells of them every 15 s by itself."""
+"""Seconds for which CPU and memory are shown; a supervisor reports them every 15 s by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How far a job is: drawn as wide as its column."""
+    """The progress of a job, drawn as wide as its column."""
 
     fraction: float | None
     note: str
@@ -33,8 +36,13 @@ Cell: TypeAlias = "tuple[str, str] | Bar"
 class Column:
     """A column of a panel.
 
-    least: the columns of the terminal that it may shrink to; 0: it never shrinks. grows: it takes what is left over.
-    spare: left out on a terminal that is too narrow, the highest number first; 0: never.
+    Args:
+        title: the heading.
+        cell: returns the cell of a row.
+        right: align right.
+        least: terminal columns to which it may shrink; 0: it never shrinks.
+        grows: it takes the free space.
+        spare: left out on a terminal that is too narrow, the highest number first; 0: never.
     """
 
     title: str
@@ -58,8 +66,14 @@ class Sort:
 class Panel:
     """A table on the screen.
 
-    rows: what stands in it. name: what a row is known by from one look to the next. empty: the sentence instead of rows.
-    searched: the fields in which a filter looks.
+    Args:
+        title: the heading.
+        rows: returns the rows.
+        name: the field that identifies a row from one query to the next.
+        columns: the columns.
+        sorts: the orders to choose from.
+        searched: the fields that a filter searches.
+        empty: the sentence shown if there are no rows.
     """
 
     title: str
@@ -71,13 +85,14 @@ class Panel:
     empty: str
 
     def shown(self, look: Look, *, sort: int, backwards: bool, wanted: str) -> list[Row]:
-        """Return the rows that a filter lets through, in order."""
+        """Return the rows that match the filter, in order."""
         order = self.sorts[sort % len(self.sorts)]
         words = wanted.lower().split()
         rows = [
             row for row in self.rows(look) if all(any(word in str(row.get(name) or "").lower() for name in self.searched) for word in words)
         ]
-        # Twice, so that rows that are equal stand by their names and do not jump about from look to look.
+        # Sort twice: rows that compare equal keep the order of their names, and do not jump between
+        # updates.
         rows.sort(key=lambda row: str(row[self.name]).rjust(20))
         rows.sort(key=order.key, reverse=order.falling != backwards)
         return rows
@@ -93,7 +108,7 @@ def count(number: int, *, more: bool = False) -> str:
 
 
 def fleet(look: Look) -> list[Row]:
-    """Return the supervisors, each with the sums over its children."""
+    """Return the supervisors, each with totals over its child processes."""
     rows = []
     for supervisor in look.supervisors:
         workers = [child for child in look.children if child["supervisor"] == supervisor["id"] and child["kind"] == "worker"]
@@ -109,7 +124,10 @@ def fleet(look: Look) -> list[Row]:
 
 
 def _said(supervisor: Row) -> list[Row]:
-    """Return what a supervisor has said of its children, nothing if that is too old to be shown beside what is now."""
+    """Return the child processes that a supervisor reported.
+
+    If the report is too old to be shown next to current values, return nothing.
+    """
     facts = supervisor.get("facts")
     if not isinstance(facts, dict) or supervisor["facts_age"] > FRESH:
         return []
@@ -173,7 +191,7 @@ def _progress(row: Row) -> Cell:
 
 
 def _when(row: Row) -> Cell:
-    """When it failed, or when it runs again."""
+    """When the job failed, or when it runs again."""
     return (f"in {show_span(row['next_in'])}", "yellow") if row.get("next_in") is not None else (show_span(row["ago"]), "")
 
 

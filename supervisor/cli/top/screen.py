@@ -1,7 +1,8 @@
-"""The terminal of `top`: its modes, its keys, and the loop that looks twice a second and draws.
+"""The terminal of `top`: its modes, its keys, and the loop that queries twice a second and draws.
 
-One thread and one event loop: a key, a new size and an answer of the database each wake it, and none waits for another, so it answers keys
-while the database is away. However it ends, by `q`, Ctrl-C, SIGTERM, SIGHUP or an error, the terminal is as it was.
+There is one thread and one event loop. A key, a resize and an answer of the database each wake it,
+and none waits for another, so keys work while the database is down. Whether `top` ends by `q`,
+Ctrl-C, SIGTERM, SIGHUP or an error, the terminal is restored.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
     from jobherd.supervisor.cli.top.watch import Act, Watch
 
 PERIOD: Final = 0.5
-"""Seconds between two looks."""
+"""Seconds between two queries."""
 SLOW: Final = 3.0
-"""Seconds after which a database that has not answered is called away: where a network swallows packets, nobody says so."""
+"""Seconds without an answer after which the database counts as away.
+
+If a network drops packets, no error reports it.
+"""
 _NAMED: Final = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left",
     "\x1b[Z": "backtab", "\x1b[H": "home", "\x1b[F": "end", "\x1b[1~": "home", "\x1b[4~": "end", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
@@ -45,7 +49,9 @@ _KEY: Final = re.compile(r"\x1b(?:\[[0-9;]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
 
 
 def keys_of(text: str) -> Iterator[str]:
-    r"""Give the keys that a terminal has sent: characters, and names of keys; sequences that have no name are passed over.
+    r"""Yield the keys that a terminal has sent: characters and key names.
+
+    Escape sequences without a name are skipped.
 
     >>> list(keys_of("j\x1b[A\x1b[15~q"))
     ['j', 'up', 'q']
@@ -56,7 +62,10 @@ def keys_of(text: str) -> Iterator[str]:
 
 
 async def show_once(watch: Watch, where: str) -> None:
-    """Print one frame as it would look on this terminal, or in 80 columns and 24 lines. Raises psycopg.Error."""
+    """Print one frame in this terminal's size, or in 80 columns and 24 lines.
+
+    Raises psycopg.Error.
+    """
     console = Console(highlight=False)
     try:
         look = await watch.look()
@@ -69,7 +78,12 @@ async def show_once(watch: Watch, where: str) -> None:
 
 
 class Screen:
-    """The live view. where: the database, in words."""
+    """The live view.
+
+    Args:
+        watch: queries the database and runs actions.
+        where: the database, in words.
+    """
 
     def __init__(self, watch: Watch, where: str) -> None:
         self._watch = watch
@@ -77,17 +91,21 @@ class Screen:
         self._view = View()
         self._look = Look()
         self._away: tuple[float, str] | None = None
-        """Since when the database does not answer: on the monotonic clock, and as a time of day."""
+        """Since when the database has not answered: monotonic time, and time of day."""
         self._why = ""
         self._asked: tuple[float, str] | None = None
-        """Since when the answer to a look is waited for."""
+        """Since when a query has been waiting for its answer: monotonic time, and time of day."""
         self._acts: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._input = sys.stdin.fileno()
 
     async def live(self) -> None:
-        """Show, and act, until somebody wants to leave. Standard input and output must be a terminal."""
-        for name in ("COLUMNS", "LINES"):  # the size at the time some shell exported it; a terminal may be resized
+        """Show frames and run actions until the user quits.
+
+        Standard input and output must be a terminal.
+        """
+        # The size when a shell exported it; the terminal may have been resized.
+        for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
         loop = asyncio.get_running_loop()
         modes = termios.tcgetattr(self._input)
@@ -111,7 +129,8 @@ class Screen:
                     self._news.clear()
                     live.update(self._frame(), refresh=True)
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._news.wait(), 2 * PERIOD)  # the clock goes on while the database says nothing
+                        # The clock advances while the database does not answer.
+                        await asyncio.wait_for(self._news.wait(), 2 * PERIOD)
                     if looking.done():
                         looking.result()
         finally:
@@ -120,11 +139,14 @@ class Screen:
                 task.cancel()
             await asyncio.gather(looking, *self._acts, return_exceptions=True)
             await self._watch.close()
-            with suppress(termios.error):  # a terminal that is gone
+            with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
 
     def _take_terminal(self) -> None:
-        """Have each key at once and unseen. Again after Ctrl-Z and `fg`, for the shell has set the modes that it likes."""
+        """Read each key at once and without echo.
+
+        Also called after Ctrl-Z and `fg`, because the shell has changed the modes.
+        """
         tty.setcbreak(self._input, termios.TCSANOW)
         self._news.set()
 
@@ -157,7 +179,7 @@ class Screen:
         self._news.set()
 
     async def _look_on(self) -> None:
-        """Look twice a second, for ever; remember since when there is no answer."""
+        """Query twice a second until canceled; remember since when there is no answer."""
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()

@@ -1,7 +1,7 @@
-"""What the person at the keys has chosen: which panel, which row, which order, what is filtered, what is being asked.
+"""Holds what the user of `top` has chosen: panel, row, order, filter and open question.
 
-A key goes in, and perhaps an `Act` comes out, which somebody else carries out. No terminal, no database and no clock is seen here.
-What cannot be taken back is asked first.
+It gets a key and may return an `Act`, which the caller runs. It uses no terminal, database or
+clock. It asks for confirmation before an action that cannot be undone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ _MOST_TYPED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked before something is done.
+    """The question asked before an action.
 
-    text: the question. act: makes it from what was typed. typed: something may be typed, and enter means yes.
+    Args:
+        text: the question.
+        act: makes the action from what was typed.
+        typed: whether text may be typed; enter then means yes.
     """
 
     text: str
@@ -49,7 +52,7 @@ class Question:
 
 @dataclass(slots=True)
 class View:
-    """The choices. `press` changes them; whoever draws reads them."""
+    """The choices. `start_stop_sequence` changes them for a key; `frame.py` reads them to draw."""
 
     panel: int = PANELS.index(RUNNING)
     sorts: list[int] = field(default_factory=lambda: [0] * len(PANELS))
@@ -58,18 +61,18 @@ class View:
     """The words of the filter."""
     helps: bool = False
     filters: bool = False
-    """The filter is being typed."""
+    """Whether the filter is being typed."""
     question: Question | None = None
     typed: str = ""
     said: str = ""
-    """What became of the last thing that was done."""
+    """The result of the last action."""
     is_bad: bool = False
     done: bool = False
-    """Somebody wants to leave."""
+    """Whether the user wants to quit."""
     still: bool = False
-    """Nobody is at the keys: nothing is chosen, and no keys are told."""
+    """Whether one frame is printed without a user: no row is chosen and no keys are shown."""
     _chosen: list[tuple[int, object]] = field(default_factory=lambda: [(0, None)] * len(PANELS))
-    """Of each panel the row that was chosen: its place, and its name, which it is found by when it has moved."""
+    """For each panel the chosen row: its position, and its name, to find it after it moved."""
 
     def rows(self, panel: Panel, look: Look) -> list[Row]:
         """Return the rows of a panel as they are to be shown."""
@@ -77,7 +80,7 @@ class View:
         return panel.shown(look, sort=self.sorts[place], backwards=self.backwards[place], wanted=self.wanted)
 
     def place(self, panel: Panel, rows: list[Row]) -> int:
-        """Return which of these rows is chosen."""
+        """Return the position of the chosen row."""
         place, name = self._chosen[PANELS.index(panel)]
         found = next((at for at, row in enumerate(rows) if row[panel.name] == name), place) if name is not None else 0
         return max(0, min(found, len(rows) - 1))
@@ -87,7 +90,12 @@ class View:
         self.said, self.is_bad = text, bad
 
     def start_stop_sequence(self, key: str, look: Look) -> Act | None:
-        """Take a key: a character, or the name of a key like "up" or "escape". Return what is to be done, if it was that key's turn."""
+        """Handle a key. Return the action to run, if the key confirms one.
+
+        Args:
+            key: a character, or the name of a key such as "up" or "escape".
+            look: what is shown now.
+        """
         self.said, self.is_bad = "", False
         if self.question is not None:
             return self._answer(self.question, key)

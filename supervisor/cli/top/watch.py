@@ -1,7 +1,8 @@
-"""What `top` asks the database, on one session that comes back by itself. It decides nothing and shows nothing.
+"""Queries the database for `top` on one session, and reconnects. It decides and shows nothing.
 
-What changes by the second is asked at each look. The depth of the queues rests for twenty times as long as it took to measure: looking
-at a large backlog takes at most a twentieth of one session's time, as for the metrics, whose statements these are.
+Values that change every second are queried each time. The queue depths are measured again only
+after twenty times the duration of the last measurement. So a large backlog takes at most a
+twentieth of one session's time. The metrics use the same statements in the same way.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 Row: TypeAlias = "dict[str, Any]"
 
 MOST: Final = 100_000
-"""Jobs of a queue that are counted; of more it is said that there are more."""
+"""Most jobs of a queue that are counted; beyond that only "more" is shown."""
 QUEUES: Final = 200
 RETRYING: Final = 10_000
-"""Scheduled jobs that are examined for retries."""
+"""Most scheduled jobs that are examined for retries."""
 ROWS: Final = 200
-"""Rows of a list that are asked for: nobody reads further on a screen."""
+"""Most rows of a list that are queried; no screen shows more."""
 STATEMENT: Final = 2.0
-"""Seconds that a statement may take; the server ends it."""
+"""Seconds that a statement may take; the server cancels it then."""
 EASE: Final = 20.0
 SPAN: Final = 10.0
-"""Seconds over which the rate is reckoned."""
+"""Seconds over which the rate is calculated."""
 _STATES: Final = ("ready", "scheduled", "running")
 _SESSION: Final[dict[str, Any]] = {
     "connect_timeout": 3,
-    # A network that swallows packets must be noticed while somebody looks.
+    # A network that drops packets must be noticed while the user watches.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -51,25 +52,31 @@ _SESSION: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the database has found. Spans of time are in seconds."""
+    """The result of one update from the database. Durations are in seconds."""
 
     supervisors: list[Row] = field(default_factory=list)
     children: list[Row] = field(default_factory=list)
     queues: list[Row] = field(default_factory=list)
     gates: list[Row] = field(default_factory=list)
-    """What is paused or capped and is no queue: kinds, and everything."""
+    """Pauses and limits of kinds and of everything; those of queues are in `queues`."""
     running: list[Row] = field(default_factory=list)
     failures: list[Row] = field(default_factory=list)
-    """Jobs that failed, and before them the groups of jobs that retry, which have `next_in`."""
+    """Jobs that failed, and before them the groups of retrying jobs, which have `next_in`."""
     retrying: int = 0
-    """Jobs that wait for another attempt, of the next `MOST` scheduled ones."""
+    """Jobs that wait for another attempt, of the next `RETRYING` scheduled ones."""
     rate: float | None = None
-    """Jobs that ended in a second, lately; None before the second look."""
+    """Jobs that ended per second, lately; None before the second update."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What somebody has decided: one of the statements in `sql/queries`, and how to say what its answer means."""
+    """An action of the user.
+
+    Args:
+        statement: one of the statements in `sql/queries`.
+        parameters: its parameters.
+        says: returns a sentence for its result.
+    """
 
     statement: str
     parameters: Mapping[str, object]
@@ -77,9 +84,13 @@ class Act:
 
 
 class Watch:
-    """Looks, and acts.
+    """Queries the database and runs actions.
 
-    dsn, schema: where. actor: who acts, for the audit. clock: monotonic seconds; default the real ones.
+    Args:
+        dsn: the database.
+        schema: the schema of Jobherd.
+        actor: the user, for the audit log.
+        clock: monotonic seconds; default: the real clock.
     """
 
     def __init__(self, dsn: str, schema: str = sql.SCHEMA, *, actor: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,7 +102,7 @@ class Watch:
         self._connection: psycopg.AsyncConnection[Row] | None = None
         self._connecting = asyncio.Lock()
         self._asking = asyncio.Lock()
-        """Held for a transaction: whoever acts during a look must not find itself in the middle of one."""
+        """Held for a transaction: an action must not run inside the transaction of an update."""
         self._ended: deque[tuple[float, int]] = deque()
         self._depths: dict[str, dict[str, Row]] = {}
         self._again: list[Row] = []
@@ -99,7 +110,7 @@ class Watch:
         self._next = -float("inf")
 
     async def look(self) -> Look:
-        """Look once. Raises psycopg.Error; the next look begins a new session then."""
+        """Query once. Raises psycopg.Error; after a lost session the next call starts a new one."""
         try:
             return await self._look()
         except psycopg.OperationalError as problem:
@@ -108,11 +119,11 @@ class Watch:
             raise
 
     async def act(self, act: Act) -> str:
-        """Carry something out and return what to say of it. Raises psycopg.Error."""
+        """Run an action and return a sentence for its result. Raises psycopg.Error."""
         return act.says((await self._rows(act.statement, {**act.parameters, "actor": self._actor}))[0])
 
     async def close(self) -> None:
-        """Let go of the session."""
+        """Close the session."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -125,21 +136,22 @@ class Watch:
             return await cursor.fetchall()
 
     async def _session(self) -> psycopg.AsyncConnection[Row]:
-        async with self._connecting:  # somebody may act while a look connects: one session is enough
+        async with self._connecting:  # an action may run while an update connects: one session is enough
             connection = self._connection
             if connection is None or connection.closed:
                 connection = await psycopg.AsyncConnection.connect(
                     self._dsn,
                     autocommit=True,
                     row_factory=dict_row,
-                    prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    prepare_threshold=None,  # a pooler in transaction mode would lose prepared statements
                     context=OURS,
                     fallback_application_name="jobherd top",
                     client_encoding="UTF8",
                 )
-                connection.prepare_threshold = None  # a pooler that stands between may send each statement to another backend
+                # A pooler in between may send each statement to another backend.
+                connection.prepare_threshold = None
                 self._connection = connection
-                self._ended.clear()  # the counters begin anew with a server that was restored or crashed
+                self._ended.clear()  # a server that was restored or crashed counts from the beginning
                 await connection.execute(sql.load("allow_idling").encode(), {"promised": connection.info.backend_pid})
             return connection
 
@@ -160,7 +172,7 @@ class Watch:
         )
 
     async def _measure(self) -> None:
-        """Measure the depths, if the rest since the last time is over."""
+        """Measure the depths, if the pause since the last measurement is over."""
         started = self._clock()
         if started < self._next:
             return
@@ -168,7 +180,7 @@ class Watch:
         for state in _STATES:
             try:
                 rows = await self._rows(f"measure_{state}", wanted)
-            except psycopg.errors.QueryCanceled:  # of a state that took too long the last depth stands
+            except psycopg.errors.QueryCanceled:  # a state that took too long keeps its last depth
                 continue
             self._depths[state] = {row["queue"] or OTHERS: row for row in rows}
         with suppress(psycopg.errors.QueryCanceled):
@@ -195,7 +207,7 @@ class Watch:
 
 
 def _retrying(group: Row) -> Row:
-    """Return a row of the failures for jobs of one kind that failed with one code and retry."""
+    """Return a row of the failures panel for retrying jobs with the same kind and code."""
     many = f"{group['jobs']:,} retrying: " if group["jobs"] > 1 else "retrying: "
     error = many + " ".join(each for each in (group["code"], group["error"]) if each)
     return {"id": group["job"], "kind": group["kind"], "queue": group["queue"], "error_code": None, "error": error,

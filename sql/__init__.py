@@ -1,24 +1,32 @@
-"""All of the SQL, and the way to it.
+"""Contains all SQL of Jobherd, and loads it.
 
-One statement a file in `queries/`, named verb_noun; those about a table that an application owns are templates in `tables/`, filled by
-`composed.py`; forward-only `migrations/`, applied by `migrate.py`, from which `drift.py` tells how a schema differs; `schema.sql`, generated from them
-for people to read. `parameters.py` writes values as PostgreSQL reads them. `forge/` is the example application's.
-This package knows no connection but the one `migrate` is handed, and no job: it hands out text.
+Must not open connections or handle jobs: it only returns text.
 
-How a job lives is the first thing to read: the head of `migrations/0001_jobs.sql`. State is table. A claim moves a batch of whole
-rows from `ready` into one row of `running`; a settlement deletes that row and puts each job where its new state says. Measured on
-two cores with PostgreSQL 15 (pgbench, two clients, batches of 100, claim and complete in one statement): integer keys and parallel
-arrays 270,000 to 282,000 jobs/s; whole rows in an array with text names, as here, 191,000 to 219,000; the same with the second
-index, by id, 175,000 to 220,000. The readable form costs a fifth of a ceiling that Python cannot reach; it was taken.
+`queries/` holds one statement a file, named verb_noun. `tables/` holds templates of statements
+about a table that an application owns, filled by `composed.py`. `migrations/` are forward-only and
+applied by `migrate.py`; `drift.py` uses them to report how a schema differs. `schema.sql` is
+generated from them for people to read. `parameters.py` writes values in the form that PostgreSQL
+reads. `forge/` belongs to the example application. Only `migrate` and `drift` use a connection,
+which the caller gives.
 
-What was rejected, measured again (tests/bench/layouts.py, two sessions, batches of 100, no history, nothing vacuumed; counts, for these
-depend on no neighbour):
+Read the head of `migrations/0001_jobs.sql` first: the life of a job. The state is the table. A
+claim moves a batch of whole rows from `ready` into one row of `running`. A settlement deletes that
+row and puts each job into the table of its new state. Measured on two cores with PostgreSQL 15
+(pgbench, two clients, batches of 100, claim and complete in one statement): integer keys and
+parallel arrays 270,000 to 282,000 jobs/s; whole rows in an array with text names, as here, 191,000
+to 219,000; the same with the second index, by id, 175,000 to 220,000. The readable form costs a
+fifth of a limit that Python cannot reach, so it was chosen.
+
+Rejected layouts, measured again (tests/bench/layouts.py, two sessions, batches of 100, no history,
+nothing vacuumed; counts, because these do not depend on other load):
     one table with a state, claimed and settled by updates      20.7 buffers and 1,038 bytes of log a job
     the same, settled by a delete                               14.5 and 732
-    a narrow table of what waits beside one that keeps the jobs 11.1 and 446: less log, but two rows for each job, and a join to show it
-    state is table, as here                                     10.1 and 516
-    the same, a partition for each of 64 queues                  7.5 and 516: named queues alone; a walk over all would ask each partition
-The past's ends in a btree cost 65 bytes of log a job more than summarised (0014_scale.sql).
+    a narrow table of waiting jobs, one that keeps all jobs     11.1 and 446, but two rows a job, and a join
+    the state is the table, as here                             10.1 and 516
+    the same, a partition for each of 64 queues                 7.5 and 516, for named queues only;
+                                                                a walk needs every partition
+The finish times of the history in a b-tree cost 65 bytes of log a job more than summaries
+(0014_scale.sql).
 """
 
 from __future__ import annotations
@@ -36,7 +44,9 @@ SCHEMA = "jobherd"
 CHANNEL = "jobherd_jobs"
 
 NARROWED = "-- AND what narrows it"
-"""The line of a statement that takes conditions on the jobs it picks: each stands there, behind an AND. Without any it is a comment."""
+"""The line of a statement that is replaced by conditions on the jobs it picks, each after an AND.
+Without conditions it stays a comment.
+"""
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 RESERVED = frozenset((
@@ -50,14 +60,17 @@ RESERVED = frozenset((
     "tablesample", "then", "to", "trailing", "true", "union", "unique", "user", "using", "variadic", "verbose", "when", "where", "window",
     "with",
 ))  # fmt: skip
-"""Words that PostgreSQL takes for no name unless they are quoted (those of PostgreSQL 18; a test asks the server)."""
+"""Words that PostgreSQL does not accept as names unless they are quoted.
+
+Those of PostgreSQL 18; a test checks them against the server.
+"""
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 def check_schema(name: str) -> str:
-    """Return `name` if it can be the name of our schema, or raise ValueError with the rule.
+    """Return `name` if it can be the name of Jobherd's schema, or raise ValueError with the rule.
 
-    The name is put into statements as it stands, so nothing but a plain identifier may pass.
+    The name is put into statements as it is, so only a plain identifier may pass.
 
     >>> check_schema("jobs_eu")
     'jobs_eu'
@@ -72,16 +85,18 @@ def check_schema(name: str) -> str:
 
 
 WALK, END_OF_WALK = "-- WALK\n", "-- END OF THE WALK\n"
-"""Between these lines stands how a claim gets to its jobs; `seeking` puts another way there, and leaves all else as it is."""
+"""The lines around the part of a claim that finds its jobs; `seeking` replaces only that part."""
 
 _own: dict[str, str] = {}
 _MOST_OWN = 50
 
 
 def narrow(statement: str, *conditions: str) -> str:
-    """Return the name of a statement that picks only jobs for which the conditions hold, for `load` and `numbered`.
+    """Return the name of a statement that picks only jobs that meet the conditions.
 
-    conditions: names of files in `queries/conditions/`, or what `own_condition` has returned.
+    The name is for `load` and `numbered`.
+
+    conditions: names of files in `queries/conditions/`, or results of `own_condition`.
 
     >>> narrow("claim_jobs", "of_kinds")
     'claim_jobs+of_kinds'
@@ -90,7 +105,9 @@ def narrow(statement: str, *conditions: str) -> str:
 
 
 def seeking(statement: str) -> str:
-    """Return the name of a statement that seeks its jobs where the given one walks to them, for `load` and `numbered`.
+    """Return the name of a statement that finds its jobs by index seeks, not by a walk.
+
+    The name is for `load` and `numbered`.
 
     >>> seeking("claim_jobs")
     'claim_jobs~sought'
@@ -99,10 +116,11 @@ def seeking(statement: str) -> str:
 
 
 def own_condition(text: str, prefix: str, given: Container[str]) -> str:
-    """Return a name for a condition that a user of ours has written, with `prefix` before the names of its parameters.
+    """Return a name for a condition that a user has written.
 
-    given: the names of the parameters there are. Raises ValueError if it asks for others, or if there have been too many different
-    conditions: each is prepared and kept by every session.
+    prefix: put before the names of the condition's parameters.
+    given: the names of the available parameters. Raises ValueError if the condition uses others, or
+    if there have been too many different conditions: each is prepared and kept by every session.
     """
     if missing := [name for name in _PARAMETER.findall(text) if name not in given]:
         message = f"the condition asks for %({missing[0]})s, which is not among its parameters"
@@ -124,16 +142,18 @@ def _narrowed(text: str, conditions: list[str]) -> str:
     if NARROWED not in text:
         message = f"the statement has no place for conditions: no line {NARROWED!r}"
         raise ValueError(message)
-    # Each on lines of its own: what it ends with may be a comment.
+    # Each on its own lines: a condition may end with a comment.
     added = "".join(f"AND (\n{_own[name] if name in _own else _read('queries/conditions', name)}\n)\n" for name in conditions)
     return text.replace(NARROWED, "\n" + added)
 
 
 @cache
 def load(name: str, schema: str = SCHEMA) -> str:
-    """Return the statement `name` (a path below `queries/` without the ending, or what `narrow` or `seeking` returned), for the given schema.
+    """Return the statement `name` for the given schema.
 
-    Raises FileNotFoundError if there is no such statement. The text is sent as written; only another schema's name is put in.
+    name: a path below `queries/` without the ending, or a result of `narrow` or `seeking`. Raises
+    FileNotFoundError if there is no such statement. The text is returned as written, only with the
+    name of another schema.
 
     >>> load("list_migrations").splitlines()[-1]
     'SELECT version FROM jobherd.migrations WHERE area = %(area)s ORDER BY version'
@@ -148,7 +168,11 @@ def load(name: str, schema: str = SCHEMA) -> str:
 
 
 def load_all(schema: str = SCHEMA) -> None:
-    """Read every statement now: later there may be no file left that could be opened, or the files of another version."""
+    """Read every statement now.
+
+    Later the process may have no free file descriptor, or the files may be those of another
+    version.
+    """
     for file in (files(__name__) / "queries").iterdir():
         if file.name.endswith(".sql"):
             load(file.name.removesuffix(".sql"), schema)
@@ -158,8 +182,8 @@ def load_all(schema: str = SCHEMA) -> None:
 def numbered(name: str, schema: str = SCHEMA) -> tuple[str, tuple[str, ...]]:
     """Return the statement with `$1, $2, ...` for its parameters, and their names in that order.
 
-    For whoever speaks libpq without a driver between: the parent, which must never wait for an answer, and its children, whose jobs must not wait for
-    a driver.
+    For code that uses libpq without a driver: the supervisor, which must never wait for an answer,
+    and its workers, whose jobs must not wait for a driver.
     """
     order: list[str] = []
 
@@ -173,7 +197,10 @@ def numbered(name: str, schema: str = SCHEMA) -> tuple[str, tuple[str, ...]]:
 
 
 def in_schema(text: str, schema: str) -> str:
-    """Return `text` with its tables in `schema` instead of `jobherd`, also where a name is put together: `'jobherd.' || part`."""
+    """Return `text` with its tables in `schema` instead of `jobherd`.
+
+    This includes concatenated names: `'jobherd.' || part`.
+    """
     if schema == SCHEMA:
         return text
     check_schema(schema)

@@ -1,7 +1,8 @@
-"""Statements about a table that is not ours: the templates of `sql/tables/`, with an application's names quoted into them.
+"""Builds statements about an application's table, from the templates of `sql/tables/`.
 
-A name is quoted by psycopg and never put in as it stands; only the expressions that a developer writes in his own code, for columns and
-order, are SQL. This module knows which columns such a table has and what is missing in one; it knows no job and no handler.
+psycopg quotes each name; a name is never inserted as it is. Only the expressions that a developer
+writes in code, for columns and order, are SQL. This module stores which columns such a table must
+have, and reports what is missing in one. Must not handle jobs or handlers.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Column(NamedTuple):
     """A column that the table must have."""
 
     definition: str
-    """As a CREATE TABLE writes it."""
+    """Its definition in a CREATE TABLE."""
     accepts: tuple[str, ...]
-    """The types that will do."""
+    """The accepted types."""
 
 
 _TIME: Final = ("timestamp with time zone", "timestamp(6) with time zone")
@@ -58,38 +59,43 @@ COLUMNS: Final[dict[str, Column]] = {
     "worker_hostname": Column("text NOT NULL DEFAULT ''", _TEXT),
     "cancel": Column("boolean NOT NULL DEFAULT false", ("boolean",)),
 }
-"""What a worker reads and writes, by our names for it. A table may have further columns: nobody here touches them."""
+"""The columns that a worker reads and writes, by Jobherd's names.
+
+A table may have further columns: Jobherd does not use them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one application's table, checked. Made by `names_of`."""
+    """The checked names of one application's table. Made by `names_of`."""
 
     table: tuple[str, ...]
     view: tuple[str, ...]
     alias: str
-    """What the order calls the table; and the expressions, the view."""
+    """The name of the table in the order. `seen` is the name of the view in the expressions."""
     seen: str
     columns: tuple[tuple[str, str], ...]
-    """Our name of each column, and the table's."""
+    """Jobherd's name of each column, and the table's."""
     expressions: tuple[str, ...]
-    """What is selected for the handler; none: everything."""
+    """The expressions selected for the handler; empty: all columns."""
     order_by: str
 
     @property
     def quoted(self) -> str:
-        """The table's name as SQL writes it."""
+        """The table's name, quoted for SQL."""
         return Identifier(*self.table).as_string(None)
 
     def column(self, name: str) -> str:
-        """Return what the table calls one of our columns."""
+        """Return the table's name of one of Jobherd's columns."""
         return dict(self.columns)[name]
 
 
 def names_of(
     *, table: str, view: str | None, columns: tuple[str, ...], order_by: str | None, alternate_columns: Mapping[str, str]
 ) -> Names:
-    """Return the names, checked. The parameters are those of `TableStore`. Raises ValueError that names the field and the remedy.
+    """Return the checked names. The parameters are those of `TableStore`.
+
+    Raises ValueError that names the field and says what to do.
 
     >>> names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={"state": "status"}).column("state")
     'status'
@@ -138,9 +144,10 @@ def check_name(value: object, *, field: str) -> str:
 
 @lru_cache(maxsize=1000)
 def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str = "true") -> bytes:
-    """Return the statement of that name in `sql/tables/` for a table, ready to be executed with named parameters.
+    """Return a statement of `sql/tables/` for a table, to be executed with named parameters.
 
-    schema: where our own tables are. condition: SQL over the table for the one that takes a record, with parameters of its own; default all.
+    schema: the schema of Jobherd's own tables. condition: SQL over the table for the statement that
+    claims a record, with parameters of its own; default: all records.
 
     >>> names = names_of(table="example_jobs", view=None, columns=(), order_by=None, alternate_columns={})
     >>> compose("try_order", names)
@@ -164,13 +171,14 @@ def compose(statement: str, names: Names, schema: str = SCHEMA, condition: str =
 
 
 def _expression(text: str) -> str:
-    return text.replace("%", "%%")  # psycopg reads a single one as the start of a parameter
+    return text.replace("%", "%%")  # psycopg reads a single % as the start of a parameter
 
 
 def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
-    """Return a sentence for each thing that is wrong with a table; what to do about it is in each.
+    """Return a sentence for each problem of a table, including what to do about it.
 
-    found: by the table's own names, the type of each column and whether it alone is unique; empty if there is no such table.
+    found: by the table's own names, the type of each column and whether it is unique without
+    others; empty if the table does not exist.
 
     >>> misfits(names_of(table="t", view=None, columns=(), order_by=None, alternate_columns={}), {})
     ['there is no table "t": create it (jobherd check --print-sql prints how), or mend the name']
@@ -202,7 +210,10 @@ def misfits(names: Names, found: Mapping[str, tuple[str, bool]]) -> list[str]:
 
 
 def definition(names: Names, kind: str) -> str:
-    """Return what makes the table, its indexes, and the trigger that wakes an idle worker at once, as people run it. kind: the store's name."""
+    """Return the SQL that creates the table and its indexes, for people to run.
+
+    It also creates the trigger that wakes an idle worker at once. kind: the store's name.
+    """
     table = names.quoted
     name = {ours: Identifier(theirs).as_string(None) for ours, theirs in names.columns}
     width = max(map(len, name.values()))
@@ -234,7 +245,10 @@ def definition(names: Names, kind: str) -> str:
 
 
 def _plain_order(names: Names) -> str:
-    """Return the order as an index takes it, if it is a list of the table's columns: then the next record is found without sorting."""
+    """Return the order as the columns of an index, or an empty text.
+
+    If the order lists only columns of the table, the index finds the next record without sorting.
+    """
     columns = []
     for each in names.order_by.split(","):
         found = _ORDER.fullmatch(each.strip())
@@ -246,5 +260,5 @@ def _plain_order(names: Names) -> str:
 
 
 def find_columns(schema: str) -> str:
-    """Return the statement that finds what `misfits` asks for."""
+    """Return the statement that reads the columns for `misfits`."""
     return load("find_columns", schema)

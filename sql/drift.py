@@ -1,8 +1,9 @@
-"""How a schema differs from what the migrations make: somebody dropped an index, mended a function, changed a column by hand.
+"""Reports how a schema differs from what the migrations create.
 
-What it should be is asked of the server itself: the migrations are run into a schema of another name, in a transaction that is rolled
-back, and the two are compared. Nothing is kept, nothing of the real schema is locked or changed, and nothing here mends anything: each
-difference comes with the statement that would.
+Examples are a dropped index, an edited function and a changed column. The server itself computes
+the target: the migrations run into a schema of another name, in a transaction that is rolled back,
+and the two schemas are compared. Nothing is kept, and nothing of the real schema is locked or
+changed. Must not fix anything: each difference comes with the statement that would.
 """
 
 from __future__ import annotations
@@ -19,40 +20,51 @@ if TYPE_CHECKING:
     import psycopg
 
 _SKETCH: Final = "jobherd_sketch"
-"""The schema that is drawn and rolled back. Two at once wait for each other, under the lock of the migrations."""
+"""The temporary schema, created and rolled back.
+
+Two comparisons at once wait for each other, under the lock of the migrations.
+"""
 _PATIENCE: Final = 2.0
-"""Seconds to wait for that lock: a migration may have to wait for a long transaction, and who asks what is wrong is not to wait behind it."""
+"""Seconds to wait for that lock.
+
+A migration may have to wait for a long transaction, and a check must not wait behind it.
+"""
 
 
 class MigratingError(Exception):
-    """Somebody migrates: what it will be is not there yet, and the lock of the migrations is theirs."""
+    """A migration holds the lock of the migrations; its result does not exist yet."""
 
 
 _WEBHOOKS: Final = ("trigger", "webhook", "history")
-"""What the first supervisor with a secret makes. Drawn too where it is, or it would be taken for somebody's own, and nobody would see that it is switched off."""
+"""The trigger that the first supervisor with a secret creates.
+
+If it exists, the comparison creates it too. Otherwise it would be reported as foreign, and a
+disabled one would go unnoticed.
+"""
 
 
 class Difference(NamedTuple):
-    """One thing that is not as the migrations leave it."""
+    """One object that is not as the migrations leave it."""
 
     what: str
-    """Its sort: table, setting, column, default, constraint, index, trigger, view or function."""
+    """Its type: table, setting, column, default, constraint, index, trigger, view or function."""
     name: str
     of: str
-    """The table it belongs to; empty for what belongs to none."""
+    """The table it belongs to; empty if it belongs to none."""
     found: str | None
     """Its definition now; None if it is missing."""
     wanted: str | None
-    """Its definition as the migrations make it; None if they make no such thing."""
+    """Its definition as the migrations create it; None if they do not."""
     remedy: str
-    """The SQL that mends it; empty for what is only more than was expected."""
+    """The SQL that fixes it; empty if the object is only additional."""
 
 
 def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> list[Difference]:
-    """Return every difference, in no order that matters. The schema must be at this version.
+    """Return every difference, in no particular order. The schema must be at this version.
 
-    connection: in no transaction, of a role that may create a schema; is left as it was.
-    Raises psycopg.errors.InsufficientPrivilege if it may not, and MigratingError while a migration waits or runs.
+    connection: in no transaction, with a role that may create a schema; it is left as it was.
+    Raises psycopg.errors.InsufficientPrivilege if the role may not, and MigratingError while a
+    migration waits or runs.
 
     >>> drift(connection)  # doctest: +SKIP
     [Difference(what='index', name='ready_by_id', of='ready', found=None, wanted='CREATE UNIQUE INDEX ready_by_id ON ...', ...)]
@@ -64,7 +76,7 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
     with connection.transaction(force_rollback=True):
         try:
             migrate(connection, schema=_SKETCH, patience=_PATIENCE)
-            for area in areas:  # or all that they bring would be taken for somebody's own
+            for area in areas:  # otherwise their objects would be reported as foreign
                 migrate(connection, schema=_SKETCH, area=area, patience=_PATIENCE)
         except errors.LockNotAvailable:
             raise MigratingError from None
@@ -81,7 +93,7 @@ def drift(connection: psycopg.Connection[object], *, schema: str = SCHEMA) -> li
 
 
 def _is_here(connection: psycopg.Connection[object], schema: str, area: str) -> bool:
-    """Return whether the schema has what the area brings, as this version makes it."""
+    """Return whether the schema has the objects of the area, as this version creates them."""
     try:
         return not pending(connection, schema=schema, area=area)
     except SchemaError:

@@ -1,7 +1,8 @@
-"""Bring a database to the schema this code was written for, forward only.
+"""Migrates a database to the schema that this code needs, forward only.
 
-All of it happens in one transaction under an advisory lock, so any number of supervisors may start at the same moment on an empty
-database, and one that is killed half-way leaves nothing. It must not decide who migrates when: it is told.
+Everything happens in one transaction under an advisory lock. So any number of supervisors may start
+at the same time on an empty database, and a killed one leaves nothing behind. Must not decide when
+to migrate: the caller does.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ log = logging.getLogger("jobherd.migrate")
 
 CORE = "jobherd"
 AREAS: Final = ("forge",)
-"""Sets of handlers that bring tables of their own into the schema, where somebody uses them."""
+"""Sets of handlers with tables of their own, which are created in the schema if the handlers are
+used.
+"""
 OLDEST_SERVER = 150000
 BRIEFLY: Final = 1.0
-"""Seconds that a step waits for a table which others use. Whoever comes after it waits behind it, claims too."""
+"""Seconds that a step waits for a table in use.
+
+Sessions that come later wait behind it, including claims.
+"""
 PAUSE: Final = 5.0
-"""Seconds that the others have before it is tried again."""
+"""Seconds before the next try, in which the waiting sessions can run."""
 
 
 class SchemaError(Exception):
@@ -39,7 +45,10 @@ class SchemaError(Exception):
 
 
 class RenamedError(SchemaError):
-    """The schema has another name than its functions call. remedy: the SQL that gives it back."""
+    """The schema has another name than its functions call.
+
+    remedy: the SQL that restores the name.
+    """
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -48,7 +57,7 @@ class RenamedError(SchemaError):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step: its number, its name and its text."""
+    """One migration: its number, its name and its text."""
 
     version: int
     name: str
@@ -56,7 +65,10 @@ class Migration:
 
 
 def migrations(area: str = CORE) -> tuple[Migration, ...]:
-    """Return the steps of an area in order: the core, or a set of handlers that brings tables of its own (`forge`)."""
+    """Return the migrations of an area in order.
+
+    An area is the core, or a set of handlers with tables of its own (`forge`).
+    """
     folder: Traversable = files("jobherd.sql") / "migrations" if area == CORE else files("jobherd.sql") / area / "migrations"
     found = (
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
@@ -69,12 +81,15 @@ def migrations(area: str = CORE) -> tuple[Migration, ...]:
 def migrate(
     connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE, grant: bool = False, patience: float | None = None
 ) -> int:
-    """Apply what is missing, say again what each role may do, and return how many steps that were.
+    """Apply missing migrations, set the privileges of each role, and return the number applied.
 
-    grant: say it also if nothing is missing. Without it nothing is written then, and a role that may only look can ask.
-    patience: seconds to wait for somebody else's migration, default None: until it is over. Past it LockNotAvailable is raised.
-    `connection` must not be in a transaction. Raises SchemaError when the schema is newer than this code, when it was renamed, when the server
-    is older than PostgreSQL 15, or when the database does not hold UTF-8.
+    grant: set the privileges even if no migration is missing. By default nothing is written then,
+    so a read-only role can check.
+    patience: seconds to wait for another session's migration; default None: until it has finished.
+    After that LockNotAvailable is raised.
+    `connection` must not be in a transaction. Raises SchemaError if the schema is newer than this
+    code, if it was renamed, if the server is older than PostgreSQL 15, or if the database's
+    encoding is not UTF-8.
     """
     if not grant and not pending(connection, schema=schema, area=area):
         return 0
@@ -97,11 +112,14 @@ def migrate(
                         "what is open for minutes)"
                     )
                 told = True
-            time.sleep(PAUSE)  # the lock of the migrations stays ours, or each of several would try in the pauses of the others
+            time.sleep(PAUSE)  # this session keeps the migration lock: otherwise several migrators would try in each other's pauses
 
 
 def _apply(connection: psycopg.Connection[object], *, schema: str, area: str, grant: bool) -> int:
-    """Apply what is missing; return how many steps that were. Raises LockNotAvailable if a table is in use for long."""
+    """Apply missing migrations; return their number.
+
+    Raises LockNotAvailable if a table stays in use.
+    """
     cursor = connection.cursor
     cursor().execute(load("wait_briefly"), {"milliseconds": round(BRIEFLY * 1000)})
     cursor().execute(load("prepare_migrations", schema))
@@ -126,7 +144,10 @@ def _grant(connection: psycopg.Connection[object], schema: str) -> None:
 
 
 def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, area: str = CORE) -> int:
-    """Return how many steps a migration would apply now. Raises SchemaError as `migrate` does, and if this role cannot see it."""
+    """Return how many migrations are missing.
+
+    Raises SchemaError as `migrate` does, and if this role cannot see it.
+    """
     check_schema(schema)
     with connection.transaction():
         check_server(connection)
@@ -140,13 +161,13 @@ def pending(connection: psycopg.Connection[object], *, schema: str = SCHEMA, are
 
 
 def check_server(connection: psycopg.Connection[object]) -> None:
-    """Raise SchemaError unless the server is PostgreSQL 15 or newer and the database holds UTF-8."""
+    """Raise SchemaError unless the server is PostgreSQL 15 or newer and the encoding UTF-8."""
     row = connection.cursor().execute(load("check_server")).fetchone()
     version, encoding = row if isinstance(row, tuple) else (0, "")
     if version < OLDEST_SERVER:
         msg = f"PostgreSQL {version // 10000} is too old: Jobherd needs 15 or newer"
         raise SchemaError(msg)
-    if isinstance(encoding, bytes):  # of a database that knows of no encoding, a text is what it holds
+    if isinstance(encoding, bytes):  # in a database of encoding SQL_ASCII psycopg returns text as bytes
         encoding = encoding.decode("ascii")
     if encoding != "UTF8":
         msg = f"the database's encoding is {encoding}: Jobherd needs one that was created with ENCODING 'UTF8'"

@@ -1,6 +1,7 @@
-"""Values of Python as the text that PostgreSQL reads: for whoever speaks libpq without a driver between.
+"""Converts Python values to the text that PostgreSQL reads.
 
-Numbers, truth values, text, None and lists of these; nothing else is ever a parameter of a statement here.
+For code that uses libpq without a driver. Supports numbers, booleans, text, None and lists of
+these: no statement here has any other parameter.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _PLAIN = frozenset({int, float})
 def as_text(value: object) -> bytes | None:
     """Return a parameter as the server reads it, or None for null.
 
-    Raises ValueError for text that holds a NUL, which would end it there without a word, or a lone surrogate.
+    Raises ValueError for text with a NUL, which would silently end the text there, or with a lone
+    surrogate.
 
     >>> as_text([1, "its", None]), as_text(True), as_text(None)
     (b'{1,"its",NULL}', b'true', None)
@@ -41,12 +43,15 @@ def _array(values: list[Scalar] | tuple[Scalar, ...]) -> str:
 
 
 def _numbers(values: list[Scalar]) -> str:
-    """Return a list of plain numbers, in brackets. Most lists are, and hundreds long: orjson writes them in a sixth of the time."""
+    """Return a list of plain numbers, in brackets.
+
+    Cost: most lists are plain numbers, hundreds long; orjson writes them in a sixth of the time.
+    """
     try:
         text = orjson.dumps(values).decode()
-    except orjson.JSONEncodeError:  # beyond 64 bits: the server is to refuse it, not we
+    except orjson.JSONEncodeError:  # beyond 64 bits: the server must reject it
         return str(values)
-    return str(values) if "null" in text else text  # what it has no word for, such as an infinity, it writes as null
+    return str(values) if "null" in text else text  # orjson writes null for a value that JSON lacks, such as an infinity
 
 
 def _quoted(value: Scalar) -> str:

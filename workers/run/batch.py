@@ -1,8 +1,9 @@
-"""Several jobs of one kind in one call of their handler: who goes along, and what becomes of each.
+"""Batch handlers: runs several jobs of one kind in one call, and decides the outcome of each.
 
-What one job does must never decide over another. So whoever has crashed a process, or is in its last attempt, is called alone: an
-exception, a timeout or a crash is written of every job of the call, but only ever costs a neighbour an attempt, never its last one.
-Cancelling one of them interrupts nobody. This module writes to no database.
+Invariant: no job may decide over another. A job that has crashed a process, or is in its last
+attempt, is called alone. An exception, a timeout or a crash is recorded for every job of the call,
+but it never costs another job its last attempt. Canceling one job of a call does not interrupt the
+others. This module writes to no database.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _log = logging.getLogger("jobherd.worker")
 
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _FULL: Final = 1.0001
-"""What the jobs of a full call fill of a claim together: a little more than all of it, or one too many would be claimed for rounding."""
+"""Share of a claim that the jobs of a full call fill: slightly more than all of it. Otherwise
+rounding could add one job too many to a claim.
+"""
 
 
 class BatchExecutor(Executor):
@@ -50,20 +53,20 @@ class BatchExecutor(Executor):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.suspects: set[int] = set()
-        """Jobs that are called alone, since an error came before a call of which they were a part."""
+        """Jobs that are called alone, because an error occurred before a call that included them."""
         skipped = [kind for kind in self._sizes if (hooks := self._kinds[kind].hooks) is not None and hooks.around]
         if skipped:
             _log.warning("middleware is for one job at a time and not called around these batch handlers: %s", ", ".join(skipped))
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """How many jobs one call takes, of the kinds that take several."""
+        """The number of jobs per call, by kind, for batch handlers."""
         return self._sizes
 
     def gather(self, batch: list[JobRow], place: int) -> list[JobRow]:
-        """Take out of a claim what is called together with the job at `place`, and return it, that job first.
+        """Take the jobs of one call out of a claim and return them, the job at `place` first.
 
-        Those that somebody has cancelled stay where they are, for they are not called at all.
+        Canceled jobs stay in the claim, because they are not called at all.
         """
         first = batch[place]
         size = self._kinds[first.kind].handler.policy.batch or 1
@@ -79,20 +82,29 @@ class BatchExecutor(Executor):
         return found
 
     def is_called_alone(self, row: JobRow) -> bool:
-        """Return whether a job may not share its fate: it has crashed a process, or this attempt is its last one, and not its first."""
+        """Return whether a job must not share a call.
+
+        That holds if it has crashed a process, if this attempt is its last one and not its first,
+        or if it is a suspect.
+        """
         return bool(row.crashes) or 1 < row.attempts >= self._most(row) or row.id in self.suspects
 
     def shares(self, longest: float) -> dict[str, float]:
-        """Return how much of a claim a job of each kind fills; of a kind that is called together no less than a call is claimed at a time."""
+        """Return the share of a claim that a job of each kind fills.
+
+        For a batch handler, a claim holds at least the jobs of one call.
+        """
         shares = super().shares(longest)
         for kind, size in self._sizes.items():
             shares[kind] = min(_FULL, max(self._expected.get(kind, longest), LEAST) / longest) / size
         return shares
 
     def execute_together(self, rows: list[JobRow], *, claimed_at: float, among: bool = False) -> list[Finished] | None:
-        """Run jobs of one kind in one call and return what became of each; None if their claim was lost meanwhile.
+        """Run jobs of one kind in one call and return their outcomes.
 
-        claimed_at: monotonic time at which the claim's answer came. among: as for `execute`.
+        Returns None if the claim was lost meanwhile.
+        claimed_at: monotonic time at which the answer to the claim arrived. among: as for
+        `execute`.
         """
         kind = self._kinds[rows[0].kind]
         handler, number, board, interrupts = kind.handler, kind.number, self._board, self._interrupts
@@ -103,7 +115,7 @@ class BatchExecutor(Executor):
         finished = [self._unrun(row, EXPIRED, kind, ended=started) for row in through]
         dropped = [
             row for row in rows if row not in through and interrupts.told.get(row.id) is Reason.CANCEL
-        ]  # while the others were waited for
+        ]  # canceled while the call waited for more jobs
         finished += [self.unstarted(row, cancelled=True) for row in dropped]
         rows = [row for row in rows if row not in through and row not in dropped]
         if not rows:
@@ -121,7 +133,7 @@ class BatchExecutor(Executor):
                 self._forsake(first)
                 return finished + [self.unstarted(row, cancelled=False) for row in rows]
         for row in reversed(rows):
-            board.count_started(row.id)  # the first one last: it is the one that the board names
+            board.count_started(row.id)  # The first one last: it is the job that the status board names.
             if row.attempts == 1:
                 board.tally.count_wait(max(0.0, row.waited + started - claimed_at))
         self.running = first
@@ -134,7 +146,7 @@ class BatchExecutor(Executor):
         called: list[Job] = []
         payloads: list[object] = []
         ending: object = None
-        # As in `execute`: between these two stores anything may be raised at any point.
+        # As in `execute`: an interrupt can be raised at any point between these two assignments.
         try:
             interrupts.open = True
             if interrupts.told and (not interrupts.together or interrupts.told.get(first.id) is not Reason.CANCEL):
@@ -173,7 +185,7 @@ class BatchExecutor(Executor):
             {job.id: ending for job in called} if ending is None else self._part(ending, [job.id for job in called])
         )
         if isinstance(ending, Raised) and is_interruption(ending.exception) and len(endings) < len(rows) - len(refused):
-            endings = {row.id: ending for row in rows}  # it came while the payloads were read
+            endings = {row.id: ending for row in rows}  # It was raised while the payloads were read.
         endings = {**endings, **refused}
         outcomes = []
         for row in rows:
@@ -194,7 +206,7 @@ class BatchExecutor(Executor):
         ran = ended - started
         before = self._expected.get(first.kind)
         self._expected[first.kind] = ran if before is None else before + (ran - before) / 4
-        usage = self._usage(ended, ran)  # of the call: it is written with its first job, as what was printed and logged
+        usage = self._usage(ended, ran)  # Usage of the whole call: it is recorded with its first job, as the captured output is.
         log = None
         if self._output is not None and self._output.is_pending():
             log = self._output.take({"job": first.id, "kind": first.kind})
@@ -217,7 +229,10 @@ class BatchExecutor(Executor):
         return self._kinds[row.kind].max_attempts if row.max_attempts is None else row.max_attempts
 
     def _part(self, ending: object, ids: list[int]) -> dict[int, object]:
-        """Return how each of the called jobs ended. What was returned is the handler's and may run code of its own: it has its time too."""
+        """Return how each of the called jobs ended.
+
+        The return value is the handler's and may run user code, so it gets a time limit too.
+        """
         interrupts = self._interrupts
         before = interrupts.judge(JUDGING)
         try:
@@ -231,7 +246,11 @@ class BatchExecutor(Executor):
         return found
 
     def _one_of(self, row: JobRow, deadline: float, said: dict[int, str]) -> Job:
-        """Return a job of a call. Its progress is written with its outcome: the board holds that of one job."""
+        """Return a job of a call.
+
+        Its progress is recorded with its outcome, because the status board holds that of only one
+        job.
+        """
         job = self._job(row, self._most(row), deadline)
         job.doors = TOGETHER
         told = self._interrupts.told

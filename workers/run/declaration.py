@@ -1,4 +1,4 @@
-"""What loaded handlers declare, in the words of those who must know it without loading them: the parent and the database."""
+"""Describes loaded handlers to processes that do not load them: the supervisor and the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def policy_of(handler: AnyHandler) -> Policy:
-    """Return what the parent must know of a kind."""
+    """Return what the supervisor must know of a kind."""
     policy = handler.policy
     return Policy(
         handler.kind,
@@ -33,7 +33,11 @@ def policy_of(handler: AnyHandler) -> Policy:
 
 
 def _backoff(wait: Wait) -> tuple[float, float, float, float]:
-    """Return a back-off as four numbers; one that is no curve becomes the nearest: the parent, which runs no user code, asks for a crash."""
+    """Return a back-off as four numbers.
+
+    A custom function is replaced by the default curve: the supervisor needs the back-off after a
+    crash, and runs no user code.
+    """
     if isinstance(wait, Backoff):
         return wait.base, wait.factor, wait.jitter, wait.cap
     if isinstance(wait, tuple):

@@ -1,9 +1,10 @@
-"""One job: find its handler, read its payload, call it under the alarm, and say what became of it.
+"""Runs one job: finds its handler, decodes its payload, calls it with a time limit, judges the outcome.
 
-User code runs here and nowhere else in a child, and only while the alarm is open: the handler, the reading of its payload, and the
-describing of what it raised (an exception's own `__str__` is user code too). Nothing that a handler does may end this process but a
-signal, a crash or `os._exit`: every exception becomes an outcome. This module writes to no database; a job that wants a transaction of
-its own has it from `transactions.py`, and is then settled by it.
+User code of a job runs only in this module and in `batch.py`, and only while `interrupts.open` is
+set: the handler, the reading of its payload, and the description of what it raised (an exception's
+`__str__` is user code too). A handler can end this process only by a signal, a crash or `os._exit`:
+every exception becomes an outcome. This module writes to no database. A job that requests its own
+transaction gets it from `transaction.py`, which then also settles the job.
 """
 
 from __future__ import annotations
@@ -52,26 +53,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.execute")
 
 LONG: Final = 0.005
-"""A run of so many seconds is worth a look at what it used."""
+"""Seconds of run time from which an attempt's resource usage is measured."""
 JUDGING: Final = 5.0
-"""Seconds for turning a handler's end into an outcome: its results and exceptions may run code of their own."""
+"""Seconds to turn the end of a handler into an outcome: results and exceptions may run user code."""
 LEAST: Final = 0.00005
-"""Seconds that a job takes at the least, settling it included."""
+"""Least number of seconds that a job counts for, including its settlement."""
 SHORT: Final = 0.05
 LONG_AFTER: Final = 0.25
-"""Seconds: a job of a kind that lately took less than the one gets the process title only when it has run for the other. Nobody can read
-the title of a job of a millisecond, and on an idle machine writing it costs 20 us of the job's start."""
+"""Seconds of run time until the process title shows a job whose kind was shorter than SHORT lately.
+A user cannot read the title of a job of a millisecond, and on an idle machine writing it delays the
+job's start by 20 us.
+"""
 MOST_PROGRESS: Final = 2048
 _NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _NO_JOB: Final = Job(id=0, kind="")
 
 
 class _Kind(NamedTuple):
-    """What every job of a kind asks of its handler, looked up once."""
+    """What every job of a kind needs to know about its handler, looked up once."""
 
     handler: AnyHandler
     number: int
-    """On the board."""
+    """Number of the kind on the status board."""
     timeout: float
     max_attempts: int
     takes_job: bool
@@ -83,7 +86,7 @@ class _Kind(NamedTuple):
     hooks: JobHooks | None
     takes_bytes: bool
     seals: bool
-    """What its jobs are given and leave is encrypted."""
+    """The kind encrypts its payloads, results, errors and logs."""
     seals_only: bool
     hides: bool
     """Log lines must not quote its errors: parts of the payload are encrypted or redacted."""
@@ -91,7 +94,7 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A payload could not be read or did not fit."""
+    """A payload could not be decoded, or does not fit the handler's parameters."""
 
     problem: BaseException
 
@@ -99,10 +102,11 @@ class Unreadable:
 class Executor:
     """Runs jobs, one at a time.
 
-    handlers: by kind. numbers: of kinds on the board. running: the job that runs, for log lines. hooks: those that were loaded.
-    alone: the kinds that are claimed alone, since their jobs have transactions of their own.
-    among: the claim of the job that runs holds others.
-    committed: the job that ran last is settled already, by its transaction. Whoever has read it resets it.
+    handlers: by kind. numbers: of kinds on the status board. hooks: the loaded hooks.
+    running: the running job, for log lines.
+    alone: kinds that are claimed alone, because their jobs have their own transactions.
+    among: whether the claim of the running job holds other jobs.
+    committed: whether the last job is already settled, by its transaction. The reader resets it.
     job_log: holds the attempts that ended and are not logged yet.
     """
 
@@ -142,47 +146,54 @@ class Executor:
         self._child = 0
         self._said = False
         self._clock = time.monotonic
-        """As it was before any job: one may put another in its place, and a run that ended before it began is refused by the database."""
+        """The clock as it was before any job ran. A job may replace it, and the database rejects an
+        attempt that ended before it began.
+        """
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
         self._expected: dict[str, float] = {}
         self._sizes = {kind: handler.policy.batch for kind, handler in handlers.items() if handler.policy.batch is not None}
-        """How many jobs one call takes, of the kinds that take several."""
+        """The number of jobs per call, by kind, for batch handlers."""
 
     def seat_child(self, child: int) -> None:
-        """The child has got its number from the database."""
+        """Set the number that the database gave this worker."""
         self._child = child
 
     def show(self, doing: str) -> None:
-        """Say in the process title what this child does."""
+        """Show in the process title what this worker does."""
         if doing != self._shown:
             self._shown = doing
             self._title(doing)
 
     def look_at_clock(self) -> None:
-        """What the process used until now is no job's."""
+        """Exclude the resource usage of this process until now from the next job."""
         self._cpu = _cpu()
         self._cpu_at = time.monotonic()
 
     def shares(self, longest: float) -> dict[str, float]:
-        """Return how much of a batch of `longest` seconds a job of each kind is expected to fill, of those that leave room for more."""
+        """Return the share of a claim of `longest` seconds that a job of each kind is expected to fill.
+
+        Kinds that leave no room for another job are not included.
+        """
         return {
             kind: max(seconds, LEAST) / longest for kind, seconds in self._expected.items() if seconds < longest and kind not in self.alone
         }
 
     def short(self) -> list[str]:
-        """Return the kinds whose jobs have lately been short here."""
+        """Return the kinds whose jobs were short lately in this worker."""
         return [kind for kind, seconds in self._expected.items() if seconds < SHORT]
 
     def expected(self, kind: str) -> float:
-        """Return how long jobs of a kind have lately run here, in seconds; infinity for one that was not seen yet."""
+        """Return how many seconds jobs of a kind took lately in this worker; infinity for an unseen kind."""
         return self._expected.get(kind, FOR_EVER)
 
     def execute(self, row: JobRow, *, claimed_at: float, among: bool = False) -> Finished | None:
-        """Run one job and return what became of it; None if its claim was lost while it ran: then there is nothing to write.
+        """Run one job and return its outcome, or None if its claim was lost while it ran.
 
-        claimed_at: monotonic time at which the claim's answer came.
-        among: its claim holds others, so the parent may have revoked it; then it does not start.
+        In that case there is nothing to record.
+        claimed_at: monotonic time at which the answer to the claim arrived.
+        among: its claim holds other jobs, so the supervisor may have revoked it. Then the job does
+        not start.
         """
         kind = self._kinds.get(row.kind)
         board, interrupts = self._board, self._interrupts
@@ -199,12 +210,13 @@ class Executor:
         timeout = kind.timeout if row.timeout is None else row.timeout
         deadline = started + timeout
         if self._said:
-            board.tell_progress(b"")  # before the board names this job: it must not be shown its predecessor's
+            board.tell_progress(b"")  # Before the status board names this job, or it would show the progress of the previous one.
             self._said = False
         board.say_running(self._child, row.token, row.id, number, row.attempts, most, row.crashes, started, deadline)
         reach("job.announced")
         if among:
-            # The parent writes and looks what we have announced; we have announced, and look what it wrote: one of us sees the other.
+            # Race: the supervisor revokes, then reads what is announced. This worker announces,
+            # then reads what is revoked. So at least one of the two sees the other.
             barrier()
             if board.revoked == row.token:
                 self._forsake(row)
@@ -223,9 +235,10 @@ class Executor:
         self.among, self._started = among, started
         interrupts.enter(row.id, deadline, timeout, self._control if kind.exclusive else None, started + LONG_AFTER if short else FOR_EVER)
         fits = False
-        context = copy_context()  # what a job sets in context variables, ids for log lines for the most, is not the next one's
+        context = copy_context()  # Context variables that a job sets, mostly ids for log lines, must not leak into the next job.
         ending: object
-        # Between these two stores anything may be raised at any point, and nothing anywhere else: see alarm.py.
+        # An interrupt can be raised at any point between these two assignments, and nowhere else:
+        # see process/interrupt.py.
         try:
             interrupts.open = True
             if interrupts.told:
@@ -252,7 +265,8 @@ class Executor:
             interrupts.open = False
             ending = Raised(raised) if fits or is_interruption(raised) else Unreadable(raised)
         if not interrupts.here[0]:
-            # A copy that the handler has forked and that came back through here: the job, the board and the session are not its own.
+            # A copy that the handler has forked and that returned here: the job, the status board
+            # and the session are not its own.
             os._exit(0)
         ended = self._clock()
         if ended < started:  # noqa: PLR1730  # a call of max() costs a hundredth of a job that does nothing
@@ -260,7 +274,7 @@ class Executor:
         reach("job.ended")
         outcome = OK if ending is None else self._judge(ending, handler, row.attempts, most)
         if transactions.used:
-            interrupts.leave()  # or a deadline that passes meanwhile rings for nobody, a thousand times a second
+            interrupts.leave()  # Otherwise a deadline that passes now would send a signal a thousand times a second to no job.
             outcome = self._conclude(row, kind, outcome, most)
         interruption = interrupts.raised
         if kind.hooks is not None:
@@ -282,7 +296,8 @@ class Executor:
             self.show("short jobs")
         self._expected[row.kind] = ran if before == FOR_EVER else before + (ran - before) / 4
         output = self._output
-        # What a program prints is seen by a system call: a job that is short, and not alone in its claim, is only asked what it knows.
+        # Detecting printed output costs a system call. A job that is short and not alone in its
+        # claim is checked only by flags that cost nothing.
         log = None
         if output is not None and (output.dirty or ((ran >= LONG or not among) and output.is_pending())):
             log = output.take({"job": row.id, "kind": row.kind, "attempt": row.attempts})
@@ -303,14 +318,14 @@ class Executor:
         )
 
     def describe(self, outcome: Outcome) -> Finished:
-        """Return what there is to write of the job that runs, should this become of it now."""
+        """Return what to record for the running job if it ends now with this outcome."""
         assert self.running is not None
         ended = time.monotonic()
         log = None if self._output is None else self._output.peek()
         return self._finish(self.running, self._kinds[self.running.kind], outcome, ended - self._started, ended, log)
 
     def _conclude(self, row: JobRow, kind: _Kind, outcome: Outcome, most: int) -> Outcome:
-        """The job has used a transaction of its own: end it, and return what became of the job."""
+        """End the job's own transaction and return the outcome of the job."""
         transactions = self._transactions
         self.alone.add(row.kind)
         said = transactions.conclude(
@@ -331,20 +346,25 @@ class Executor:
             self.show(f"{row.kind} #{row.id}")
 
     def _forsake(self, row: JobRow) -> None:
-        """Take an announced job off the board: if this process dies before it has handed the job back, that is not the job's fault.
+        """Remove an announced job from the status board.
 
-        Invariant: the claim stays named. The supervisor of a dead process looks for the claim's outcomes under that token.
+        If this process dies before it has released the job, the job is not to blame. Invariant: the
+        claim stays named. The supervisor of a dead process looks for the claim's outcomes under
+        that token.
         """
         self._board.say(CurrentWork(Phase.SETTLING, self._child, row.token))
 
     def refuse(self, row: JobRow, problem: Exception) -> Finished:
-        """Return the failure of a job whose row raised an error before its handler was called. Else it would end each worker that takes it."""
+        """Return the failure of a job whose row raised an error before its handler was called.
+
+        Otherwise such a row would end every worker that claims it.
+        """
         message, trace = describe_exception(problem)
         self._forsake(row)
         return self._unrun(row, unstartable(message, trace), self._kinds.get(row.kind), ended=time.monotonic())
 
     def unstarted(self, row: JobRow, *, cancelled: bool) -> Finished:
-        """Return the handing back of a job that was claimed and not started."""
+        """Return the release of a job that was claimed and not started."""
         return self._unrun(row, CANCELLED_BEFORE if cancelled else HANDED_BACK, self._kinds.get(row.kind), ended=0.0)
 
     def _unrun(self, row: JobRow, outcome: Outcome, kind: _Kind | None, *, ended: float) -> Finished:
@@ -401,7 +421,7 @@ class Executor:
             return
         record: dict[str, object] = {"fraction": fraction}
         if self.running is not None and self._kinds[self.running.kind].seals:
-            note, data = "", None  # the board and its copy in the database are read by people without keys
+            note, data = "", None  # The status board and its copy in the database are read by people without keys.
         if note:
             record["note"] = note
         if data is not None:
@@ -412,7 +432,8 @@ class Executor:
         except (TypeError, ValueError, RecursionError):
             text = b"\\u0000"
         if len(text) > MOST_PROGRESS or b"\\u0000" in text:
-            # Cut off it would be no JSON, and one NUL would keep the progress of the whole fleet out of the database.
+            # A cut record would not be valid JSON, and one NUL would keep the progress of the whole
+            # fleet out of the database.
             text = orjson.dumps({"fraction": fraction, "note": sanitize(note, 300)})
         self._board.tell_progress(text)
 
@@ -421,14 +442,19 @@ class Executor:
         if ran < LONG:
             return None
         used = self._cpu
-        return f'{{"cpu_user":{used[0] - before[0]:.6f},"cpu_system":{used[1] - before[1]:.6f},"max_rss":{used[2]}}}'  # as in post-mortems
+        # as in post-mortems
+        return f'{{"cpu_user":{used[0] - before[0]:.6f},"cpu_system":{used[1] - before[1]:.6f},"max_rss":{used[2]}}}'
 
 
 def sealed(outcome: Outcome, log: str | None, row: JobRow) -> tuple[Outcome, str | None]:
-    """Return what a job of a kind that encrypts leaves, encrypted. Without keys it is kept back: what is written stays written."""
+    """Return the outcome and log of a job of an encrypted kind, encrypted.
+
+    Without keys they are withheld: what is written once stays written.
+    """
     if outcome.error_class is not None:
-        outcome = replace(outcome, error_class=None)  # it would be read by people without keys
-    if outcome.code == KEY_MISSING and outcome.label == "snoozed":  # ours: a handler may give its failure the same code
+        outcome = replace(outcome, error_class=None)  # It would be read by people without keys.
+    # Jobherd's own code: a handler may give its failure the same one.
+    if outcome.code == KEY_MISSING and outcome.label == "snoozed":
         return outcome, None
     try:
         ring()
@@ -439,12 +465,18 @@ def sealed(outcome: Outcome, log: str | None, row: JobRow) -> tuple[Outcome, str
 
 
 def kept(row: JobRow, days: int) -> int:
-    """Return how many days the end of a job is kept: at least one if it has a webhook, whose call reads the history."""
+    """Return how many days a finished job is kept.
+
+    A job with a webhook is kept at least one day, because the webhook call reads the history.
+    """
     return 1 if days == 0 and row.extras is not None and orjson.loads(row.extras)["webhook"] is not None else days
 
 
 def hand_over(extras: str | None, job: Job) -> Job:
-    """Give a job what few have, and return it; one that nobody will see is replaced."""
+    """Give a job its rare attributes and return it.
+
+    The shared placeholder is replaced by a new object.
+    """
     if extras is None:
         return job
     own = orjson.loads(extras)
@@ -455,7 +487,10 @@ def hand_over(extras: str | None, job: Job) -> Job:
 
 
 def _cpu() -> tuple[float, float, int]:
-    """Return user and system seconds of this process and its children that have ended, and the largest size in bytes."""
+    """Return user and system CPU seconds and the peak memory in bytes.
+
+    They include the child processes of this process that have ended.
+    """
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + children.ru_utime, own.ru_stime + children.ru_stime, max(own.ru_maxrss, children.ru_maxrss) * 1024
 

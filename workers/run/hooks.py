@@ -1,9 +1,13 @@
-"""The calls of hooks: under the alarm, one by one, each with a limit of its own; what one does wrong is logged and ends nothing else.
+"""Calls hooks one at a time, each with a time limit.
 
-Hooks are user code, so they run like jobs: only while the alarm is open, and an exception never gets further than here. A hook that was
-torn out leaves the process as unfit as a job that was; one that cannot be, in C or with signals blocked, is ended by the parent, which reads on
-the board how long it may take. Hooks that run inside a job's own time, `before_job` and the middleware, are part
-of that job and belong to `execute.py`. This module writes to no database.
+A failing hook is logged and ends nothing else.
+
+Hooks are user code, so they run like jobs: an interrupt can be raised only while they run, and no
+exception gets past this module. A process whose hook was interrupted is not reused, as after an
+interrupted job. If a hook cannot be interrupted, in C code or with signals blocked, the supervisor
+kills the process. It reads the hook's time limit on the status board. Hooks that run inside a job's
+own time, `before_job` and the middleware, are part of that job and belong to `executor.py`. This
+module writes to no database.
 """
 
 from __future__ import annotations
@@ -30,17 +34,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.hooks")
 
 LIMIT: Final = 5.0
-"""Seconds that a hook outside of a job's time may take."""
+"""Time limit, in seconds, of a hook outside a job's time."""
 FAILURES: Final = frozenset({"retry", "failed", "poison"})
-"""Labels of outcomes that `on_failure` hears of."""
+"""Labels of outcomes for which `on_failure` is called."""
 
 
 class Caller:
     """Calls hooks.
 
-    child: what the hooks of its life see. board: where the parent sees that one runs. torn: a hook was interrupted, in words, or nothing: then the process is not reused.
-    pass_on: called after hooks that belong to no job: what they printed is no job's either.
-    spans: where the spans of attempts go, if this process has set up an OpenTelemetry SDK.
+    child: the object that hooks of the process's life get.
+    board: where the supervisor sees that a hook runs.
+    torn: why a hook was interrupted, in words, or empty. If it is set, the process is not reused.
+    pass_on: called after hooks that belong to no job, because what they printed belongs to no job
+    either.
+    spans: records the spans of attempts, if this process has set up an OpenTelemetry SDK.
     """
 
     def __init__(self, hooks: Hooks, child: Child, interrupts: Interrupts, board: StatusBoard) -> None:
@@ -53,12 +60,15 @@ class Caller:
         self._board = board
 
     def of_kind(self, kind: str) -> JobHooks | None:
-        """Return the hooks around jobs of a kind, those of their spans among them; None if there are none."""
+        """Return the hooks around jobs of a kind, including those of their spans, or None."""
         own = self.hooks.of_kind(kind)
         return own if self.spans is None else self.spans.around(own)
 
     def call(self, name: object, step: Callable[[], object]) -> object:
-        """Call `step` and return what it returns, or `Raised`, which has been logged then. `name`: who it is, for the log."""
+        """Call `step` and return its result, or `Raised`, which is then already logged.
+
+        name: the hook, for the log.
+        """
         ending = self._attempt(step)
         if isinstance(ending, Raised):
             problem = ending.exception
@@ -75,7 +85,8 @@ class Caller:
         self._board.say_hook(time.monotonic() + LIMIT)
         before = interrupts.judge(LIMIT)
         ending: object
-        # As in execute.py: between these two stores anything may be raised, and nothing anywhere else.
+        # As in executor.py: an interrupt can be raised at any point between these two assignments,
+        # and nowhere else.
         try:
             interrupts.open = True
             ending = step()
@@ -84,16 +95,16 @@ class Caller:
             interrupts.open = False
             ending = Raised(problem)
         if interrupts.forked:
-            os._exit(0)  # a copy that the hook has forked and that came back
+            os._exit(0)  # A copy that the hook has forked and that returned here.
         if (torn := interrupts.raised) is not None:
             self.torn = f"a hook was torn out by {type(torn).__name__}"
-        interrupts.raised = torn or before  # after a job whoever examines the process sees it there
+        interrupts.raised = torn or before  # After a job, the state guard sees the interruption there.
         interrupts.leave()
         self._board.say_hook(0.0)
         return ending
 
     def tell_end(self, hooks: JobHooks, job: Job, outcome: Outcome, exception: BaseException | None) -> None:
-        """Tell the hooks of a kind what became of an attempt."""
+        """Call the hooks of a kind with the outcome of an attempt."""
         if outcome.label in FAILURES:
             for hook in hooks.failed:
                 self.call(hook, lambda hook=hook: hook.tell(job, outcome, exception))  # type: ignore[misc]
@@ -101,11 +112,11 @@ class Caller:
             self.call(hook, lambda hook=hook: hook.tell(job, outcome))  # type: ignore[misc]
 
     def leave(self) -> None:
-        """The child leaves: run what was declared for that."""
+        """Run the hooks for the exit of the process."""
         for hook, end in self.hooks.ends(self.child):
             self.call(hook, end)
         self.pass_on()
 
 
 def _nobody() -> None:
-    """Nobody keeps what is printed here."""
+    """Do nothing: no caller keeps the output."""

@@ -1,8 +1,10 @@
-"""Writes one log line for each attempt that ended: failures as warnings and errors, and, with `log_jobs = all`, every other outcome.
+"""Logs each attempt that ended: failures as warnings and errors, other outcomes with `log_jobs = all`.
 
-The executor notes an attempt, and the worker writes the line after the outcome is in the outcome buffer: a log handler that hangs must
-not cost an outcome. Each combination of kind and level has a limit of its own, so a flood of one kind does not hide the failures of
-another. The next line of the combination says how many were left out; before a worker becomes idle or exits, it logs the remaining counts.
+The executor notes an attempt, and the worker writes the line after the outcome is in the outcome
+buffer, so a log handler that hangs cannot cost an outcome. Each combination of kind and level has
+its own limit, so a flood of one kind does not hide the failures of another. The next line of the
+combination says how many were left out. Before a worker becomes idle or exits, it logs the
+remaining counts.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 
 
 class Note(NamedTuple):
-    """An attempt that ended. most: `max_attempts`, 0 if not known. hidden: the error may quote what the kind encrypts or redacts."""
+    """An attempt that ended.
+
+    most: `max_attempts`, 0 if not known.
+    hidden: the error may quote what the kind encrypts or redacts.
+    """
 
     row: JobRow
     outcome: Outcome
@@ -51,7 +57,7 @@ class Note(NamedTuple):
 
 
 class _Limit:
-    """How many lines may be written. left_out: how many were not, since the last one that was."""
+    """A rate limit of lines. left_out: lines not written since the last one that was."""
 
     def __init__(self, now: float) -> None:
         self.left_out = 0
@@ -68,10 +74,10 @@ class _Limit:
 
 
 class JobLog:
-    """Notes attempts and writes lines about them.
+    """Notes attempts and logs them.
 
     mode: `all`, `failures` or `none`, as the setting `log_jobs`.
-    waiting: what was noted and has no line yet.
+    waiting: noted attempts that are not logged yet.
     """
 
     def __init__(self, mode: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,12 +94,15 @@ class JobLog:
             self.waiting.append(Note(row, outcome, most, ran, hidden))
 
     def correct(self, row: JobRow, outcome: Outcome, ran: float) -> None:
-        """Note another outcome for an attempt: what its handler wrote could not be committed."""
+        """Replace the outcome noted for an attempt: the handler's writes could not be committed."""
         self.waiting = [note for note in self.waiting if note.row.id != row.id]
         self.note(row, outcome, 0, ran, hidden=False)
 
     def write(self) -> None:
-        """Write a line for each attempt noted since the last call. Never raises: log handlers of the application run here too."""
+        """Log each attempt noted since the last call. Never raises.
+
+        Log handlers of the application run here too.
+        """
         notes, self.waiting = self.waiting, []
         now = self._clock()
         for note in notes:
@@ -105,9 +114,10 @@ class JobLog:
                     _log.log(level, "%s", _words(note), extra=_ids(note, left_out))
 
     def summarize(self, *, leaving: bool = False) -> float:
-        """Log how many lines were left out, at most once a second; return in how many seconds to call again, infinity for never.
+        """Log how many lines were left out, at most once a second.
 
         leaving: the worker exits and does not call again.
+        Returns in how many seconds to call again, infinity for never.
         """
         left_out = sum(limit.left_out for limit in self._limits.values())
         if not left_out:

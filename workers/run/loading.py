@@ -1,4 +1,7 @@
-"""The handlers and hooks of a child: found, loaded, or explained to the parent. It runs none of them."""
+"""Finds and loads the handlers and hooks of a worker, or reports the problem to the supervisor.
+
+It runs none of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ _log = logging.getLogger("jobherd.worker")
 
 
 def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] | None:
-    """Load handlers and hooks; if any module is broken, or none holds a job, say why to the parent and return None."""
+    """Load handlers and hooks.
+
+    If a module is broken or no handler is found, report the reason to the supervisor and return
+    None.
+    """
     settings = context.spec.settings
     sys.dont_write_bytecode = settings.reload or sys.dont_write_bytecode
     if problem := put_on_path(settings.app_dir):
@@ -36,7 +43,9 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
     loading(time.time())
     found, more = load(settings.handlers), load(settings.hooks, named=HOOKS)
     if context.interrupts.forked:
-        os._exit(EXIT_LEFT)  # a copy that a module has forked at its import and that came back: it would work on the board of the first
+        # A copy that a module has forked at import and that returned here. It would write to the
+        # original's status board.
+        os._exit(EXIT_LEFT)
     keep_factory_quiet()
     problems = [str(problem) for problem in found.problems + more.problems]
     if not found.kinds and not problems:
@@ -51,9 +60,10 @@ def load_handlers(context: ChildContext) -> tuple[dict[str, AnyHandler], Hooks] 
 
 
 def put_on_path(app_dir: str | os.PathLike[str]) -> str:
-    """Make the folder of the application the first of the import path, if it still exists.
+    """Put the application's folder first on the import path, if the folder still exists.
 
-    Returns why it must not be there, empty if nothing is wrong: another OS user could add a module that is imported in the place of any other.
+    Returns why it must not be there, or an empty string. If another OS user can write to it, that
+    user could add a module that replaces any other.
     """
     with suppress(FileNotFoundError):
         if fault := find_fault(app_dir):
@@ -63,7 +73,7 @@ def put_on_path(app_dir: str | os.PathLike[str]) -> str:
 
 
 def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
-    """Return the handlers that every worker has whose settings ask for them: none, for most."""
+    """Return Jobherd's own handlers, which workers have only if the settings require them."""
     if not settings.webhook_secret:
         return {}
     from jobherd.handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
@@ -73,13 +83,13 @@ def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
 
 
 def say_problem(context: ChildContext, problem: str) -> None:
-    """Tell the parent what is wrong with somebody's code."""
-    if not send(context.spec.report, Problem(problem)):  # the parent logs it, once for all workers
+    """Report a problem in the user's code to the supervisor."""
+    if not send(context.spec.report, Problem(problem)):  # The supervisor logs it, once for all workers.
         _log.error("%s", problem)
 
 
 def say_none_found(sources: Sequence[str]) -> str:
-    """Return the sentence for sources that hold no job; `jobherd check` says the same."""
+    """Return the message for sources that contain no handler. `jobherd check` prints the same."""
     if not sources:
         return "no handler was found, since none is named: say where they are with --handlers PATH or JOBHERD_HANDLERS"
     return f"no handler was found in {', '.join(sources)}: decorate a function with @handler(...), in a module whose name begins with no underscore"

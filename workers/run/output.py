@@ -1,13 +1,16 @@
-"""What a handler prints and logs while it runs, kept with the attempt: the latest of it, whoever in the process wrote it.
+"""Captures what a job prints and logs, and keeps the latest of it with the attempt.
 
-Standard output and standard error of a worker are one pipe, so C code and programs that a handler starts are heard too. Its reading end is
-here and in the parent. The child reads it when a job ends that may have said something; a job that is short and silent costs no system
-call. While a job runs long, the parent drains the pipe before it is full (nobody who prints may be stopped by it) and leaves the end of it
-on the board; and when the child dies, what was not read yet is the last that the job said.
+Standard output and standard error of a worker are one pipe, so the output of C code and of programs
+that a handler starts is captured too. The worker and the supervisor hold its reading end. The
+worker reads the pipe when a job ends that may have printed something. A short, silent job costs no
+system call. While a job runs long, the supervisor empties the pipe before it is full, because a
+full pipe would block the process that prints. It leaves the end of the output on the status board.
+When the worker dies, the unread rest is the last output of the job.
 
-In the pipe a line may begin with a mark of ours: what went through `logging`, and the entries of `job.log(key, ...)`. Log lines have
-gone to the real standard error already; what was printed is passed on to it when the job ends, each line as the message of a log line: printed as it
-is, a line from a payload could pass for one of the log. This module must not raise into a handler.
+A line in the pipe may begin with a mark of Jobherd: log lines, and the entries of `job.log(key,
+...)`. Log lines have already been written to the real standard error. Printed text is passed on to
+it when the job ends, each line as the message of a log line. Passed on unchanged, a line from a
+payload could look like a log line. This module must not raise into a handler.
 """
 
 from __future__ import annotations
@@ -35,21 +38,23 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 _MUCH: Final = 16384
-"""Bytes that this process prints before it reads the pipe itself: with nobody else reading, it must not fill it."""
+"""Bytes that this process prints before it reads the pipe itself. If no other process reads, this
+process must not fill the pipe.
+"""
 _ROUNDS: Final = 64
-"""Chunks read at the end of a job: what it has started may print for ever."""
+"""Chunks read at the end of a job. A program that the job has started may print indefinitely."""
 _LONGEST_ENTRY: Final = 16384
 _AT_ONCE: Final = 4096
-"""Bytes that a pipe takes in one piece: lines of several processes must not be mixed up."""
+"""Bytes that a pipe takes in one piece. Lines of several processes must not be mixed up."""
 
 
 class Output:
-    """The child's end of its output.
+    """The worker's end of its output.
 
-    board: where the parent leaves what it has drained. reading, writing: the two ends of the pipe. size: bytes kept of one attempt.
-    who, log_format: how lines of the log look, as in `logs.set_up`.
-    dirty: this process has printed or logged something since the last look.
-    stream: the real standard error. files: the numbers of what it holds open.
+    board: where the supervisor leaves what it has read. reading, writing: the two ends of the pipe.
+    size: bytes kept of one attempt. who, log_format: the format of log lines, as in `logs.set_up`.
+    dirty: whether this process has printed or logged something since the last check.
+    stream: the real standard error. files: file descriptors that this object holds open.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class Output:
         self._waiting = array.array("i", [0])
         flush()
         self._real = os.dup(2)
-        self.stream: TextIO = open(self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # for life
+        self.stream: TextIO = open(self._real, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # open until the process exits
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         os.close(writing)
@@ -78,20 +83,21 @@ class Output:
         return _Text(io.BufferedWriter(_Raw(fd, self)), self)
 
     def handler(self, who: str, ids: Callable[[], Mapping[str, object]]) -> logging.Handler:
-        """Return what sends log lines here while a job runs, which is when `ids` names one."""
+        """Return a handler that captures log lines while a job runs, which is when `ids` names one."""
         return _Handler(self, TextFormatter(who, ids), ids)
 
     # -- written to ---------------------------------------------------------------------------------------------------
 
     def note(self, size: int) -> None:
-        """This process is about to print so many bytes."""
+        """Note that this process is about to print this many bytes."""
         self.dirty = True
         self._printed += size
-        if self._printed > _MUCH and os.getpid() == self._pid:  # a copy that the handler has forked would take it from us
+        # A copy that the handler has forked would take the output from this process.
+        if self._printed > _MUCH and os.getpid() == self._pid:
             self._read()
 
     def enter(self, entry: Mapping[str, object]) -> None:
-        """Put down an entry of `job.log(key, ...)`."""
+        """Write an entry of `job.log(key, ...)`."""
         try:
             line = orjson.dumps(entry, default=str, option=orjson.OPT_NON_STR_KEYS)
         except (TypeError, ValueError, RecursionError):
@@ -99,7 +105,7 @@ class Output:
         self.write(ENTRY + line + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Put down whole lines."""
+        """Write whole lines."""
         self.note(len(data))
         with suppress(OSError):
             os.write(1, data)
@@ -107,22 +113,23 @@ class Output:
     # -- taken ----------------------------------------------------------------------------------------------------------
 
     def is_pending(self) -> bool:
-        """Return whether there is something to take. A system call."""
+        """Return whether there is output to take. Costs a system call."""
         if self.dirty or self._kept or self._board.times_drained != self._drained:
             return True
         return self._is_waiting()
 
     def peek(self) -> str | None:
-        """Return what was said since the last `take`, as `digest` does, and keep it."""
+        """Return the output since the last `take`, as `digest` does, and keep it."""
         flush()
         self._read()
         self.dirty = False
         return digest(bytes(self._kept))
 
     def take(self, ids: Mapping[str, object] | None = None) -> str | None:
-        """Return what was said since the last call, as `digest` does, and pass on what was printed to the real standard error.
+        """Return the output since the last call, as `digest` does.
 
-        ids: whose it is, for the log; default nobody's.
+        Printed text is passed on to the real standard error.
+        ids: log fields of the job it belongs to. Default: it belongs to no job.
         """
         said = self.peek()
         if said is not None:
@@ -150,13 +157,16 @@ class Output:
 
     def _read(self) -> None:
         self._printed = 0
-        self._board.say_reading(reading=True)  # the parent gives way until it is through, or later words came before earlier ones
+        # The supervisor pauses until this is done. Otherwise later output could end up before
+        # earlier output.
+        self._board.say_reading(reading=True)
         try:
             self._keep(self._board.take_output())
             self._drained = self._board.times_drained
             for _ in range(_ROUNDS):
                 try:
-                    # Not read until it is empty: a job may have changed it so that the last read waits for ever.
+                    # Do not read until the pipe is empty: a job may have changed it, and the last
+                    # read would then block indefinitely.
                     chunk = os.read(self._reading, CHUNK) if self._is_waiting() else b""
                 except OSError:
                     break
@@ -186,7 +196,7 @@ class _Raw(io.FileIO):
         self._output = output
 
     def write(self, data: Any) -> int:
-        """Write all of it; of what is longer than an attempt keeps only the end is of use."""
+        """Write all of it. Of data longer than an attempt may keep, only the end matters."""
         view = memoryview(data).cast("B")
         total = len(view)
         view = view[-OUTPUT:]
@@ -203,7 +213,7 @@ class _Text(io.TextIOWrapper):
         self._output = output
 
     def write(self, text: str) -> int:
-        """Write, and be looked for: a line without an end stays in the buffer."""
+        """Write, and mark the output as dirty: a line without an end stays in the buffer."""
         self._output.dirty = True
         return super().write(text)
 
@@ -216,7 +226,7 @@ class _Handler(logging.Handler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put the line down, if a job runs."""
+        """Write the log line to the output, if a job runs."""
         if self._ids():
             with suppress(ValueError, TypeError, RecursionError, MemoryError):
                 text = self.format(record).encode(errors="replace").replace(b"\n", b"\n" + LOGGED)
@@ -224,7 +234,11 @@ class _Handler(logging.Handler):
 
 
 def flush() -> None:
-    """Flush standard output and error. By now they may be somebody's own objects, or nothing: what those raise must end neither job nor worker."""
+    """Flush standard output and standard error.
+
+    Application code may have replaced them with its own objects or with None. An exception of these
+    objects must end neither the job nor the worker.
+    """
     for name in ("stdout", "stderr"):
         with suppress(BaseException):
             getattr(sys, name).flush()

@@ -1,8 +1,10 @@
-"""The span of each attempt, where a worker's process has set up an OpenTelemetry SDK; see `handlers/_enqueue/tracing.py`.
+"""Records a span for each attempt if the worker has set up an OpenTelemetry SDK.
 
-It is made of the same hooks that users write: one that begins the span before theirs, one that records a failure on it, one that ends it
-after theirs. A worker without an SDK has none of them, which is found out once, when `on_child_start` is through: the SDK has to be set up
-there, since its threads do not survive a fork. This module must not change what becomes of a job: what a hook raises is logged.
+See `handlers/_enqueue/tracing.py`. It uses the same hooks that users write: one begins the span
+before the user's hooks, one records a failure on it, and one ends it after the user's hooks. A
+worker without an SDK has none of these hooks. That is decided once, after `on_child_start`: the SDK
+must be set up there, because its threads do not survive a fork. This module must not change a job's
+outcome: an exception of these hooks is logged.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ _NONE: Final = JobHooks((), (), (), ())
 
 
 class Spans:
-    """The spans of the attempts that run: one, or several where a handler takes several jobs at a time."""
+    """The open spans of running attempts: one, or several for a batch handler."""
 
     def __init__(self, own: Tracer) -> None:
         self._tracer = own
         self._open: dict[int, Span] = {}
 
     def around(self, hooks: JobHooks | None) -> JobHooks:
-        """Return the hooks of a kind with ours around them."""
+        """Return the hooks of a kind, with the span's hooks around them."""
         inner = _NONE if hooks is None else hooks
         return TracedHooks(
             (_hook("before_job", self.begin), *inner.before),
@@ -44,13 +46,13 @@ class Spans:
         )
 
     def ids(self, job: int) -> dict[str, object]:
-        """Return what a log line says of a job's span, nothing if it has none."""
+        """Return the log fields of a job's span, or an empty dictionary if it has none."""
         span = self._open.get(job)
         return {} if span is None else ids_of(write_traceparent(span))
 
     def begin(self, job: Job) -> Span:
         """Begin the span of an attempt, if it has not begun yet."""
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415 - whoever comes here has it
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415 - a process with spans has it installed
 
         span = self._open.get(job.id)
         if span is None:
@@ -87,7 +89,10 @@ class Spans:
 
 
 class TracedHooks(JobHooks):
-    """The hooks of a kind's jobs, called inside the span of the attempt: what the handler does is below it."""
+    """The hooks of a kind's jobs, called inside the span of the attempt.
+
+    Spans that the handler creates become children of that span.
+    """
 
     __slots__ = ("_spans",)
     _spans: Spans
@@ -107,7 +112,7 @@ class TracedHooks(JobHooks):
 
 
 def spans() -> Spans | None:
-    """Return where the spans of this worker's attempts go, None if nobody has set up an SDK in its process."""
+    """Return the recorder of this worker's spans, or None if the process has no SDK."""
     own = tracer()
     return None if own is None else Spans(own)
 

@@ -1,15 +1,18 @@
-"""A job's own transaction: its handler's writes, the jobs it enqueues and its completion, committed together or not at all.
+"""A job's own transaction: commits the handler's writes, its enqueued jobs and its completion together.
 
-It has a session of its own, opened when a job first asks for one: what a handler does to a session (settings, temporary tables, a
-statement that was torn out) must not reach the one that claims and settles. Its first statement holds the row of the claim. So nobody
-can give the job back, settle it or reclaim it before the transaction has ended, however it ends, and nothing here has to guess: the
-outcome is what the database says. That holds for the parent too: it ends both sessions of a dead child and then settles under the fence,
-which finds no row if the completion was committed.
+It has a separate session, opened when a job first needs one. What a handler does to a session
+(settings, temporary tables, an interrupted statement) must not reach the session that claims and
+settles. Its first statement locks the row of the claim. So no other session can release, settle or
+reclaim the job before the transaction has ended, and nothing here has to guess: the outcome is what
+the database returns. That holds for the supervisor too. It ends both sessions of a dead worker and
+then settles under the fencing token, which finds no row if the completion was committed.
 
-The job must be alone in its claim: a row that this transaction holds cannot be settled for others. Whoever asks from the middle of a
-batch is made alone first, and its kind is from then on claimed alone.
+The job must be alone in its claim, because a row that this transaction locks cannot be settled for
+other jobs. If a job in a larger claim requests a transaction, the other jobs are released first,
+and its kind is claimed alone from then on.
 
-A handler that commits or rolls back by itself is found out by the transaction's id, and its job fails: what it wrote may stand.
+A handler that commits or rolls back itself is detected by the transaction's id. Its job fails,
+because what it wrote may already be committed.
 """
 
 from __future__ import annotations
@@ -49,54 +52,60 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.transaction")
 
 PATIENCE: Final = 60.0
-"""Seconds without a word from the server in which a transaction must begin, and its session be made as good as new: one that nobody needed for
-hours may be one that something between us swallows, and the job would wait for its timeout. What it rightly waits for, a lock of somebody's,
-takes seconds."""
+"""Seconds without data from the server in which a transaction must begin and its session must be
+reset. A firewall may have dropped a session that was unused for hours, and the job would wait until
+its timeout. A legitimate wait, for another session's lock, takes seconds.
+"""
 _ENDING: Final = 200
-"""Looks, a twentieth of a second apart, until a session that was told to end counts as not ending."""
+"""Checks, 0.05 s apart, until a session that was ended counts as not ending."""
 _OURS: Final = "Jobherd commits it together with the job's completion, and rolls it back if the handler raises: return, or raise"
 
 
 class _Own(psycopg.Connection[Any]):
-    """What a handler gets for one transaction. Over the same session as its predecessor's; closed for good when the transaction ends."""
+    """The connection that a handler gets for one transaction.
+
+    It uses the same session as the previous one, and is closed when the transaction ends.
+    """
 
     def commit(self) -> NoReturn:
-        """Refused: what was written would stand even if the job fails."""
+        """Raise: what was written would stay even if the job fails."""
         message = f"commit() is not for handlers here. {_OURS}"
         raise psycopg.ProgrammingError(message)
 
     def rollback(self) -> NoReturn:
-        """Refused: the claim would no longer be held."""
+        """Raise: the claim would no longer be locked."""
         message = f"rollback() is not for handlers here; `with connection.transaction():` undoes a part. {_OURS}"
         raise psycopg.ProgrammingError(message)
 
     def __del__(self, _warn: object = None) -> None:
-        """The session lives on."""
+        """Keep the session open."""
 
 
 class _AsyncOwn(psycopg.AsyncConnection[Any]):
     """`_Own` for coroutines."""
 
     async def commit(self) -> NoReturn:
-        """As `_Own.commit`."""
+        """Raise, as `_Own.commit`."""
         message = f"commit() is not for handlers here. {_OURS}"
         raise psycopg.ProgrammingError(message)
 
     async def rollback(self) -> NoReturn:
-        """As `_Own.rollback`."""
+        """Raise, as `_Own.rollback`."""
         message = f"rollback() is not for handlers here; `async with connection.transaction():` undoes a part. {_OURS}"
         raise psycopg.ProgrammingError(message)
 
     def __del__(self, _warn: object = None) -> None:
-        """The session lives on."""
+        """Keep the session open."""
 
 
 class Transactions:
-    """The transactions of a child's jobs, one at a time. `jobherd.handlers._run.transaction.TransactionHost` of whatever job runs.
+    """The transactions of a worker's jobs, one at a time.
 
-    used: the job that runs has asked for one: whoever runs it calls `conclude`. For all others nothing is done here.
-    active: one is open. committed: the job is completed, in the database.
-    ended: the handler has ended it by itself.
+    It is the `jobherd.handlers._run.transaction.TransactionHost` of the running job.
+    used: whether the running job has requested a transaction. Then the executor must call
+    `conclude`. For all other jobs, nothing is done here.
+    active: whether one is open. committed: whether the job is completed in the database.
+    ended: whether the handler ended the transaction itself.
     """
 
     def __init__(self, session: Session, spec: ChildSpec, interrupts: Interrupts, *, ran_on: str, be_alone: Callable[[], None]) -> None:
@@ -109,7 +118,9 @@ class Transactions:
         self.executor: Executor
         self._holder: psycopg.Connection[Row] | None = None
         self._wire: Wire
-        """The same session, for what comes before the handler's part of a transaction and after its end: it waits for an answer with patience."""
+        """The same session, for the parts of a transaction before the handler and after its end.
+        Its answers have a time limit.
+        """
         self._own: _Own | _AsyncOwn | None = None
         self._xact = ""
         self._began = 0.0
@@ -120,7 +131,10 @@ class Transactions:
     def call(
         self, run: Callable[[AnyHandler, Job, Mapping[str, Any]], object], handler: AnyHandler, job: Job, arguments: Mapping[str, Any]
     ) -> object:
-        """Call a handler by `run`, in a transaction, which is left open, and return what it returns. Raises what it raises."""
+        """Call a handler by `run` in a transaction, which is left open, and return its result.
+
+        Raises what the handler raises.
+        """
         own = self.abegin() if handler.signature.is_async else self.begin()
         before = default.join(own)
         try:
@@ -129,13 +143,19 @@ class Transactions:
             default.part(before)
 
     def begin(self) -> psycopg.Connection[Any]:
-        """Begin the transaction, which holds the claim from now on. Raises JobLost if it is lost already, RuntimeError, psycopg.Error."""
+        """Begin the transaction, which locks the claim from now on.
+
+        Raises JobLost if the claim is lost already, RuntimeError, psycopg.Error.
+        """
         own = self._own = _Own(self._begin())
         self._leave_unprepared(own)
         return own
 
     def abegin(self) -> psycopg.AsyncConnection[Any]:
-        """`begin`, for coroutines. Beginning and ending block the loop for a round trip: no other job waits for it."""
+        """`begin` for coroutines.
+
+        Beginning and ending block the event loop for a round trip, but no other job waits for it.
+        """
         own = self._own = _AsyncOwn(self._begin())
         self._leave_unprepared(own)
         return own
@@ -148,8 +168,8 @@ class Transactions:
         return self._own
 
     def complete(self, result: object) -> None:
-        """Complete the job in the transaction and commit. Raises if it was not committed; then nothing of it was."""
-        with self._undisturbed():  # an interruption in the middle of a commit would leave it in doubt
+        """Complete the job in the transaction and commit. If this raises, nothing was committed."""
+        with self._undisturbed():  # An interrupt in the middle of a commit would leave the commit in doubt.
             try:
                 outcome = Outcome("ok", "completed", result=encode_result(result))
             except BaseException:
@@ -162,12 +182,13 @@ class Transactions:
         with self._undisturbed():
             self._undo()
 
-    # -- for whoever runs the handler, with the alarm closed ----------------------------------------------------------
+    # -- for the executor, with interrupts deferred -----------------------------------------------------------------
 
     def conclude(self, outcome: Outcome, judge: Callable[[BaseException], Outcome]) -> Outcome:
-        """The handler is out: commit what went well, undo what did not, and return what became of the job.
+        """Commit or roll back after the handler has returned, and return the outcome of the job.
 
-        judge: what becomes of it if the commit raises. Raises as Session.run does, when there is no more use in waiting.
+        judge: turns an exception of the commit into an outcome. Raises as Session.run does, when
+        waiting has no use any more.
         """
         if self.active and outcome.label == "ok":
             try:
@@ -206,7 +227,7 @@ class Transactions:
             raise RuntimeError(message)
         self.used = True
         if self.executor.among:
-            with self._undisturbed():  # it speaks on the session that must not be torn out of a statement
+            with self._undisturbed():  # It uses the session whose statements must not be interrupted.
                 self._be_alone()
                 self.executor.among = False
         known = self._holder is not None
@@ -215,10 +236,14 @@ class Transactions:
         except psycopg.OperationalError:
             if not known or (self._holder is not None and not self._holder.broken):
                 raise
-        return self._lock()  # the session had ended while nobody needed it
+        return self._lock()  # The session had ended while it was unused.
 
     def _leave_unprepared(self, own: _Own | _AsyncOwn) -> None:
-        """Behind a pooler prepare nothing: the backend keeps it, DISCARD ALL may reach another one, and the next job's first name is the same."""
+        """Disable prepared statements behind a pooler.
+
+        The backend keeps them, DISCARD ALL may reach another backend, and the next job uses the
+        same names.
+        """
         if self._session.pooled:
             own.prepare_threshold = None
 
@@ -238,7 +263,7 @@ class Transactions:
         return holder.pgconn
 
     def _ready(self) -> psycopg.Connection[Row]:
-        """Return the session, which is as good as new and in no transaction."""
+        """Return the session, reset and in no transaction."""
         holder, self.active = self._holder, False
         if holder is not None and holder.info.transaction_status == TransactionStatus.IDLE:
             return holder
@@ -247,7 +272,7 @@ class Transactions:
         name = f"jobherd:{spec.kind}:{spec.supervisor}:{spec.incarnation}:transaction"
         holder = open_session(spec.settings.dsn, name, prepare_threshold=None)
         self._holder, self._wire = holder, Wire(holder, spec.settings.schema, prepared=False, patience=PATIENCE)
-        if not self._session.pooled:  # else the backend is somebody else's by the time this child is dead
+        if not self._session.pooled:  # Behind a pooler, the backend may belong to another client when this worker is dead.
             self._ask("register_transactions", {"child": self._session.child})
         return holder
 
@@ -284,7 +309,7 @@ class Transactions:
         self._discard()
 
     def _check(self, holder: psycopg.Connection[Row]) -> None:
-        """Raise what is wrong with the transaction, in words that help."""
+        """Raise a helpful error if the transaction cannot be committed."""
         match holder.info.transaction_status:
             case TransactionStatus.IDLE:
                 self._note_ended()
@@ -306,7 +331,7 @@ class Transactions:
         holder = self._holder
         self._over()
         if self._interrupts.forked:
-            return  # the session is our parent's
+            return  # The session belongs to the process that forked this one.
         fate = ""
         try:
             if holder is not None and self._interrupts.raised is None:
@@ -315,29 +340,37 @@ class Transactions:
                 fate, _ = self._found(self._ask("find_fate", self._asked())) if self._xact else ("", False)
         except psycopg.Error:
             fate = ""
-        # Of a session that broke, the server may have crashed: then the number is somebody else's, and nothing is known of the handler.
+        # If the session broke, the server may have crashed. Then another transaction may have this
+        # id, so nothing is known about the handler.
         lost = holder is None or holder.closed or holder.broken
         if not fate:
-            fate, _ = self._fate()  # torn out of a statement, or broken
+            fate, _ = self._fate()  # A statement was interrupted, or the session broke.
         if fate == "committed" and not self.committed and not lost:
             self.ended = True
         self._discard()
 
     def _discard(self) -> None:
-        """Make the session as good as new now: a lock that a handler has taken for it would be held until the next transaction, of which there may be none."""
+        """Reset the session now.
+
+        A session lock that the handler has taken would otherwise be held until the next
+        transaction, which may never come.
+        """
         holder = self._holder
         if holder is None or holder.info.transaction_status != TransactionStatus.IDLE:
-            return  # nobody begins on it again
+            return  # No transaction begins on it again.
         try:
             holder.autocommit = True
             self._wire.exchange(("discard_session", {}))
             while holder.pgconn.notifies():
-                pass  # what the handler of this job listened to is not the next one's
+                pass  # Notifications for this job's handler are not for the next job.
         except psycopg.Error:
             self.close()
 
     def _fate(self) -> tuple[str, bool]:
-        """End the session and return what became of its transaction, on which nobody works any more then, and whether its claim is there."""
+        """End the session and return what happened to its transaction, and whether its claim still exists.
+
+        After that, no session works on the transaction any more.
+        """
         self.close()
         for _ in range(_ENDING):
             if not self._session.run("end_transactions", {"child": self._session.child}, patient=True)[0][0]:
@@ -355,7 +388,11 @@ class Transactions:
         return str(fate), bool(held)
 
     def _over(self) -> None:
-        """The transaction has ended: whoever kept its connection has a closed one, and cannot write into the next job's."""
+        """Close the transaction's connection object.
+
+        A handler that kept it has a closed connection, and cannot write into the next job's
+        transaction.
+        """
         self.active = False
         if self._own is not None:
             if self._nothing is None:
@@ -381,7 +418,10 @@ class Transactions:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Keep the alarm shut, and hear afterwards what was said meanwhile; a deadline that has passed rings again by itself."""
+        """Defer interrupts, and check afterwards for those that arrived meanwhile.
+
+        An expired deadline raises again automatically.
+        """
         interrupts = self._interrupts
         was, interrupts.open = interrupts.open, False
         try:

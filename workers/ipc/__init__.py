@@ -1,4 +1,5 @@
-"""Everything that passes between the supervisor and a child: shared memory and pipes, both ends.
+"""Everything that passes between the supervisor and a child process: shared memory and pipes, both ends.
 
-A payload or a result must not pass here, and no write may block: a full pipe would stop two processes.
+A payload or a result must not pass through a pipe, and no write may block: a full pipe would stop
+two processes.
 """

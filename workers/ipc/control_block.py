@@ -1,4 +1,8 @@
-"""The notice: what the parent says to every child, in memory that it alone writes. Whether there may be work, whether one may claim, what it knows."""
+"""The control block: shared memory that the supervisor writes and every child process reads.
+
+It says whether there may be work and whether a worker may claim, and holds what the supervisor
+knows of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,23 @@ from jobherd.workers.ipc.record import DoubleBuffer, barrier
 from jobherd.workers.system.procfs import space, started
 
 NAME: Final = "jobherd-notice:"
-"""What the system calls that memory, with its owner behind: it shows in the maps of every process that came from that parent."""
+"""Name of the memory, followed by its owner. It shows in the memory maps of every process that
+descends from that supervisor.
+"""
 _F_SEAL_FUTURE_WRITE: Final = 0x0010
-"""Of Linux 5.1; the module of Python 3.11 does not know it."""
+"""Available since Linux 5.1. The `fcntl` module of Python 3.11 does not define it."""
 
 
 class ControlBlock:
-    """The parent writes, every child reads.
+    """The supervisor writes, every child process reads.
 
-    `epoch` grows with everything that may mean work. A child notes it before it claims; if the claim was empty and the epoch has moved
-    since, it claims again instead of sleeping: between its claim and its sleep nothing can slip through. `hearing` says that whatever
-    is committed from now on moves the epoch; a child that goes idle without it says so, and is called once the parent hears.
+    `epoch` grows with everything that may mean work. A worker reads it before it claims. If the
+    claim was empty and the epoch has changed since, the worker claims again instead of sleeping, so
+    no wake is lost between its claim and its sleep. `hearing` says that everything committed from
+    now on changes the epoch. A worker that goes idle while it is off reports so, and is woken once
+    notifications are on.
 
-    owner: pid, start and pid namespace of the process that made it.
+    owner: pid, start time and pid namespace of the process that created it.
     """
 
     _EPOCH, _DRAINING, _LOOP, _LEASE, _DATABASE, _HEARING = range(6)
@@ -36,14 +44,15 @@ class ControlBlock:
         self._size = 4096 + DoubleBuffer.size(self._FACTS)
         os.ftruncate(self.fd, self._size)
         self._view = memoryview(mmap.mmap(self.fd, self._size))
-        # A job that writes into every file it finds must not be heard by all, and one that cuts them off must not end the parent by SIGBUS.
+        # A job that writes into every file it finds must not reach all processes, and one that
+        # truncates files must not end the supervisor by SIGBUS.
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | _F_SEAL_FUTURE_WRITE)
         self._words = self._view[:256].cast("Q")
         self._times = self._view[256:512].cast("d")
         self._facts = DoubleBuffer(self._view, 4096, self._FACTS)
 
     def bump(self) -> None:
-        """Called in the parent: there may be work."""
+        """Called in the supervisor: there may be work."""
         self._words[self._EPOCH] += 1
         barrier()
 
@@ -54,7 +63,7 @@ class ControlBlock:
 
     @property
     def hearing(self) -> bool:
-        """Whether producers notify the parent."""
+        """Whether producers notify the supervisor."""
         return bool(self._words[self._HEARING])
 
     @hearing.setter
@@ -63,7 +72,7 @@ class ControlBlock:
 
     @property
     def lease_deadline(self) -> float:
-        """Monotonic time past which nobody may claim: the lease may have lapsed."""
+        """Monotonic time after which no worker may claim: the lease may have expired."""
         return float(self._times[self._LEASE])
 
     @lease_deadline.setter
@@ -72,7 +81,7 @@ class ControlBlock:
 
     @property
     def loop_at(self) -> float:
-        """Monotonic time at which the parent's loop last turned."""
+        """Monotonic time of the latest turn of the supervisor's loop."""
         return float(self._times[self._LOOP])
 
     @loop_at.setter
@@ -81,7 +90,7 @@ class ControlBlock:
 
     @property
     def draining(self) -> bool:
-        """Whether the supervisor is on its way out."""
+        """Whether the supervisor drains."""
         return bool(self._words[self._DRAINING])
 
     @draining.setter
@@ -89,20 +98,25 @@ class ControlBlock:
         self._words[self._DRAINING] = value
 
     def publish(self, facts: dict[str, object]) -> None:
-        """Called in the parent: what it knows of the fleet, for the page and the metrics. Of more than there is room for, the longest lose their end."""
+        """Called in the supervisor: publish what it knows of the fleet, for the dashboard and the metrics.
+
+        If there is not enough space, the longest fields are shortened.
+        """
         self._facts.write(_fitted(facts, self._FACTS))
 
     def facts(self) -> dict[str, object]:
-        """Return what the parent last published."""
+        """Return what the supervisor published last."""
         record = self._facts.read()
         found = json.loads(record) if record else {}
         return found if isinstance(found, dict) else {}
 
 
 def _fitted(facts: dict[str, object], most: int) -> bytes:
-    """Return facts as JSON of at most so many bytes: a record that is cut is none at all, and its readers would know nothing.
+    """Return facts as JSON of at most `most` bytes.
 
-    The longest field is halved until all fit. What stands first stays: a counter that was shown goes on being shown.
+    A cut record would be invalid, and its readers would get nothing.
+    The longest field is halved until all fit. The first entries of a field stay, so a counter that
+    was shown continues to be shown.
     """
     text = json.dumps(facts).encode()
     while len(text) > most:

@@ -1,6 +1,8 @@
-"""What a slot has counted, kind by kind, whichever children sat in it, and what the parent must know of the kinds whose jobs it settles.
+"""The counters of a slot, by kind, across all of its child processes.
 
-A region of the board. Counting is a store, without a system call; nothing is ever counted down, so a scrape may read at any moment.
+They are a region of the status board, which also holds what the supervisor must know of the kinds
+whose jobs it settles. Counting is a store without a system call. No counter decreases, so metrics
+can be read at any moment.
 """
 
 from __future__ import annotations
@@ -13,17 +15,21 @@ from typing import Final
 
 MAX_KINDS: Final = 256
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the duration histograms, in seconds; one more bucket holds the rest."""
+"""Upper bounds of the duration histograms, in seconds. One more bucket counts the rest."""
 OUTCOMES: Final = ("ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired")
 OTHER_KINDS: Final = "(other)"
-"""The first entry of the table of kinds: whatever has no entry of its own is counted there, so no flood of kinds can fill it."""
+"""First entry of the table of kinds. Kinds without their own entry are counted there, so a flood of
+kinds cannot fill the table.
+"""
 MAX_ERRORS: Final = 64
-"""Pairs of a kind and an error code that a slot counts by name; the rest are counted together, so that no flood of codes can fill it."""
+"""Number of pairs of a kind and an error code that a slot counts separately. The rest are counted
+together, so a flood of codes cannot fill the table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the parent must know of a kind to write the outcome of a job whose process is dead."""
+    """What the supervisor must know of a kind to record the outcome of a job whose process is dead."""
 
     name: str = OTHER_KINDS
     max_attempts: int = 5
@@ -34,14 +40,18 @@ class Policy:
     """Base in seconds, factor, jitter as a fraction, cap in seconds."""
     exclusive: bool = False
     table: bool = False
-    """Its jobs are records of an application's own table, whose outcomes a resetter writes for the dead."""
+    """Its jobs are records of an application's own table. A resetter records their outcomes if a
+    process dies.
+    """
     sealed: bool = False
-    """What its jobs say is encrypted, which the parent cannot do: it writes none of it."""
+    """Errors and logs of its jobs are encrypted. The supervisor cannot encrypt, so it writes none
+    of them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class KindCounts:
-    """What a child has counted of one kind, over all children that ever sat in its slot."""
+    """The counters of one kind in a slot, across all child processes of the slot."""
 
     name: str
     outcomes: tuple[int, ...]
@@ -64,7 +74,7 @@ _CODES: Final = _ERRORS + 8 * MAX_ERRORS
 
 
 class Tally:
-    """The region that begins at `at`. Its writer is the child, its readers are anybody."""
+    """The region that begins at `at`. The child process writes it, and any process reads it."""
 
     SIZE: Final = _CODES + MAX_ERRORS * _ERROR.size
 
@@ -72,7 +82,7 @@ class Tally:
         self._view = view
         self._at = at
         self._used = view[at : at + _WAITS].cast("Q")
-        """How many kinds there are, and how many errors."""
+        """Number of kinds, and number of error codes."""
         self._waits = view[at + _WAITS : at + _WAITS + 8 * 31].cast("Q")
         self._waited = view[at + _WAITS + 8 * 31 : at + _KINDS].cast("d")
         self._errors = view[at + _ERRORS : at + _CODES].cast("Q")
@@ -81,14 +91,17 @@ class Tally:
         self._sums: list[memoryview[float]] = []
 
     def close(self) -> None:
-        """Let go of the region."""
+        """Release the memory views."""
         for view in (*self._counts, self._used, self._waits, self._errors):
             view.release()
         for sums in (*self._sums, self._waited):
             sums.release()
 
     def declare(self, policies: list[Policy]) -> dict[str, int]:
-        """Called in the child at boot: enter its kinds, and return each one's number. Numbers outlive the child that gave them."""
+        """Called in the child process at boot: enter its kinds, and return the number of each.
+
+        Numbers stay valid after the process that assigned them has exited.
+        """
         known = {self.policy(number).name: number for number in range(self._used[0])}
         for policy in (Policy(), *policies):
             number = known.get(policy.name, len(known))
@@ -118,7 +131,10 @@ class Tally:
         return known
 
     def count(self, kind: int, outcome: int, seconds: float, *, timeout: bool = False) -> None:
-        """Called in the child: a run of `kind` ended with the outcome of that index in `OUTCOMES`."""
+        """Called in the child process: an attempt of `kind` ended.
+
+        outcome: index in `OUTCOMES`.
+        """
         counts = self._counts[kind]
         counts[outcome] += 1
         counts[len(OUTCOMES)] += timeout
@@ -126,24 +142,27 @@ class Tally:
         self._sums[kind][0] += seconds
 
     def count_unrun(self, kind: int, outcome: int) -> None:
-        """Called in the child: a job of `kind` ended without running, such as by expiry."""
+        """Called in the child process: a job of `kind` ended without running, for example by expiry."""
         self._counts[kind][outcome] += 1
 
     def count_recycled(self, kind: int) -> int:
-        """Called in the child: a job of `kind` left this process unfit for another job. Return how often one did in this slot."""
+        """Called in the child process: a job of `kind` left this process unfit for another job.
+
+        Return how often that happened in this slot.
+        """
         counts = self._counts[kind]
         counts[len(OUTCOMES) + 1] += 1
         return int(counts[len(OUTCOMES) + 1])
 
     def count_error(self, kind: int, code: str) -> None:
-        """Called in the child: a job of `kind` ended, or is to be tried again, with this error code."""
-        if self._error_at is None:  # a successor goes on where its predecessor died
+        """Called in the child process: a job of `kind` failed or will be retried, with this error code."""
+        if self._error_at is None:  # A new process continues the table of the previous one.
             self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
             self._error_at.setdefault((0, OTHER_KINDS), 0)
         at = self._error_at.get((kind, code))
         if at is None:
             name = code.encode()
-            at = max(self._used[1], 1)  # the first entry is that of all that have none
+            at = max(self._used[1], 1)  # The first entry is for all codes without their own.
             if at >= MAX_ERRORS or len(name) > _ERROR.size - 2:
                 at = 0
             else:
@@ -153,12 +172,12 @@ class Tally:
         self._used[1] = max(self._used[1], at + 1)
 
     def count_wait(self, seconds: float) -> None:
-        """Called in the child: a job started so long after it became due."""
+        """Called in the child process: a job started this many seconds after it became due."""
         self._waits[bisect_left(BUCKETS, seconds)] += 1
         self._waited[0] += seconds
 
     def policy(self, kind: int) -> Policy:
-        """Return what is known of the kind of that number."""
+        """Return the policy of the kind with that number."""
         if not 0 <= kind < self._used[0]:
             return Policy()
         at = self._at + _KINDS + kind * _ENTRY
@@ -172,7 +191,7 @@ class Tally:
             return Policy(name)
 
     def kind_counts(self) -> list[KindCounts]:
-        """Return what was counted, kind by kind."""
+        """Return the counters, by kind."""
         found = []
         for number in range(self._used[0]):
             at = self._at + _KINDS + number * _ENTRY + _NAME + _POLICY
@@ -184,7 +203,10 @@ class Tally:
         return found
 
     def error_counts(self) -> list[tuple[str, str, int]]:
-        """Return how often each error code was counted: kind, code, number. The first stands for all that have no place of their own."""
+        """Return the count of each error code: kind, code, number.
+
+        The first entry is for all codes without their own.
+        """
         return [(self.policy(kind).name, code, number) for kind, code, number in self._read_errors()]
 
     def _read_errors(self) -> list[tuple[int, str, int]]:

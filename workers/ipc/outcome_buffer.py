@@ -1,8 +1,10 @@
-"""The ledger: what became of each job of the claims in a child's hands, in memory that survives the child.
+"""The outcome buffer: outcomes of a worker's claims, in memory that survives the worker.
 
-A region of the board. An outcome stands here before the next job starts, so that whoever buries a child writes what it had finished, and runs nothing of that
-again. Two claims may be open at once: the one in hand, and the one before while its settlement is on the way. Each has pages of its own;
-entries are only ever added, and what was cut off by death is none. What an entry says is `settle.py`'s to know.
+It is a region of the status board. An outcome is stored here before the next job starts. If the
+worker dies, the supervisor records what it had finished, and none of that runs again. Two claims
+may be open at once: the current one, and the previous one while its settlement is on the way. Each
+has its own pages. Entries are only added, and an entry cut off by death does not count.
+`job/finished.py` defines the content of an entry.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from jobherd.workers.ipc.record import barrier
 
 _HEAD: Final = struct.Struct("<II")
 _CLAIMS: Final = 2
-"""The claim in hand, and the one before."""
+"""The current claim, and the previous one."""
 _PAGES: Final = 128 * 1024
-"""Bytes that a claim has for its entries."""
+"""Bytes for the entries of a claim."""
 _ENTERED: Final = _CLAIMS
-"""The words: the claims that are open, then how many bytes each has entered."""
+"""Index of the words that count the bytes entered by each claim. The tokens of the open claims come
+before them.
+"""
 _ENTRIES: Final = 8 * 2 * _CLAIMS
 
 
 class OutcomeBuffer:
-    """One slot's; written by the child, read by its parent."""
+    """The buffer of one slot. The worker writes it, and its supervisor reads it."""
 
     SIZE: Final = _ENTRIES + _CLAIMS * _PAGES
 
@@ -32,24 +36,29 @@ class OutcomeBuffer:
         self._words = view[at : at + _ENTRIES].cast("Q")
         self._entries = view[at + _ENTRIES : at + self.SIZE]
         self._latest = 0
-        """The pages of the claim in hand; the child knows it."""
+        """Index of the current claim's pages. Only the worker knows it."""
 
     def release(self) -> None:
-        """Let go of the region."""
+        """Release the memory views."""
         self._words.release()
         self._entries.release()
 
     # -- written by the child ---------------------------------------------------------------------------------------
 
     def open(self, token: int) -> None:
-        """Called in the child: a claim begins. The one before may stay open meanwhile."""
+        """Called in the worker: a claim begins. The previous one may stay open meanwhile."""
         words = self._words
         latest = self._latest = 1 if words[0] else 0
-        words[_ENTERED + latest] = 0  # before the token: entries of the last claim must never be read as this one's
+        # Order: before the token. Entries of an earlier claim must never be read as entries of this
+        # one.
+        words[_ENTERED + latest] = 0
         words[latest] = token
 
     def enter(self, record: bytes) -> bool:
-        """Called in the child: what became of a job of the claim in hand, before the next one starts. False if it does not fit."""
+        """Called in the worker, before the next job starts: store the outcome of a job of the current claim.
+
+        Return False if it does not fit.
+        """
         words, latest = self._words, self._latest
         at = words[_ENTERED + latest]
         end = at + _HEAD.size + len(record)
@@ -57,22 +66,22 @@ class OutcomeBuffer:
             return False
         begin = latest * _PAGES
         self._entries[begin + at : begin + end] = _HEAD.pack(len(record), crc32(record)) + record
-        words[_ENTERED + latest] = end  # last of all: an entry that was cut off by death is none
+        words[_ENTERED + latest] = end  # Order: last of all. An entry cut off by death must not count.
         return True
 
     def clear(self) -> None:
-        """Called in the child: what was entered of the claim in hand stands in the database."""
+        """Called in the worker: the stored outcomes of the current claim are in the database."""
         self._words[_ENTERED + self._latest] = 0
 
     def close(self, token: int) -> None:
-        """Called in the child: that claim is over."""
+        """Called in the worker: that claim is complete or lost."""
         for place in range(_CLAIMS):
             if self._words[place] == token:
                 self._words[_ENTERED + place] = 0
                 self._words[place] = 0
 
     def restart(self) -> None:
-        """Called in the parent before a fork: no claim is open."""
+        """Called in the supervisor before a fork: no claim is open."""
         for token in self.claims():
             self.close(token)
 
@@ -80,17 +89,18 @@ class OutcomeBuffer:
 
     @property
     def is_doubled(self) -> bool:
-        """Whether the claim before the one in hand is open too: it is not sure to be written."""
+        """Whether the previous claim is open too, so its outcomes may not be recorded yet."""
         return bool(self._words[0] and self._words[1])
 
     def claims(self) -> list[int]:
-        """Return the claims that are open."""
+        """Return the tokens of the open claims."""
         return [token for token in map(int, self._words[:_CLAIMS]) if token]
 
     def entries(self, token: int) -> list[bytes]:
-        """Return what became of the jobs of that claim that are through, as they were entered.
+        """Return the stored outcomes of that claim.
 
-        It may be read while the child writes: if the claim has changed meanwhile nothing is returned.
+        The worker may write at the same time. If the claim has changed meanwhile, nothing is
+        returned.
         """
         place = next((place for place in range(_CLAIMS) if token and self._words[place] == token), None)
         if place is None:

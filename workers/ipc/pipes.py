@@ -1,8 +1,11 @@
-"""The pipes between a parent and a child, both ends: everything that can be said there.
+"""The pipes between the supervisor and a child process, both ends, and all messages on them.
 
-wake, parent to child: one byte says "look for work"; the end of the file says "finish what you hold and leave", and with a changed
-parent it says that the parent died. report, child to parent: READY, MORE, IDLE, STORES, MOURNS, STOP, and a PROBLEM in words. Never a message per job, never a
-payload: a pipe that can fill up is a pipe that two processes can die on.
+wake, supervisor to child process: one byte means "look for work". The end of the file means "finish
+what you hold and exit", and together with a changed parent process it means that the supervisor
+died.
+report, child process to supervisor: READY, MORE, IDLE, STORES, MOURNS, STOP, and a PROBLEM as text.
+There is never a message per job and never a payload: two processes can block on a pipe that can
+fill up.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ from jobherd.workers.system.failpoints import reach
 NUDGE: Final = b"\1"
 
 EXIT_LEFT: Final = 0
-"""The child was asked to leave and has left."""
+"""The child process was asked to exit and did so."""
 EXIT_WORN: Final = 64
-"""Something was torn out of the child's interpreter; it is not reused. No crash."""
+"""The process must not be reused, for example because something was interrupted in its interpreter.
+Not a crash.
+"""
 EXIT_HANDLERS: Final = 78
-"""The handlers do not load. Counts only before READY."""
+"""The handlers do not load. Valid only before READY."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The child has its session and its handlers."""
+    """The child process has its session and its handlers."""
 
     child: int
     backend: int
@@ -34,30 +39,33 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class MoreWork:
-    """A nudged child filled its batch: there is more than it can take."""
+    """A worker that was woken filled its claim: there are more jobs than it can take."""
 
 
 @dataclass(frozen=True, slots=True)
 class WentIdle:
-    """The child goes to sleep while the parent hears nothing: it must be called once the parent does."""
+    """The worker goes idle while notifications are off. It must be woken once they are on."""
 
 
 @dataclass(frozen=True, slots=True)
 class HasStores:
-    """Its handlers work tables of the application's own: somebody must look after those whose process has died."""
+    """Its handlers work table stores of the application: a resetter must handle the records of dead processes."""
 
     alone: bool
-    """They work nothing else: the queue is for others."""
+    """They work nothing else. Jobs of the queue are for other supervisors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mourns:
-    """There are `on_death` hooks: the maintenance process must be told of jobs that died with their process."""
+    """There are `on_death` hooks.
+
+    The maintenance process must be notified of jobs that died with their process.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """A resetter has seen that what a slot runs is cancelled."""
+    """A resetter has seen that the record in work in a slot is canceled."""
 
     slot: int
     token: int
@@ -66,7 +74,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something people should know, in a sentence."""
+    """A problem that users should know, as a sentence."""
 
     text: str
 
@@ -76,16 +84,20 @@ Report = Ready | MoreWork | WentIdle | HasStores | Mourns | CancelJob | Problem
 _HEAD = struct.Struct("<cH")
 _READY = struct.Struct("<qq")
 _STOP = struct.Struct("<Hqq")
-_LONGEST: Final = 4000  # with its head below PIPE_BUF: a write is whole or not at all
+_LONGEST: Final = 4000  # With its head below PIPE_BUF: a write is complete or does not happen.
 
 
 def open_pipe() -> tuple[int, int]:
-    """Return the two ends of a pipe; neither blocks, neither survives an exec."""
+    """Return the two ends of a pipe. Neither blocks, and neither survives an exec."""
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def nudge(fd: int) -> None:
-    """Called in the parent. A full pipe means that the child has been nudged already; a broken one, that its death is on its way to us."""
+    """Called in the supervisor: wake the child process.
+
+    If the pipe is full, the child process has been woken already. If it is broken, the supervisor
+    is about to learn of its death.
+    """
     try:
         os.write(fd, NUDGE)
     except (BlockingIOError, BrokenPipeError):
@@ -93,7 +105,10 @@ def nudge(fd: int) -> None:
 
 
 def send(fd: int, report: Report) -> bool:
-    """Called in the child. Return whether it was taken: a parent that does not read must not hold up a child."""
+    """Called in the child process: send a report and return whether it was written.
+
+    A supervisor that does not read must not block a child process.
+    """
     reach("child.reporting")
     match report:
         case Ready(child, backend):
@@ -119,20 +134,23 @@ def send(fd: int, report: Report) -> bool:
 
 
 class Inbox:
-    """Called in the parent: puts the bytes of one report pipe together again."""
+    """Called in the supervisor: reassembles the messages of one report pipe."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> list[Report]:
-        """Return the reports that are whole now. Bytes that make no sense end the list and are forgotten: a child can be mad."""
+        """Return the reports that are complete now.
+
+        Invalid bytes end the list and are dropped: a job can corrupt the pipe of its process.
+        """
         self._rest += data
         found: list[Report] = []
         while len(self._rest) >= _HEAD.size:
             tag, length = _HEAD.unpack_from(self._rest)
             if length > _LONGEST:
                 self._rest = b""
-                break  # or all that is said later would be taken for the rest of it
+                break  # Otherwise all later bytes would be taken for the rest of this message.
             if len(self._rest) < _HEAD.size + length:
                 break
             body = self._rest[_HEAD.size : _HEAD.size + length]

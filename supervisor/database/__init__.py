@@ -1,4 +1,5 @@
-"""The supervisor's session: a non-blocking connection, the lease, and what PostgreSQL tells it.
+"""The supervisor's database session: a non-blocking connection, the lease, and notifications.
 
-Nothing here may wait for an answer: a database that does not answer must not delay a kill or a wake-up.
+Nothing here may wait for an answer: a database that does not answer must not delay a kill or a
+wake-up.
 """

@@ -1,10 +1,12 @@
-"""The parent's one session with PostgreSQL, spoken through libpq without ever waiting.
+"""The supervisor's only session with PostgreSQL, through libpq and without blocking.
 
-It connects, listens, sends one statement after the other and hands the answers to whoever asked. Everything is driven by `step`, which
-does what can be done now and returns; the loop waits for the socket. What does not come within its time is given up: the session is
-dropped and made anew, with a back-off, for ever. Nothing of policy stands here, and nothing here may block: libpq looks up host names by
-itself, and blocks, so it is only ever given addresses, which a short-lived child has found (`spawn.Lookup`), and one at a time: of several
-it would stay with the first that is silent.
+It connects, listens, sends one statement after the other and passes on the answers. `step` does
+what is possible now and returns; the loop waits for the socket. If an answer does not come in time,
+the session is dropped and opened again, with a back-off, without a limit on attempts.
+
+It contains no policy, and nothing here may block. libpq blocks while it resolves host names, so it
+only gets addresses, which a short-lived child has resolved (`spawn.Lookup`). It gets one address at
+a time: with several it would stay with the first that does not answer.
 """
 
 from __future__ import annotations
@@ -38,42 +40,50 @@ if TYPE_CHECKING:
 
 Row = tuple[str | None, ...]
 Answer = list[Row] | None
-"""The rows, as text; None when the session was lost before the answer came, or the server refused."""
+"""The rows, as text; None if the session was lost before the answer, or the server rejected the
+statement."""
 
 CONNECT_PATIENCE: Final = 10.0
-"""Seconds for a connection, all servers that the DSN names together, unless it says `connect_timeout` for each."""
+"""Seconds for a connection, for all servers of the DSN together, unless it has a `connect_timeout`
+for each."""
 LEAST_PATIENCE: Final = 2.0
-"""Seconds that each of them gets, however many there are."""
+"""Minimum seconds for each of them, however many there are."""
 ANSWER_PATIENCE: Final = 10.0
-"""Seconds without an answer after which a session is taken for dead."""
+"""Seconds without an answer after which the session counts as dead."""
 SERVER_PATIENCE_MS: Final = 5000
-"""The server gives up a statement of ours by itself before we give up the session."""
+"""Milliseconds after which the server cancels a statement, before the supervisor gives up the
+session."""
 LOCK_PATIENCE_MS: Final = 2500
-"""And one that waits for a lock sooner than a beat must be heard: a session that is given up for that is followed by one that waits for the same lock,
-every few seconds, and calls every worker each time."""
+"""Milliseconds after which the server cancels a wait for a lock, before a renewal's echo is
+overdue. Otherwise each new session would wait for the same lock, be given up, and wake every
+worker, every few seconds."""
 URGENT: Final = ("end_backend", "settle_jobs", "release_child")
-"""What somebody waits for when a child has died: prepared, for planning takes longer than running."""
+"""Statements that jobs wait for after a child's death. They are prepared, since planning takes
+longer than running them."""
 _FOR_GOOD: Final = frozenset({b"22", b"23", b"54"})
-"""Classes of refusals that no later try changes: bad data, a broken constraint, a limit of the server."""
+"""Classes of errors that no later attempt changes: bad data, a violated constraint, a limit of the
+server."""
 _UNFOUND: Final = frozenset({b"42883", b"42P01"})
-"""A function or table that does not exist: perhaps for a trigger that an application has just made, whose names are not in pg_catalog."""
+"""A function or table does not exist. It may belong to a trigger that the application has just
+created, whose names are not in pg_catalog."""
 _READ_ONLY: Final = b"25006"
-"""A standby, or a primary that was made read-only: of the hosts of the DSN another may be the primary by now."""
+"""A standby, or a primary that was made read-only: another host of the DSN may be the primary by
+now."""
 
 
 class Link(Enum):
-    """How far the session is."""
+    """The state of the connection."""
 
     AWAY = "away"
     NAMING = "naming"
-    """A child looks up the host's address."""
+    """A child resolves the host's name."""
     CONNECTING = "connecting"
     UP = "up"
 
 
 @dataclass(slots=True)
 class Request:
-    """A statement on its way."""
+    """A statement that is sent or queued."""
 
     name: str
     text: bytes
@@ -82,13 +92,14 @@ class Request:
     refused: Callable[[], None] | None = None
     give_up_at: float = float("inf")
     prepares: bool = False
-    """It only makes the statement ready for later."""
+    """It only prepares the statement."""
 
 
 class DatabaseConnection:
     """One asynchronous session. `answered` callbacks run inside `step` and may send again.
 
-    listens: it is said of this DSN that one can listen there, whatever stands between.
+    Args:
+        listens: the user says that LISTEN works with this DSN, even through a pooler.
     """
 
     def __init__(
@@ -107,114 +118,125 @@ class DatabaseConnection:
         self._refused_for_good = False
         self._misplaced = False
         self._is_last = False
-        """What was refused was so with the session's last word."""
+        """The server ended the session with that rejection."""
         self._prepared: set[str] = set()
         self._answers = Answers()
         self._failures = 0
         self._at = 0.0
-        """When the next try is due (AWAY), or the present one is given up (NAMING, CONNECTING)."""
+        """When the next attempt is due (AWAY), or the current one is given up (NAMING, CONNECTING)."""
         self._poll = pq.PollingStatus.OK
         self._named = Servers(self._given)
-        """Those that the DSN names, as of this try: a service is a line of a file."""
+        """The servers of the DSN, read again for each attempt: the file of services may change."""
         self._servers: deque[dict[str, str]] = deque()
-        """Those that are still to be tried, as host, hostaddr and port."""
+        """Servers still to be tried, as host, hostaddr and port."""
         self._share = CONNECT_PATIENCE
         self._refusals: list[str] = []
-        """Why those that were tried are not it."""
+        """Why the servers tried so far failed."""
         self.link = Link.AWAY
         self.epoch = 0
         """Grows with each session: a new socket may have an old one's number."""
         self.pooled = False
-        """A pooler stands between us and the server: it may give each transaction another backend."""
+        """A pooler is between this session and the server: it may give each transaction another
+        backend."""
         self.deaf = False
-        """So nothing is listened to: what a shared backend is notified of while the pooler prepares it for the next client, pgbouncer 1.18 takes
-        for the end of an answer, and from then on everybody gets that of somebody else."""
+        """LISTEN is not used, because of a pooler. pgbouncer 1.18 mistakes a notification on a
+        shared backend, while it prepares that for the next client, for the end of an answer. From
+        then on every client gets the answers of another."""
         self.listening = False
-        """The server has granted LISTEN in this session."""
+        """The server has accepted LISTEN in this session."""
         self.unheard = ""
-        """Why it has refused it; `listen` asks for it again."""
+        """Why the server has rejected LISTEN; `listen` tries it again."""
         self.trouble = ""
-        """The last reason for being away, without secrets."""
+        """The reason of the last loss or failure, without secrets."""
         self.answered_at = 0.0
-        """When the last answer was whole."""
+        """When the last answer was complete."""
         self.barred = ""
-        """Why the server takes no writes, though it answers; whoever writes and succeeds takes this back."""
+        """Why the server accepts no writes, though it answers. The code that next writes
+        successfully clears this."""
         self.notifications: list[str] = []
-        """The payloads that were notified since the caller last took them. Any login of the database may have written them."""
+        """Payloads of notifications since the caller last took them. Any login of the database may
+        have written them."""
         self.happened: list[Event] = []
-        """What happened to the session itself since then."""
+        """Events of the session itself since then."""
 
-    # -- what the loop asks -----------------------------------------------------------------------------------------
+    # -- queries by the loop ----------------------------------------------------------------------------------------
 
     @property
     def failures(self) -> int:
-        """How often in a row the database was lost or did not answer."""
+        """How many times in a row the database was lost or did not answer."""
         return self._failures
 
     @property
     def wants_addresses(self) -> list[str]:
-        """The host names that must be looked up before anything else can happen."""
+        """The host names that must be resolved before the next step."""
         return self._named.names if self.link is Link.NAMING else []
 
     def fileno(self) -> int:
-        """The socket to wait on, or -1."""
+        """Return the socket to wait on, or -1."""
         return self._conn.socket if self._conn is not None and self.link in (Link.CONNECTING, Link.UP) else -1
 
     def events(self) -> int:
-        """What to wait for on the socket."""
+        """Return the events to wait for on the socket."""
         if self.link is Link.CONNECTING:
             return selectors.EVENT_WRITE if self._poll is pq.PollingStatus.WRITING else selectors.EVENT_READ
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unflushed else 0)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the session is up and nothing is asked."""
+        """Whether the session is up and no statement is under way."""
         return self.link is Link.UP and self._sent is None and not self._queue
 
     @property
     def polls(self) -> bool:
-        """Whether the session is to go on though it hears nothing."""
+        """Whether the session is usable but receives no notifications."""
         return self.link is Link.UP and ((self.pooled and self.deaf) or bool(self.unheard))
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         if self.link is Link.UP:
             if self._sent is None and self._queue:
-                return 0.0  # asked since the last step, for what came with that: no socket would wake us for it
+                return 0.0  # queued after the last step: no socket event would cause it to be sent
             return self._sent.give_up_at if self._sent is not None else float("inf")
         return self._at
 
-    # -- what the loop tells ----------------------------------------------------------------------------------------
+    # -- requests by the loop ---------------------------------------------------------------------------------------
 
     def ask(
         self, name: str, parameters: Mapping[str, object], answered: Callable[[Answer], None], refused: Callable[[], None] | None = None
     ) -> None:
-        """Send the statement `name` when its turn comes. Without a session the answer is None, at the next step.
+        """Send the statement `name` when its turn comes.
 
-        refused: called instead of `answered` if the server refuses what the statement says, and would again; other refusals are None too.
+        Without a session, the answer is None at the next step.
+
+        Args:
+            name: the statement.
+            parameters: its parameters.
+            answered: called with the answer, or with None.
+            refused: called instead if the server permanently rejects the statement. Other
+                rejections are None too.
         """
         text, order = sql.numbered(name, self._schema)
         try:
             values = [as_text(parameters[key]) for key in order]
-        except ValueError:  # words of a dead child: the parent must not fall over them
+        except ValueError:  # text of a dead child that PostgreSQL rejects: it must not crash the supervisor
             values = [as_text(_harmless(parameters[key])) for key in order]
         self._queue.append(Request(name, text.encode(), values, answered, refused))
 
     def addressed(self, addresses: Mapping[str, Sequence[str]], now: float) -> None:
-        """The look-up has ended with these addresses by host; a host that has none is left out."""
+        """Continue with the resolved addresses by host; a host without any is left out."""
         if self.link is Link.NAMING:
             self._set_out(addresses, now)
 
     def listen(self) -> None:
-        """Ask to hear the queue."""
+        """Send LISTEN for the queue."""
         self.ask("listen_jobs", {}, self._listening)
 
     def lose(self, why: str, now: float) -> None:
-        """Give the session up: it is up, but what should come does not come."""
+        """Give up the session: it is up, but an expected notification does not arrive."""
         self._lose(why, now)
 
     def step(self, now: float) -> None:
-        """Do what can be done without waiting."""
+        """Do what is possible without blocking."""
         if self.link is Link.AWAY and now >= self._at:
             self._begin(now)
         if self.link is Link.NAMING and now >= self._at:
@@ -231,17 +253,20 @@ class DatabaseConnection:
                 letter.answered(None)
 
     def close(self) -> None:
-        """End the session, if there is one."""
+        """Close the session, if there is one."""
         if self._conn is not None:
             self._conn.finish()
             self._conn = None
         self.link = Link.AWAY
 
     def forget(self) -> int:
-        """Called in a forked child: the socket's number, which the child closes. The session itself is the parent's."""
+        """Called in a forked child: return the socket's number, which the child closes.
+
+        The session itself stays the supervisor's.
+        """
         return self._conn.socket if self._conn is not None and self._conn.status != pq.ConnStatus.BAD else -1
 
-    # -- parts ------------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float) -> None:
         self._at = now + CONNECT_PATIENCE
@@ -252,7 +277,7 @@ class DatabaseConnection:
             self._set_out({}, now)
 
     def _set_out(self, addresses: Mapping[str, Sequence[str]], now: float) -> None:
-        """Try the servers that the DSN names, one after the other; those that a name stands for too."""
+        """Try the servers of the DSN one after the other, and each address of a name."""
         self._servers = deque(self._named.found(addresses))
         if self._given.get("load_balance_hosts") == "random":
             random.shuffle(self._servers)
@@ -266,7 +291,7 @@ class DatabaseConnection:
         self._fail("" if self._servers else f"no address is known for {', '.join(self._named.names)}", now)
 
     def _fail(self, why: str, now: float) -> None:
-        """This server is not it: the next, or a rest if that was the last."""
+        """This server failed: try the next one, or back off after the last."""
         if why:
             self._refusals.append(why.strip().splitlines()[0])
         while self._servers:
@@ -289,8 +314,8 @@ class DatabaseConnection:
         given.setdefault("keepalives_interval", "3")
         given.setdefault("keepalives_count", "3")
         given.setdefault("tcp_user_timeout", "10000")
-        given.setdefault("target_session_attrs", "read-write")  # a standby takes no LISTEN and no beat
-        given.setdefault("gssencmode", "disable")  # its library asks a server of its own, and waits
+        given.setdefault("target_session_attrs", "read-write")  # a standby accepts no LISTEN and no renewal
+        given.setdefault("gssencmode", "disable")  # the GSSAPI library contacts a server of its own, and blocks
         given["application_name"] = self._application_name
         given["client_encoding"] = "UTF8"
         given.pop("connect_timeout", None)
@@ -306,7 +331,7 @@ class DatabaseConnection:
         if conn is None or not _is_ready(conn.socket, self._poll):
             return
         self._poll = pq.PollingStatus(conn.connect_poll())
-        self.epoch += 1  # without TLS after all: on a new socket, which may have the number of the old one
+        self.epoch += 1  # a new attempt without TLS uses a new socket, which may have the old one's number
         if self._poll is pq.PollingStatus.FAILED:
             self._fail(self._message(), now)
         elif self._poll is pq.PollingStatus.OK:
@@ -314,20 +339,22 @@ class DatabaseConnection:
             self.link = Link.UP
             self._sent, self._misplaced, self._is_last = None, False, False
             self._prepared, self._answers = set(), Answers()
-            self.pooled, self.deaf = False, True  # until we know who serves us
+            self.pooled, self.deaf = False, True  # until the backend is known
             self.listening, self.unheard = False, ""
             waiting, self._queue = self._queue, deque()
             self.ask("tell_backend", {}, self._met)
             self._queue.extend(waiting)
 
     def _met(self, answer: Answer) -> None:
-        """We know who serves us: what makes the session ours comes before all that waits."""
+        """Set up the session once the backend is known, before the queued statements."""
         if answer is None or self._conn is None:
             return
         self.pooled = answer[0][0] != str(self._conn.backend_pid)
         self.deaf = self.pooled and not self._listens
         waiting, self._queue = self._queue, deque()
-        if not self.pooled:  # else others would get our time limits with the backend, and we their statements
+        # otherwise other clients of the pooler would get these limits with the backend, and this
+        # session their prepared statements
+        if not self.pooled:
             self._steer()
         if self.pooled:
             self.happened.append(Pooler())
@@ -336,7 +363,9 @@ class DatabaseConnection:
         else:
             self.listen()
         self._queue.extend(waiting)
-        if not self.pooled:  # and this after what waits: on a slow line, where each letter takes half a second, a beat may be among that
+        # After the queued statements: on a slow line each takes half a second, and a renewal may be
+        # among them.
+        if not self.pooled:
             self.ask("watch_client", {}, self._steered)
             for name in URGENT:
                 self._queue.append(
@@ -347,7 +376,7 @@ class DatabaseConnection:
         self.ask("steer_parent", {"patience": f"{SERVER_PATIENCE_MS}ms", "locks": f"{LOCK_PATIENCE_MS}ms"}, self._steered)
 
     def _steered(self, answer: Answer) -> None:
-        """Nothing: a refusal shows in the log of refusals, and the session works without it."""
+        """Do nothing: a rejection is logged, and the session works without these settings."""
 
     def _note_prepared(self, name: str, answer: Answer) -> None:
         if answer is not None:
@@ -355,7 +384,7 @@ class DatabaseConnection:
 
     def _listening(self, answer: Answer) -> None:
         if answer is None and (self.link is not Link.UP or self._misplaced or self._is_last):
-            return  # there is no session to go on with
+            return  # there is no session to continue with
         self.listening = answer is not None
         self.unheard = "" if self.listening else self._refused or "it does not say why"
         self._is_served()
@@ -380,7 +409,8 @@ class DatabaseConnection:
                 self._flushing = bool(conn.flush())
             while True:
                 whole = self._sent is None or self._finish(conn, now)
-                # An answer's reading may have swallowed a notification: look after each, the last one too (the socket does not show it any more).
+                # Reading an answer may have consumed a notification from the socket, which no
+                # longer shows it. So check after each answer, including the last one.
                 while (notified := conn.notifies()) is not None:
                     self.notifications.append(notified.extra.decode(errors="replace"))
                 if not whole:
@@ -404,14 +434,14 @@ class DatabaseConnection:
                 self._flushing = bool(conn.flush())
                 if failpoints.armed:
                     failpoints.reach(f"parent:{letter.name}.sent")
-        except Exception as problem:  # psycopg raises its OperationalError for whatever libpq reports
+        except Exception as problem:  # psycopg raises OperationalError for whatever libpq reports
             self._lose(str(problem), now)
             return
         if self._sent is not None and now >= self._sent.give_up_at:
             self._lose(f"no answer to {self._sent.name} within {ANSWER_PATIENCE:.0f} s", now)
 
     def _finish(self, conn: PGconn, now: float) -> bool:
-        """Take the answer to what was sent, as far as it is here. Return whether it is whole."""
+        """Read the answer as far as it has arrived; return whether it is complete."""
         while not conn.is_busy():
             result = conn.get_result()
             if result is None:
@@ -437,7 +467,7 @@ class DatabaseConnection:
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 by = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode(errors="replace")
                 if state in _UNFOUND and not self.pooled and not any(letter.name == "steer_parent" for letter in self._queue):
-                    self._steer()  # what was refused is sent again after it
+                    self._steer()  # the rejected statement is sent again after it
                 self._refused_for_good = state[:2] in _FOR_GOOD and not is_used_up(by)
                 self._misplaced = state == _READ_ONLY
                 self._is_last = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"ERROR"
@@ -449,20 +479,21 @@ class DatabaseConnection:
 
     def _message(self) -> str:
         text = self._conn.error_message.decode(errors="replace") if self._conn is not None else ""
-        # What is indented are guesses at the reason; a detail or an advice says nothing alone.
+        # Indented lines are guesses at the reason; a detail or hint says nothing without its error.
         lines = [line for line in text.splitlines() if line and not line[0].isspace() and not line.startswith(("DETAIL:", "HINT:"))]
         return lines[-1] if lines else _unsaid()
 
     def _lose(self, why: str, now: float) -> None:
         self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
-        self.barred = ""  # the next server, or this one when it is back, may take them
+        self.barred = ""  # the next server, or this one after its return, may accept writes
         if self._conn is not None:
             self._conn.finish()
         self._conn = None
         self.link = Link.AWAY
         self._flushing = False
         initial, most = self._retry
-        # While the database is away the parent probes it every second at the latest: its first answer ends every back-off.
+        # While the database is down, try at least every second: its first answer ends every
+        # back-off.
         delay = min(initial * 2 ** min(self._failures, 20), most, 1.0)
         self._failures += 1
         self._at = now + delay * random.uniform(0.8, 1.0)
@@ -474,7 +505,7 @@ class DatabaseConnection:
 
 
 def _unsaid() -> str:
-    """Say why there is no connection where libpq does not: it was given no socket."""
+    """Return why there is no connection if libpq does not report it: it got no socket."""
     try:
         socket.socket(socket.AF_UNIX).close()
     except OSError as problem:
@@ -483,7 +514,11 @@ def _unsaid() -> str:
 
 
 def _is_ready(fd: int, wanted: pq.PollingStatus) -> bool:
-    """Whether the socket is where libpq wants it. Asked before, it takes a connection for made, and waits until it is: for a vanished host, long."""
+    """Return whether the socket is in the state that libpq waits for.
+
+    Called earlier, libpq takes the connection for established and blocks until it is: for a host
+    that is gone, that takes long.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLOUT if wanted is pq.PollingStatus.WRITING else select.POLLIN)
     return bool(poll.poll(0))

@@ -1,9 +1,12 @@
-"""Orders: what somebody wants of this parent, from whatever host. Taken from the database, carried out once, answered into their rows.
+"""Takes fleet commands from the database, carries each out once, and writes the answer to its row.
 
-A notification says that there are some, and each beat looks as well. Taking one marks it, so none is carried out twice; should the session be lost
-between, it is not carried out at all, and a keeper says so to whoever waits. A flood cannot hurt: a letter takes a few, the next one goes
-out a while after, and whoever asks is refused once a hundred are open (`jobherd.order`). Nothing here waits, and what an order does
-stands elsewhere: each name has a trade, which does it or sees that it is done, and answers now or later.
+Commands come from any host. A notification announces them, and each renewal of the lease checks as
+well. Taking a command marks it, so none is carried out twice. If the session is lost in between,
+the command is not carried out at all, and a maintenance process reports that to the waiting client.
+
+A flood does no harm: each request takes a few commands, requests are spaced, and `jobherd.order`
+rejects new commands once a hundred are open. Nothing here blocks. The commands themselves are
+implemented elsewhere: for each name, a function carries the command out and answers now or later.
 """
 
 from __future__ import annotations
@@ -30,25 +33,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 MOST: Final = 8
-"""Orders taken by one letter, and carried out in one turn of the loop."""
+"""Commands taken by one request, and carried out in one turn of the loop."""
 SOONEST: Final = 0.05
-"""Seconds between two letters that take some."""
+"""Seconds between two requests for commands."""
 AGAIN: Final = 0.5
-"""Seconds before a letter that was lost is sent again."""
+"""Seconds before a lost request is repeated."""
 LONGEST: Final = 1_000_000
-"""Characters of an answer; a longer one is an error."""
+"""Maximum characters of an answer; a longer one becomes an error."""
 
 MEANT: Final = {"drain": signal.SIGTERM, "add": signal.SIGTTIN, "remove": signal.SIGTTOU, "reload": signal.SIGHUP}
-"""Orders that say what a signal says."""
+"""Commands that do the same as a signal."""
 
 
-class Refused(Exception):  # noqa: N818 - says what happened
-    """An order that is not carried out. Its text tells whoever asked why, and what to do instead."""
+class Refused(Exception):  # noqa: N818 - named after the event
+    """A command that is not carried out. The text tells its author why, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetCommand:
-    """An order that was taken."""
+    """A command that was taken from the database."""
 
     id: int
     name: str
@@ -57,11 +60,12 @@ class FleetCommand:
 
 
 Trade: TypeAlias = "Callable[[FleetCommand, float], Mapping[str, Any] | None]"
-"""Carries out an order: called with it and the time, returns the answer, or None if `FleetCommands.answer` will be called with it later. Raises Refused."""
+"""Carries out a command at a given time. Returns the answer, or None if `FleetCommands.answer` is
+called later. Raises Refused."""
 
 
 def objection(name: str, fleet: Fleet) -> str | None:
-    """Return why one of `MEANT` cannot be done now, or None. To drain twice is to drain."""
+    """Return why one of `MEANT` cannot be done now, or None. A second drain is allowed and ignored."""
     if name == "drain":
         return None
     if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None:
@@ -74,7 +78,10 @@ def objection(name: str, fleet: Fleet) -> str | None:
 
 
 class FleetCommands:
-    """Takes, hands over and answers. `step` is called each turn; `trades` says who carries out what, by name."""
+    """Takes commands, passes them on and writes the answers.
+
+    `step` is called each turn; `trades` has the functions that carry out commands, by name.
+    """
 
     def __init__(self, db: DatabaseConnection, fleet: Fleet, trades: dict[str, Trade]) -> None:
         self.trades = trades
@@ -85,21 +92,21 @@ class FleetCommands:
         self._at = 0.0
         self._taken: deque[FleetCommand] = deque()
         self._answers: dict[int, tuple[str | None, str | None]] = {}
-        """What is not written yet, or not known to be."""
+        """Answers that are not written yet, or not known to be."""
         self._sent: set[int] = set()
         self._answer_at = 0.0
 
     def heard(self, supervisor: str) -> None:
-        """That supervisor was notified of fleet commands; perhaps it is this one."""
+        """That supervisor was notified of fleet commands; it may be this one."""
         if supervisor == str(self._fleet.supervisor):
             self._wanted = True
 
     def look(self) -> None:
-        """There are some."""
+        """There are fleet commands for this supervisor."""
         self._wanted = True
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
         if self._taken:
@@ -108,7 +115,7 @@ class FleetCommands:
         return min(due, self._at) if self._wanted and not self._asking and self._fleet.supervisor else due
 
     def step(self, now: float) -> None:
-        """Carry out what was taken, send what is answered, take what is there: whatever is due."""
+        """Carry out taken commands, send answers, take new commands, as far as each is due."""
         if self._db.link is not Link.UP:
             return
         while self._taken:
@@ -122,16 +129,19 @@ class FleetCommands:
             self._db.ask("take_orders", wanted, lambda answer: self._took(answer, asked=now))
 
     def answer(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:
-        """Write what became of an order. Only the first answer counts.
+        """Write the result of a command. Only the first answer counts.
 
-        number: the order's. answer: what to say, as JSON can hold it. error: why it was not done, instead.
+        Args:
+            number: the id of the command.
+            answer: the result, as JSON-compatible values.
+            error: why the command was not carried out, instead of an answer.
         """
         text = "" if error is not None else as_json(answer or {})
         if len(text) > LONGEST:
             error = f"the answer has {len(text):,} characters, more than {LONGEST:,}"
         self._answers.setdefault(number, (text, None) if error is None else (None, error))
 
-    # -- parts ------------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _took(self, answer: Answer, *, asked: float) -> None:
         self._asking = False
@@ -157,7 +167,7 @@ class FleetCommands:
             reply = trade(order, now)
         except Refused as problem:
             self.answer(order.id, error=str(problem))
-        except Exception as problem:  # an order must not be able to bring the parent down
+        except Exception as problem:  # a fleet command must not be able to crash the supervisor
             log.exception("the order %r has failed", order.name, extra=ids)
             self.answer(order.id, error=f"it failed: {type(problem).__name__}: {problem}")
         else:
@@ -182,17 +192,20 @@ class FleetCommands:
             self._answers.pop(number, None)
 
     def _unwritable(self, number: int) -> None:
-        """What cannot be written must still be answered: in fixed words, then not by us."""
+        """The server permanently rejects the answer; the command must be answered all the same.
+
+        Send a fixed text, then leave the command without an answer.
+        """
         self._sent.discard(number)
         if self._answers.pop(number, (None, None))[0] is not None:
             self._answers[number] = (None, "the answer cannot be written down")
 
 
 def as_json(document: object) -> str:
-    """Return a document as PostgreSQL takes it: no NUL, no half of a pair of surrogates, no number that is none."""
+    """Return JSON that PostgreSQL accepts: no NUL, no lone surrogate, no NaN or infinity."""
     try:
-        text = orjson.dumps(document).decode()  # a number that is none becomes null
-    except TypeError:  # half of a pair of surrogates, or what only the slow way can write
+        text = orjson.dumps(document).decode()  # NaN and infinity become null
+    except TypeError:  # a lone surrogate, or a value that only the slow way can serialize
         text = ""
     if text and "\\u0000" not in text:
         return text
@@ -214,12 +227,15 @@ def _writable(value: Any) -> Any:
 
 
 def _document(text: str | None) -> Mapping[str, Any] | None:
-    """Return the arguments of an order, or None: PostgreSQL holds documents that Python cannot, and the session would be given up over one."""
+    """Return the arguments of a command, or None if Python cannot handle them.
+
+    PostgreSQL can store JSON that Python cannot read, and an exception would cost the session.
+    """
     if not text:
         return {}
     try:
         found = json.loads(text)
-        json.dumps(found)  # as the log does, which says what was ordered
+        json.dumps(found)  # the log serializes them too
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else {}

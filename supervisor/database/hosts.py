@@ -1,7 +1,8 @@
-"""Which servers a DSN names, and which of their names must be looked up before one can be reached.
+"""Finds the servers that a DSN names, and which of their names must be resolved first.
 
-It opens nothing and asks no name server. What is not in the DSN itself comes from its service, else from the environment, as for libpq: would
-libpq be left to find a host there, it would look the name up by itself, and the parent would wait for it.
+It opens nothing and queries no name server. Parts that are missing in the DSN come from its
+service, else from the environment, as in libpq. If libpq found a host there, it would resolve the
+name itself, and the supervisor would wait for that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class Servers:
-    """The servers of a DSN. names: those that a name server must be asked for."""
+    """The servers of a DSN.
+
+    Attributes:
+        names: host names that must be resolved.
+    """
 
     def __init__(self, given: Mapping[str, object]) -> None:
         defaults = _defaults(str(given.get("service") or ""), str(given.get("servicefile") or ""))
@@ -25,9 +30,13 @@ class Servers:
         self.names = [] if any(self._addresses) else [host for host in self._hosts if _is_name(host)]
 
     def found(self, addresses: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-        """Return each server as host, hostaddr and port, also those that a name stands for too; names without an address are left out.
+        """Return each server as host, hostaddr and port, one for each address of a name.
 
-        addresses: by name. Lists that do not go together are one server that is left to libpq, which says what is wrong with them.
+        Names without an address are left out. Lists of different lengths become one server without
+        parts: libpq then reports what is wrong with them.
+
+        Args:
+            addresses: addresses by host name.
         """
         count = max(len(self._hosts), len(self._addresses))
         each = [words * count if len(words) == 1 else words for words in (self._hosts, self._addresses, self._ports)]
@@ -41,7 +50,10 @@ class Servers:
 
 
 def _defaults(service: str, file: str) -> dict[str, str]:
-    """Return what libpq takes for what a DSN leaves out. It reads the service that the environment names, and no other, unless it connects."""
+    """Return libpq's defaults for parts that a DSN leaves out.
+
+    Without connecting, libpq reads only the service that the environment names.
+    """
     told = {name: value for name, value in (("PGSERVICE", service), ("PGSERVICEFILE", file)) if value}
     before = {name: os.environ.get(name) for name in told}
     os.environ |= told
@@ -56,5 +68,5 @@ def _defaults(service: str, file: str) -> dict[str, str]:
 
 
 def _is_name(host: str) -> bool:
-    """Whether libpq would ask a name server for it: it is neither a socket's folder nor an address."""
+    """Return whether libpq would resolve this host: it is neither a socket folder nor an address."""
     return bool(host) and not host.startswith(("/", "@")) and ":" not in host and not (host.isascii() and host.replace(".", "").isdigit())

@@ -1,7 +1,8 @@
-"""Who this supervisor is, and which of its neighbours are dead: what the database cannot know about processes.
+"""Identifies this supervisor, and finds dead supervisors on the same machine.
 
-A pid means something only on one boot of one machine in one pid namespace, and only together with the start time of its process. So
-containers with equal host names never take each other for dead, and a pid that was given again is not taken for its former owner.
+The database cannot check processes. A pid is unique only on one boot of one machine in one pid
+namespace, and only together with the start time of its process. So containers with equal host names
+never consider each other dead, and a reused pid is not mistaken for the earlier process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jobherd.workers.system.procfs import alive, started
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process, as others on this machine can find it again."""
+    """A process, so that others on this machine can find it again."""
 
     host: str
     machine: str
@@ -37,7 +38,7 @@ class Neighbour:
 
 
 def identity() -> Identity:
-    """Return who we are."""
+    """Return the identity of this process."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     pid = os.getpid()
@@ -45,10 +46,10 @@ def identity() -> Identity:
 
 
 def dead(neighbours: list[Neighbour]) -> list[int]:
-    """Return the supervisors that are dead and whose children are gone too; those children that are not are killed.
+    """Return the dead supervisors without living children; kill children that still live.
 
-    Their own keeper does that within two seconds; we do it for a keeper that died as well. Jobs may be reclaimed only when nothing runs
-    them any more.
+    Their own maintenance process does that within two seconds; this is for one that died too. Jobs
+    may be reclaimed only when no process runs them any more.
     """
     gone: list[int] = []
     for supervisor in sorted({neighbour.supervisor for neighbour in neighbours}):

@@ -1,8 +1,9 @@
-"""Our place in the database: registered, beating, and taking over what the dead have left.
+"""Registers the supervisor, renews its lease, and reclaims jobs of dead supervisors.
 
-One row with one lease, whatever the number of children, renewed by this process, which never runs user code and so cannot be starved by it.
-The deadline on the notice counts from before the beat was sent: a child that claims nothing past it claims nothing that a neighbour may
-have taken over. Nothing here waits; each step is a letter.
+There is one row with one lease, whatever the number of children. This process renews it: it never
+runs user code, so that code cannot delay a renewal. The deadline in the control block counts from
+before the renewal was sent. A child that claims nothing after it claims nothing that another
+supervisor may have reclaimed. Nothing here blocks; each step is a request.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 BEATS: Final = 3
-"""Beats a lease: two may be lost before it lapses."""
+"""Renewals per lease: two may be lost before it expires."""
 CANCELS: Final = 1.0
-"""Seconds between two looks for jobs that were cancelled without our hearing of it, while one of ours has run for longer than that."""
+"""Seconds between two queries for canceled jobs whose notification was lost, while a job has run
+for longer than that."""
 AGAIN: Final = 0.5
-"""Seconds until a beat that was refused is made again: a deadlock or a full disk must not cost the lease."""
+"""Seconds before a rejected renewal is repeated: a deadlock or a full disk must not cost the lease."""
 ECHO_PATIENCE: Final = 3.0
-"""Seconds within which a beat's notification must come back: later, the session does not hear (a half-open connection says nothing). They begin
-anew with each answer until the beat has its own: on a slow line it waits for those before it, and a session that is given up for that would be
-followed by one that does no better, until the lease has lapsed."""
+"""Seconds within which a renewal's notification must arrive. Otherwise the session does not receive
+any: a half-open connection reports no error. The time restarts with each answer until the renewal
+has its own: on a slow line that waits for earlier ones. Giving up the session for that would only
+lead to one that is as slow, until the lease expires."""
 
 
 class Lease:
-    """Drives the supervisor's row. `step` is called each turn.
+    """Manages the supervisor's row. `step` is called each turn.
 
-    beaten: told of each beat that went well, and whether there are orders. mourned: returns the dead children, by incarnation, whose jobs
-    somebody else is about to settle and to give back.
+    Args:
+        beaten: called after each successful renewal, with whether there are fleet commands.
+        mourned: returns the dead children, by incarnation, whose jobs crash recovery is about to
+            settle and release.
     """
 
     def __init__(
@@ -67,37 +72,40 @@ class Lease:
         self._beat_at = 0.0
         self._echo_by = float("inf")
         self._in_flight = False
-        """The beat whose echo is waited for has no answer yet."""
+        """The renewal whose echo is expected has no answer yet."""
         self._unanswered = False
-        """Some beat has none: another one would wait behind it, and one more for each that is refused."""
+        """A renewal has no answer yet. Another one would wait behind it, and one more for each that
+        is rejected."""
         self._neighbours_at = float("inf")
         self._children_at = float("inf")
         self._cancels_at = 0.0
         self._dead: list[int] = []
         self._open_since = 0.0
-        """Since when we can write without a gap: before that nobody could, for all we know, and the leases of the living may have lapsed."""
+        """Since when this supervisor can write without a gap. Before that, perhaps no supervisor
+        could, and leases of living ones may have expired."""
         self._clock: tuple[float, float] | None = None
-        """What the server's clock was ahead of ours at the latest beat: at least, at most."""
+        """How far the server's clock was ahead of this one's at the latest renewal: at least, at
+        most."""
         self._steady_at = 0.0
         self._renewed_at = float("-inf")
         self._mute = False
-        """There is no room for notifications."""
+        """The server's notification queue is full."""
         self.heard_back = False
-        """Our latest beat was heard by ourselves."""
+        """The notification of the latest renewal arrived here."""
         self.beats = 0
         self.reclaimed = 0
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
         if not self._fleet.supervisor:
-            return self._beat_at  # the rest is ours to do again once we are registered: `step` leaves it alone as well
+            return self._beat_at  # everything else waits for the registration; `step` ignores it too
         beat_at = float("inf") if self._unanswered else self._beat_at
         return min(beat_at, self._echo_due(), self._neighbours_at, self._children_at, self._cancels_due())
 
     def step(self, now: float) -> None:
-        """Register, beat, look for the dead: whatever is due."""
+        """Register, renew, look for dead supervisors, as far as each is due."""
         if self._db.link is not Link.UP:
             self.heard_back = False
             return
@@ -111,11 +119,12 @@ class Lease:
                 self._register(now)
             return
         if self._db.unheard:
-            self.heard_back, self._echo_by = False, float("inf")  # nothing comes back, and the next session would be refused it too
+            # no echo can arrive, and the server would reject LISTEN in the next session too
+            self.heard_back, self._echo_by = False, float("inf")
         if now >= self._echo_due():
             self._echo_by = float("inf")
             if self._db.pooled and self._renewed_at >= now - self._lease:
-                self.heard_back = False  # it is answered and does not hear: so will the next session be
+                self.heard_back = False  # answers arrive, notifications do not, and the next session would be the same
                 return
             self._db.lose("the session does not hear its own notifications", now)
             return
@@ -132,18 +141,22 @@ class Lease:
 
     @property
     def underway(self) -> bool:
-        """We have asked for a registration, and have no answer yet."""
+        """The registration was requested and has no answer yet."""
         return self._asked
 
     def change_lease(self, lease: float) -> None:
-        """From the next beat on it lasts so long."""
+        """Use this duration of the lease from the next renewal on, and renew now."""
         if lease != self._lease:
             self._lease = lease
             if self._fleet.supervisor:
                 self._beat_at = min(self._beat_at, time.monotonic())
 
     def echoed(self, supervisor: str) -> bool:
-        """The beat of that supervisor was notified; ours proves that the session hears. Return whether that is news."""
+        """That supervisor's renewal was notified; an own one proves that notifications arrive.
+
+        Returns:
+            Whether that was not known before.
+        """
         if supervisor != str(self._fleet.supervisor):
             return False
         before, self.heard_back = self.heard_back, True
@@ -151,7 +164,7 @@ class Lease:
         return not before
 
     def look_for_cancels(self) -> None:
-        """Somebody asked to cancel a running job; perhaps one of ours."""
+        """Query for jobs that should be canceled, since one of this supervisor's may be among them."""
         if self._fleet.supervisor:
             self._db.ask("find_cancels", {"supervisor": self._fleet.supervisor}, self._cancelled)
 
@@ -162,11 +175,11 @@ class Lease:
         oldest = min((slot.now.started for slot in self._fleet.alive() if slot.now.runs), default=float("inf"))
         return max(self._cancels_at, oldest + CANCELS)
 
-    # -- letters ----------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------
 
     def _register(self, now: float) -> None:
         self._asked = True
-        self._beat_at = float("inf")  # until the answer: nothing is due
+        self._beat_at = float("inf")  # until the answer, nothing is due
         me, asked = self._me, time.monotonic()
         self._db.ask(
             "register_supervisor",
@@ -186,7 +199,7 @@ class Lease:
         if not answer:
             self._beat_at = sent + 0.5
             return
-        self._admitted(sent, after_a_gap=True)  # who has just come may have come at the end of an outage of all
+        self._admitted(sent, after_a_gap=True)  # this start may come at the end of an outage for all supervisors
         number = int(answer[0][0] or 0)
         self._note_clock(float(answer[0][1] or 0.0), asked=asked, now=time.monotonic())
         self._fleet.registered(number)
@@ -213,11 +226,12 @@ class Lease:
             return
         self._echo_by, self._in_flight = self._echo_due(), False
         if answer is None:
-            # Refused, or the session is gone. Nothing was notified: that it does not come back says nothing of our hearing.
+            # Rejected, or the session is lost. The renewal notified nothing, so a missing echo
+            # proves nothing.
             self._echo_by = float("inf")
             self._beat_at = min(self._beat_at, sent + AGAIN)
             return
-        # A neighbour's last beat may have been a third of the lease before ours.
+        # Another supervisor's last renewal may have been a third of the lease before this one's.
         self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / BEATS)
         self.beats += 1
         if answer:
@@ -232,9 +246,15 @@ class Lease:
         self._fleet.lease_lost(time.monotonic())
 
     def _admitted(self, now: float, *, after_a_gap: bool) -> None:
-        """We have written. If nobody could for a while, that was an outage as any other, though the session stood: the leases of the living may have lapsed.
+        """A write has succeeded.
 
-        after_a_gap: nobody could, for all we know: somebody had locked the table, or commits waited for a standby that was away.
+        After a time without possible writes, leases of living supervisors may have expired, as in
+        an outage, even if the session did not break.
+
+        Args:
+            now: when the write was sent.
+            after_a_gap: perhaps no supervisor could write. For example, the table was locked, or
+                commits waited for an unreachable standby.
         """
         if self._db.barred or after_a_gap:
             self._db.barred = ""
@@ -242,13 +262,17 @@ class Lease:
         self._renewed_at = now
 
     def _connected(self, now: float) -> None:
-        """We have a session (again), or one that takes writes again."""
+        """There is a session (again), or one that accepts writes again."""
         self._open_since = now
         if self.beats:
             self._children_at = now
 
     def _look_for_children(self, now: float) -> None:
-        """The server may be older than what we have told it: a child whose end it has forgotten would hold its jobs for as long as we live."""
+        """Make the database forget children that have ended.
+
+        A restored backup or a lagging standby may not contain their end. Their jobs would stay
+        claimed for as long as this supervisor lives.
+        """
         self._children_at = float("inf")
         fleet = self._fleet
         living = [slot.incarnation for slot in fleet.alive()] + self._mourned()
@@ -265,7 +289,10 @@ class Lease:
             )  # fmt: skip
 
     def _note_room(self, *, told: bool) -> None:
-        """Without room the server is told nothing, and what should come back cannot: it says nothing of our hearing."""
+        """Record whether the server has room for notifications.
+
+        Without room a renewal is not notified, so a missing echo proves nothing.
+        """
         if not told:
             self._echo_by, self.heard_back = float("inf"), False
         if told is not self._mute:
@@ -277,8 +304,13 @@ class Lease:
             log.info("the server's queue of notifications has room again")
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
-        """Leases are reckoned by the server's clock. If it has jumped, those of the living may look lapsed until their next beat; and what was scheduled may be due."""
-        before, self._clock = self._clock, (server - now, server - asked)  # a slow answer is no jump: it was made somewhen in between
+        """Compare the server's clock with this one's: it decides whether leases have expired.
+
+        After a jump, leases of living supervisors may look expired until their next renewal, and
+        scheduled jobs may be due.
+        """
+        # the server's clock was read at some time in between, so a slow answer is not a jump
+        before, self._clock = self._clock, (server - now, server - asked)
         least, most = self._clock
         jump = max(least - before[1], 0.0) + min(most - before[0], 0.0) if before is not None else 0.0
         if abs(jump) > max(self._lease / (2 * BEATS), 1.0):
@@ -290,13 +322,17 @@ class Lease:
             )
 
     def _reclaim(self, now: float, clock: object) -> None:
-        """Take over from the dead. It comes after a beat, whose answer tells of the server's clock.
+        """Reclaim jobs of dead supervisors, after a renewal, whose answer has the server's clock.
 
-        clock: what it was. Should it jump before this is executed, the leases of the living are held against the time from before.
+        Args:
+            now: when the renewal was sent.
+            clock: the server's clock then. If it jumps before this is executed, leases are compared
+                with the time before the jump.
         """
-        # After an outage, too, everybody gets one whole lease to renew before anybody is reclaimed.
+        # After an outage, too, each supervisor gets one whole lease to renew before any is
+        # reclaimed.
         patient = now - self._open_since >= self._lease and time.monotonic() >= self._steady_at
-        dead = list(self._dead)  # who is met before the answer comes was not in the letter
+        dead = list(self._dead)  # dead supervisors found before the answer are not in this request
         self._db.ask(
             "reclaim_supervisors",
             {"supervisor": self._fleet.supervisor, "dead": dead, "lease": self._lease, "clock": clock, "patient": patient},

@@ -1,7 +1,8 @@
-"""What the supervisor's database session hears: notifications of the server, and events of the session itself.
+"""The notifications that the supervisor's session receives, and events of the session itself.
 
-PostgreSQL lets any login of the database notify on any channel, with any text. So a notification is parsed into one of a few types, each of which
-asks for a look at the database and nothing more. What the session has to say of itself is an `Event`, in a list of its own: no text becomes one.
+PostgreSQL lets any login of the database notify on any channel, with any text. So a notification is
+parsed into one of a few types, each of which only causes a query. An `Event` concerns the session
+itself and is kept in a separate list: no notification can become one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Jobs are ready in a queue; `*`: in any."""
+    """Jobs are ready in a queue; `*` means any queue."""
 
     queue: str
 
@@ -31,17 +32,17 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A job is due before all others."""
+    """A job is due earlier than all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """A queue or a kind was paused, resumed or capped."""
+    """A queue or kind was paused or resumed, or its concurrency limit changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A running job is to be cancelled."""
+    """A running job should be canceled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ _BARE: dict[str, Notification] = {"@due": Due(), "@pause": Gates(), "@cancel": C
 
 
 def parse(payload: str) -> Notification | None:
-    """Return what a notification says; None: nothing that this version knows.
+    """Return the parsed notification; None if this version does not know it.
 
     >>> parse("mail"), parse("@beat:7"), parse("@refused:claim_jobs: anything")
     (Work(queue='mail'), Beat(supervisor='7'), None)

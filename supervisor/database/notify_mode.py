@@ -1,13 +1,19 @@
-"""Whether producers notify us, and what must have happened before our children may rely on it.
+"""Switches notifications by producers on and off, so that no wake-up is lost.
 
-A transaction that notifies holds up every other one, so producers do it only while some supervisor holds the sleep keys
-(`sql/migrations/0006_notify_sleepers.sql`). The way to hearing has three steps, and leaving one out loses a wake-up: take the keys; wait
-until whoever was committing at that moment has committed, for it may have looked before; call every child that is idle, for what it has
-committed was not notified. The way back has two: take back the word on the notice, then look once more whether a child is idle. A child
-shows itself idle and then looks at that word: one of the two sees the other. A session that is lost takes the keys with it.
+A transaction that notifies delays every other one. So producers notify only while a supervisor
+holds the sleep keys, which are advisory locks (`sql/migrations/0006_notify_sleepers.sql`).
 
-Nothing here waits; each step is a letter. When we should hear is decided in `plan.py`. Where the server refuses LISTEN the keys are left alone,
-the poll finds the work, and LISTEN is asked for again.
+Three steps switch notifications on; without one of them a wake-up is lost. Take the keys. Wait for
+the transactions that were committing at that time, since they may have checked the keys before.
+Wake every idle child, since the jobs of these transactions were not notified.
+
+Two steps switch them off: clear the flag in the control block, then check again whether a child is
+idle. A child first shows that it is idle and then reads the flag, so at least one of the two sees
+the other's write. A lost session loses the keys too.
+
+Nothing here blocks: each step is a request. `plan.py` decides whether notifications are wanted. If
+the server rejects LISTEN, the keys are not taken, the poll finds the work, and LISTEN is tried
+again.
 """
 
 from __future__ import annotations
@@ -29,29 +35,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.supervisor")
 
 REFUSED: Final = 0.5
-"""Seconds before what was refused is asked for again."""
+"""Seconds before a rejected request is repeated."""
 LISTEN_AGAIN: Final = 5.0
-"""Seconds before LISTEN is, which no session needs to go on."""
+"""Seconds before LISTEN is repeated, which no session needs to continue."""
 SOONEST: Final = 0.005
 LATEST: Final = 0.05
-"""Seconds between two looks at who is still committing: the first pause, and what it doubles to."""
+"""Seconds between two checks for transactions that are still committing: the first pause, and its
+maximum after doubling."""
 
 
 class Stage(Enum):
-    """How far we are."""
+    """The progress of switching notifications on."""
 
     DEAF = "deaf"
-    """Nobody notifies for our sake. A child that goes idle says so."""
+    """Producers do not notify for this supervisor. A child that goes idle reports it."""
     ASKING = "asking"
-    """The keys, or who is committing, are asked for."""
+    """A request for the keys, or for the committing transactions, is under way."""
     WAITING = "waiting"
-    """We are notified; somebody who does not know that is still committing."""
+    """Producers notify, but a transaction that does not know that is still committing."""
     HEARING = "hearing"
-    """Children may sleep."""
+    """Children may sleep until they are woken."""
 
 
 class NotifyMode:
-    """Drives it. `step` is called each turn; `anyone_idle` looks at the boards."""
+    """Carries out the steps.
+
+    `step` is called each turn; `anyone_idle` reads the status boards.
+    """
 
     def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, *, anyone_idle: Callable[[], bool]) -> None:
         self.stage = Stage.DEAF
@@ -64,10 +74,10 @@ class NotifyMode:
         self._pause = SOONEST
         self._committing: list[str | None] | None = None
         self._refused = False
-        """LISTEN was, when we last heard of it."""
+        """The last LISTEN was rejected."""
 
     def wake_at(self, now: float) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
         if not self._db.listening:
@@ -75,7 +85,7 @@ class NotifyMode:
         return self._again_at if self.stage is Stage.WAITING or (self.stage is Stage.DEAF and hears(self._fleet, now)) else float("inf")
 
     def step(self, now: float) -> None:
-        """Go on towards hearing, or leave it, as the plan says."""
+        """Switch notifications on or off, as the plan says."""
         if self._db.link is not Link.UP or self._epoch != self._db.epoch:
             self._control.hearing = False
             self.stage, self._again_at = Stage.DEAF, now
@@ -83,7 +93,8 @@ class NotifyMode:
                 return
             self._epoch = self._db.epoch
         if not self._db.listening:
-            # Through a pooler the keys would be held by whoever shares that backend, for as long as the pooler keeps it.
+            # Through a pooler, the next client of that backend would hold the keys, for as long as
+            # the pooler keeps it.
             if self._db.unheard:
                 self._listen_again(now)
             return
@@ -105,7 +116,7 @@ class NotifyMode:
             self._again_at = now + LISTEN_AGAIN
             self._db.listen()
 
-    # -- the way there ----------------------------------------------------------------------------------------------
+    # -- on ---------------------------------------------------------------------------------------------------------
 
     def _start(self, now: float) -> None:
         self.stage = Stage.ASKING
@@ -140,7 +151,7 @@ class NotifyMode:
         self.stage, self._again_at = Stage.WAITING, asked + self._pause
         self._pause = min(2 * self._pause, LATEST)
 
-    # -- the way back -----------------------------------------------------------------------------------------------
+    # -- off --------------------------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         self._control.hearing = False
@@ -150,9 +161,9 @@ class NotifyMode:
             self._fleet.rested()
             return
         self.stage, self._again_at = Stage.DEAF, 0.0
-        # Should we be asked for again before it is answered: the session takes one letter after the other.
+        # A new start before the answer is fine: the session executes one request after the other.
         self._db.ask("stop_hearing", {}, _ignore)
 
 
 def _ignore(answer: Answer) -> None:
-    """Whether or not it was refused: keys that are kept cost notifications and lose nothing."""
+    """Ignore the answer: keys that are kept cost notifications, but lose no wake-up."""

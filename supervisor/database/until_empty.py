@@ -1,4 +1,4 @@
-"""Whether anything is left to do, for a supervisor that was told to leave once nothing is (`--until-empty`). It only asks; the loop leaves."""
+"""Finds out whether anything is left to do, for `--until-empty`. The loop ends the run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 _LOOK: Final = 0.05
-"""Seconds between two looks whether every worker is idle."""
+"""Seconds between two checks whether every worker is idle."""
 _WAIT: Final = 1.0
-"""Seconds for which an answer is waited before the database is asked again."""
+"""Seconds to wait for an answer before the database is queried again."""
 _AGAIN: Final = 0.2
-"""Seconds before it is asked again once it has found something."""
+"""Seconds before the next query after one that has found work."""
 _MOST: Final = 10_000
-"""Scheduled jobs that are looked at for what they wait for: those that are put back come first."""
+"""Scheduled jobs that are checked for what they lack; postponed jobs come first."""
 _LACKING: Final = {KEY_MISSING: "a key of JOBHERD_KEYS", WORKER_RESOLUTION_ERROR: "a handler of their kind"}
 
 
 class UntilEmpty:
-    """Once every worker is idle, ask whether anything is left. `served`: the queues that count, by now; `empty` is called once nothing is."""
+    """Queries whether anything is left once every worker is idle.
+
+    `served` returns the queues that count; `empty` is called once nothing is left.
+    """
 
     def __init__(
         self,
@@ -48,15 +51,15 @@ class UntilEmpty:
         self._empty = empty
         self._ask_at = 0.0
         self._idled = -1
-        """How often the workers had gone idle when the resetter's looks were counted anew."""
+        """How often the workers had gone idle when counting the resetter's scans began."""
         self._looks = 0
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         return self._ask_at if self._asks() else NEVER
 
     def step(self, now: float) -> None:
-        """Ask, if it is time, every worker is idle, and nobody's jobs are still to be given back."""
+        """Query if that is due, every worker is idle, and no dead child's jobs must be released."""
         fleet = self._fleet
         if not self._asks() or now < self._ask_at:
             return
@@ -76,13 +79,16 @@ class UntilEmpty:
         return self._fleet.limits.until_empty and self._fleet.run_state is RunState.SERVING
 
     def _stores_are_empty(self, idled: int) -> bool:
-        """Whether the resetter has found every table empty by a look that began after all workers had gone idle, `idled` times in all."""
+        """Return whether the resetter has found every table empty after all workers had gone idle.
+
+        The scan must have begun after the workers had gone idle, `idled` times in all.
+        """
         slot = next(slot for slot in self._fleet.slots if slot.kind is RESETTER)
         board = self._boards[slot.number]
         looks = board.claims[0]
         if slot.state is not State.READY or self._idled != idled:
             self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
-        if looks >= self._looks + 2:  # one may have been on its way
+        if looks >= self._looks + 2:  # one scan may have been under way
             return slot.state is State.READY and board.idle
         self._fleet.resetter_called = True
         return False
@@ -90,7 +96,7 @@ class UntilEmpty:
     def _heard(self, answer: Answer) -> None:
         now = time.monotonic()
         if not self._asks():
-            return  # it was asked more than once, or we were told to leave meanwhile
+            return  # there was more than one query, or the supervisor was asked to stop meanwhile
         if answer and answer[0][0] == "f":
             self._ask_at = now + _WAIT
             self._db.ask("count_lacking", {"served": list(self._served()) or None, "most": _MOST}, self._counted)
@@ -98,7 +104,11 @@ class UntilEmpty:
             self._ask_at = now + _AGAIN
 
     def _counted(self, answer: Answer) -> None:
-        """Say what is left, which nobody hears of otherwise: these jobs are put back once a minute, and this supervisor is gone by then."""
+        """Report the jobs that are left.
+
+        There would be no other report: such jobs are postponed once a minute, and this supervisor
+        has exited by then.
+        """
         if not self._asks():
             return
         if answer:

@@ -1,15 +1,24 @@
-"""What the parent says of itself and its children to everybody, through the database: the facts in its row of `jobherd.supervisors`.
+"""Writes facts about the supervisor and its children to its row of `jobherd.supervisors`.
 
-They are written when somebody has asked (the order `report`), once a second at the most however many ask, and otherwise with every third beat.
-What a child does is read from its board, and what its process does from /proc: some children in each turn of the loop, so that
-a wake-up is never kept waiting by 64 of them. Nothing is decided by what stands here.
+Every host can read them. They are written on request (the fleet command `report`), at most once a
+second whatever the number of requests, and otherwise with every third renewal of the lease. A
+child's work is read from its status board, its process from /proc, for a few children in each turn
+of the loop, so that 64 of them never delay a wake-up. No decision depends on these facts.
 
-The document, all times spans in seconds up to `facts_at`: `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`,
-`beats`, `watched` (for how long it goes on saying this each second), `queues`, `turns` (whether workers take turns between them), `tiers` (of each of them), `rss`, `cpu`, `ends` (how children ended lately that were not asked to), and `children`: `slot`, `name`, `kind`, `pid`, `state`
-(`computing`, `waiting`, `idle`, `booting`, `leaving`, `stopped` by a signal, `resting` after a crash), `waits_on`, `since`, `up`, `phase`, `job` or `record` with
-`job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`, `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`,
-`queue`, and `last_end`: `cause`, `sentence`, `ago`. Of jobs that somebody watches `said`, by id: `text`, the latest lines that it has printed or
-logged, and `for`, how long it goes on saying so.
+The document has these keys. All times are durations in seconds up to `facts_at`:
+
+* `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`, `beats`,
+  `queues`, `rss`, `cpu`
+* `watched`: for how long these facts are still written each second
+* `turns`: whether workers alternate between the queues; `tiers`: the tier of each queue
+* `ends`: recent unexpected ends of children
+* `children`: `slot`, `name`, `kind`, `pid`, `state` (`computing`, `waiting`, `idle`, `booting`,
+  `leaving`, `stopped` by a signal, `resting` after a crash), `waits_on`, `since`, `up`, `phase`,
+  `job` or `record` with `job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`,
+  `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`, `queue`, and
+  `last_end`: `cause`, `sentence`, `ago`
+* `said`: of jobs that a user watches, by id: `text`, the latest lines that the job has printed or
+  logged, and `for`, how long this is still reported
 """
 
 from __future__ import annotations
@@ -37,17 +46,17 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
 SLICE: Final = 8
-"""Children looked at in one turn of the loop: some tenths of a millisecond."""
+"""Children read in one turn of the loop: some tenths of a millisecond."""
 SOONEST: Final = 1.0
-"""Seconds between two writings while somebody looks on."""
+"""Seconds between two writes while a user watches."""
 SELDOM: Final = 14.0
-"""Seconds between two while nobody does; the beat behind it writes."""
+"""Seconds between two writes otherwise; the next renewal after that writes."""
 LONGEST_WATCH: Final = 60.0
 LONGEST_TEXT: Final = 500
 LONGEST_TAIL: Final = 8192
-"""Characters of what a job has said."""
+"""Characters of a job's output."""
 MOST_TAILS: Final = 8
-"""Jobs of which it is said at a time what they say: this row is read by everybody who looks at the fleet."""
+"""Jobs whose output is reported at a time: everyone who looks at the fleet reads this row."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -59,29 +68,33 @@ _CHANNELS: Final = (
     ("a disk", ("io_schedule", "folio_wait", "wait_on_page", "rq_qos", "jbd2", "ext4", "xfs", "btrfs")),
     ("the network", ("poll", "select", "sk_", "skb", "recv", "inet_", "tcp_", "unix_", "sock")),
 )
-"""What a sleeping process waits for, by what the kernel's function that it sleeps in is called."""
+"""What a sleeping process waits for, by the name of the kernel function that it sleeps in."""
 
 
 class Look(NamedTuple):
-    """What /proc says of a process."""
+    """The facts of /proc about a process."""
 
     at: float
     letter: str
-    """R: it computes, or would if a processor were free; S: it sleeps; D: it waits for a disk."""
+    """R: it runs, or waits for a processor; S: it sleeps; D: it waits for a disk."""
     ticks: int
     rss: int
 
 
 @dataclass(slots=True)
 class _Round:
-    """One writing that is being put together."""
+    """A report that is being put together."""
 
     left: list[Slot]
     children: list[dict[str, Any]]
 
 
 class Facts:
-    """Puts them together and writes them down. `step` is called each turn, `beaten` after each beat; `report` is the trade of that order."""
+    """Puts the facts together and writes them.
+
+    `step` is called each turn, `beaten` after each renewal; `report` carries out that fleet
+    command.
+    """
 
     def __init__(
         self,
@@ -102,19 +115,20 @@ class Facts:
         self._queues = queues
         self._tiers = tiers
         self._looks: dict[int, Look] = {}
-        """The latest of each process, by pid."""
+        """The latest look at each process, by pid."""
         self._due_at = float("inf")
         self._watched_until = float("-inf")
         self._written_at = float("-inf")
         self._round: _Round | None = None
         self._asked: list[int] = []
         self._heard: dict[int, float] = {}
-        """Jobs of which it is said what they say, and until when."""
+        """Jobs whose output is reported, and until when."""
 
     def report(self, order: FleetCommand, now: float) -> None:
-        """Write the facts now, and for so many seconds after it (`for`, default 0) each second; answer once they are written.
+        """Write the facts now, and each second for a while; answer once they are written.
 
-        `tail`: the id of a job; so long it is said what that job says, too.
+        The command's arguments are `for`, the number of seconds (default 0), and `tail`, the id of
+        a job whose output is reported for that time.
         """
         span = order.arguments.get("for", 0)
         if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= LONGEST_WATCH:
@@ -131,18 +145,18 @@ class Facts:
         self._due_at = min(self._due_at, self._written_at + SOONEST)
 
     def beaten(self, now: float) -> None:
-        """The lease was renewed: now and then the facts go along."""
+        """The lease was renewed: write the facts if they are due."""
         if now >= self._written_at + SELDOM:
             self._due_at = min(self._due_at, now)
 
     def wake_at(self) -> float:
-        """When `step` must be called at the latest."""
+        """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP or not self._fleet.supervisor:
             return float("inf")
         return 0.0 if self._round is not None else self._due_at
 
     def step(self, now: float) -> None:
-        """Look at the next few children; write once all were looked at."""
+        """Read the next few children; write the report once all were read."""
         if self._db.link is not Link.UP or not self._fleet.supervisor:
             self._round = None
             return
@@ -161,7 +175,7 @@ class Facts:
             self._write(self._round.children, now)
             self._round = None
 
-    # -- parts ------------------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _write(self, children: list[dict[str, Any]], now: float) -> None:
         self._written_at = now
@@ -209,7 +223,7 @@ class Facts:
         }
 
     def _said(self, job: int) -> dict[str, Any]:
-        """What a job has printed and logged, unless it does not run here, or what it says is encrypted."""
+        """Return a job's output, unless the job does not run here or its data is encrypted."""
         for slot in self._fleet.alive():
             board = self._boards[slot.number]
             if not slot.kind.works or (record := board.now()) is None:
@@ -263,13 +277,13 @@ class Facts:
             "attempt": record.attempts,
             "most_attempts": record.max_attempts,
             "elapsed": now - record.started,
-            "left": record.deadline - now,  # without a timeout it is no number, and becomes null
+            "left": record.deadline - now,  # infinite without a timeout, which becomes null
             "progress": _progress(board.progress()) if record.phase is Phase.RUNNING else None,
         }
 
 
 def look(pid: int, now: float) -> Look | None:
-    """Return what a process is at, from one file of /proc; None if it is gone."""
+    """Return the state of a process, from one file of /proc; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -279,14 +293,17 @@ def look(pid: int, now: float) -> Look | None:
 
 
 def share(before: Look | None, after: Look | None) -> float | None:
-    """Return how much of one core a process has taken between two looks; None if there are not two, or no time between."""
+    """Return the part of one core that a process has used between two looks.
+
+    None if a look is missing, or they are too close together.
+    """
     if before is None or after is None or after.at - before.at < 2 / _TICK:
         return None
     return max(0.0, (after.ticks - before.ticks) / _TICK / (after.at - before.at))
 
 
 def channel(pid: int) -> str | None:
-    """Return what a sleeping process waits for, in words; None where the kernel does not tell, or we have no word for it."""
+    """Return what a sleeping process waits for, in words; None if that is not known."""
     try:
         with open(f"/proc/{pid}/wchan", "rb") as file:
             name = file.read(64).decode(errors="replace")
@@ -296,7 +313,10 @@ def channel(pid: int) -> str | None:
 
 
 def _state(slot: Slot, board: StatusBoard, record: CurrentWork | None, seen: Look | None, cpu: float | None) -> tuple[str, str | None]:
-    """Return the state in a word, and what it waits on. One look may fall into a pause of a busy one: half a core is computing."""
+    """Return the state, and what it waits for.
+
+    A single look may fall into a pause of a busy process, so half a core also counts as computing.
+    """
     if slot.state in (State.BOOTING, State.LEAVING):
         return slot.state.value, None
     if slot.stopped_at:
@@ -318,7 +338,7 @@ def _told(end: End, now: float) -> dict[str, Any]:
 
 
 def _progress(text: bytes) -> Mapping[str, Any] | None:
-    """Return what a handler says of its progress, or None if nothing can be made of it: a child has written it."""
+    """Return a handler's progress, or None if the data, which a child has written, is not valid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

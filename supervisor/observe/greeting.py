@@ -1,4 +1,4 @@
-"""What the log says once the first worker is ready: kinds, workers, queues, the dashboard, and how to stop."""
+"""Log lines after the first worker is READY: kinds, workers, queues, dashboard, how to stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 NAMED: Final = 8
-"""Kinds that are named."""
+"""Maximum number of kinds that are named."""
 
 
 def greeting(settings: Settings, boards: Sequence[StatusBoard], *, page: bool) -> list[str]:
     """Return the lines.
 
-    boards: those of the slots; the first that knows any kinds is read. page: whether the extra `web` is installed.
+    Args:
+        settings: the settings.
+        boards: the status boards of the slots; the first one with any kinds is used.
+        page: whether the extra `web` is installed.
     """
     found = (sorted(kind.name for kind in board.tally.kind_counts() if kind.name != OTHER_KINDS) for board in boards)
     kinds = next((names for names in found if names), [])

@@ -1,8 +1,10 @@
-"""The parent's standard error, written without ever waiting: for nobody may stop the parent by not reading what it says.
+"""Writes the supervisor's standard error without blocking.
 
-What does not go at once is kept, so much of it, and tried again in each turn of the loop; what comes beyond that is dropped and counted.
-Who reads slowly loses nothing; who has stopped reading does not stop a kill, a reap or a wake-up. A file is written as it is: there is no
-way to write one without waiting, and no disk that keeps a page in memory waiting for long.
+A reader that stops must not stop the supervisor. Output that cannot be written at once is kept, up
+to a limit, and tried again in each turn of the loop. Lines beyond that are dropped and counted. A
+slow reader loses nothing; a reader that has stopped does not delay a kill, a reap or a wake-up. A
+file is written directly: there is no non-blocking write to a file, and a write to the page cache
+does not wait long for the disk.
 """
 
 from __future__ import annotations
@@ -19,16 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST: Final = 64 * 1024
-"""Bytes that are kept for a reader that is slow."""
+"""Bytes that are kept for a slow reader."""
 
 
 class LogStream:
-    """Where the log of this process goes. dropped: how many lines were, so far."""
+    """Where the log of this process goes.
+
+    Attributes:
+        dropped: number of lines dropped so far.
+    """
 
     def __init__(self, fd: int = 2) -> None:
         self.dropped = 0
         self.fds: list[int] = []
-        """What a child must close."""
+        """Descriptors that a child must close."""
         self._fd = fd
         self._lines: deque[bytes] = deque()
         self._size = 0
@@ -36,7 +42,7 @@ class LogStream:
         self._send = self._sender(fd)
 
     def write(self, text: str) -> int:
-        """Say it, now or when there is room."""
+        """Write the text, now or when there is room."""
         line = text.encode(errors="backslashreplace")
         if self._size + len(line) > MOST:
             self.flush()
@@ -48,11 +54,11 @@ class LogStream:
         return len(text)
 
     def flush(self) -> None:
-        """Say what there is room for."""
+        """Write as much as there is room for."""
         lines = self._lines
         try:
             while lines:
-                line = lines.popleft()  # before it is said: a signal that raises right after would have it said again
+                line = lines.popleft()  # remove it first: after a signal that raises, the line would be written twice
                 self._size -= len(line)
                 try:
                     sent = self._send(line)
@@ -63,22 +69,22 @@ class LogStream:
                     self._size += len(rest)
                 if not sent:
                     return
-        except OSError:  # nobody is there any more
+        except OSError:  # the reader is gone
             self.dropped += 1 + len(lines)
             lines.clear()
             self._size = 0
 
     @property
     def waits(self) -> bool:
-        """Whether there is something that was not read yet."""
+        """Whether some output is still to be written."""
         return bool(self._lines)
 
     def isatty(self) -> bool:
-        """Whether people look at it."""
+        """Whether the output is a terminal."""
         return os.isatty(self._fd)
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Close the stream; nothing more is written."""
         if self._socket is not None:
             self._socket.close()
         else:
@@ -94,16 +100,19 @@ class LogStream:
         if not (stat.S_ISFIFO(kind) or os.isatty(fd)):
             return lambda data: os.write(fd, data)
         try:
-            # Opened anew: that what we have shares its flags with our children, and with the shell that started us.
+            # Open it again: the inherited one shares its flags with child processes and the shell.
             own_fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:  # it belongs to another user, or nobody reads it yet
+        except OSError:  # it belongs to another user, or has no reader yet
             return lambda data: _write_if_free(fd, data)
         self.fds.append(own_fd)
         return (lambda data: _write_to_terminal(own_fd, data)) if os.isatty(fd) else (lambda data: os.write(own_fd, data))
 
 
 def _write_to_terminal(fd: int, data: bytes) -> int:
-    """Write to it, in the background too: under `stty tostop` the kernel says SIGTTOU instead, and as often as the write is tried again."""
+    """Write to a terminal, even from a background process.
+
+    Under `stty tostop` the kernel would send SIGTTOU instead, on each attempt.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         return os.write(fd, data)

@@ -1,7 +1,8 @@
-"""How late the loop is: how long what had happened may have waited before the loop looked at it. Two stores a turn; it reads no clock.
+"""Measures how late the loop is: how long an event may have waited before the loop handled it.
 
-A kill, a reap and a wake-up may each be delayed by so much, whatever the reason was: our own work, a page that was swapped out, a
-machine with too few processors.
+It costs two stores a turn and reads no clock. A kill, a reap and a wake-up may each be delayed by
+that time, whatever the cause: the supervisor's own work, a page that was swapped out, or too few
+processors.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import Final
 BOUNDS: Final = (0.001, 0.005, 0.02, 0.05, 0.2, 1.0)
 """Upper bounds of the histogram, in seconds; one more bucket holds the rest."""
 LATE: Final = 0.05
-"""What the contract allows."""
+"""Maximum delay in seconds that Jobherd promises."""
 
 
 class LoopLag:
-    """Counts it. worst: the longest so far, in seconds."""
+    """The histogram.
+
+    Attributes:
+        worst: the longest delay so far, in seconds.
+    """
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
@@ -24,7 +29,7 @@ class LoopLag:
         self.worst = 0.0
 
     def note(self, seconds: float) -> None:
-        """The loop did not look for so long."""
+        """Count a delay."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.seconds += seconds
         self.worst = max(self.worst, seconds)

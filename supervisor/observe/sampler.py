@@ -1,9 +1,13 @@
-"""Where a child stands, asked of it while it works: one stack for whoever wants to know, many for a profile.
+"""Takes stacks of running jobs: one for a request, many for a profile.
 
-A child is asked by SIGUSR1. faulthandler answers in the signal handler, in C, with what it is at in that moment, so a job in C code or one
-that holds the interpreter's lock answers too, and nothing is interrupted but system calls, which go on. It writes onto the board; the
-parent comes back a few milliseconds later and reads, and never waits. Whether it is through with writing, the kernel knows: until then the
-signal is blocked in its main thread. What is read counts only if the child was at the same job of the same claim before and after.
+A child is asked by SIGUSR1. faulthandler answers in the signal handler, in C, with the current
+stacks. So a job in C code, or one that holds the interpreter lock, answers too, and only system
+calls are interrupted, which continue.
+
+The child writes to its status board; the supervisor reads that a few milliseconds later and never
+waits. The kernel shows whether the child has finished writing: until then the signal is blocked in
+its main thread. The stacks only count if the child ran the same job of the same claim before and
+after.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import CurrentWork, StatusBoard
 
     class Answer(Protocol):
-        """Writes what became of an order: an answer, or why there is none."""
+        """Writes the result of a fleet command: an answer or an error."""
 
         def __call__(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None: ...
 
@@ -40,46 +44,47 @@ NEVER: Final = float("inf")
 PATIENCE: Final = 2.0
 """Seconds in which a child must have answered."""
 SOONEST: Final = 0.002
-"""Seconds until a stack is there, mostly; then twice as long, and so on."""
+"""Seconds until a stack is usually available; doubled after each check, up to `LATEST`."""
 LATEST: Final = 0.02
 MOST_QUESTIONS: Final = 16
-"""At a time, of all children: each answer costs the parent a tenth of a millisecond."""
+"""Maximum number of open questions about all children: each answer costs the supervisor 0.1 ms."""
 LONGEST: Final = 300.0
 FASTEST: Final = 100
 MOST_STACKS: Final = 1000
-"""Different ones in a profile; what more there is, is counted together."""
+"""Different stacks in a profile; all others are counted together."""
 MOST_ANSWER: Final = 512 * 1024
-"""Characters of an answer, about."""
+"""Approximate maximum of characters in an answer."""
 OTHER: Final = ("(other stacks)", ())
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
 class Question:
-    """Somebody wants to know where one running job is."""
+    """A request for the stacks of one running job."""
 
     order: int
     job: int
     slot: Slot
     incarnation: int
     now: CurrentWork
-    """What its board said when the question came."""
+    """The work on its status board when the request came."""
     kind: str
     began: float
     until: float
     due: float
     every: float = 0.0
-    """Seconds between two samples; 0: one stack is all that is wanted."""
+    """Seconds between two samples; 0: only one stack is wanted."""
     counts: dict[Key, int] = field(default_factory=dict)
     samples: int = 0
     processor: float = 0.0
-    """Seconds that its process had used when it began."""
+    """Processor seconds that its process had used at the start."""
 
 
 class Sampler:
-    """All questions that are open. `step` is called when `at` has come, and does nothing while there are none.
+    """All open questions.
 
-    `stack` and `profile` are the trades of the orders of that name; `answer` is told later what became of them.
+    `step` is called when `at` has come, and does nothing while there are none. `stack` and
+    `profile` carry out the fleet commands of that name; `answer` gets their results later.
     """
 
     def __init__(self, fleet: Fleet, boards: list[StatusBoard], answer: Answer, *, host: str) -> None:
@@ -90,20 +95,28 @@ class Sampler:
         self._host = host
         self._questions: list[Question] = []
         self._asked: dict[int, tuple[float, float, CurrentWork]] = {}
-        """By slot: when its child was asked, when to see whether it has answered, and what it was at then."""
+        """By slot: when its child was asked, when to check for the answer, and its work then."""
         self._known: dict[bytes, list[Key]] = {}
-        """What was read before: most samples of a long loop are alike."""
+        """Stacks parsed before: most samples of a long loop are equal."""
 
     # -- questions --------------------------------------------------------------------------------------------------
 
     def stack(self, order: FleetCommand, now: float) -> None:
-        """Answer with the stacks of the process that runs a job. arguments: `job`, its id; `child`, who holds it by the database. Raises Refused."""
+        """Answer with the stacks of the process that runs a job. Raises Refused.
+
+        The command's arguments are `job`, its id, and `child`, which holds it according to the
+        database.
+        """
         question = self._question(order, now)
         question.until = now + PATIENCE
         self._begin(question)
 
     def profile(self, order: FleetCommand, now: float) -> None:
-        """Answer with how often which stack was seen. arguments: as above, `seconds` (default 10), `rate` a second (default 50). Raises Refused."""
+        """Answer with how often each stack was seen. Raises Refused.
+
+        The command's arguments are those of `stack`, `seconds` (default 10) and `rate` per second
+        (default 50).
+        """
         try:
             seconds, rate = float(order.arguments.get("seconds", 10)), float(order.arguments.get("rate", 50))
         except (TypeError, ValueError):
@@ -118,7 +131,10 @@ class Sampler:
         self._begin(question)
 
     def asks(self, number: int) -> bool:
-        """Whether anything is open about the child of a slot: what it writes is for that, and must not begin anew meanwhile."""
+        """Return whether a question about the child of a slot is open.
+
+        Its board then belongs to that question: another request would overwrite the answer.
+        """
         return any(question.slot.number == number for question in self._questions)
 
     def _question(self, order: FleetCommand, now: float) -> Question:
@@ -139,7 +155,7 @@ class Sampler:
         return [(slot, board, record) for slot, board in looks if (record := board.now()) is not None]
 
     def _not_running(self, job: int, child: object) -> str:
-        """Why a job that the database says is held here has no stack."""
+        """Return why a job that is claimed here according to the database has no stack."""
         for slot, _, record in self._workers():
             if record.child and record.child == child:
                 return (
@@ -159,7 +175,11 @@ class Sampler:
     # -- answers ----------------------------------------------------------------------------------------------------
 
     def step(self, now: float) -> bool:
-        """Read what was written, ask anew, answer: whatever is due. Return whether somebody was answered."""
+        """Read answers, ask again, finish questions, as far as each is due.
+
+        Returns:
+            Whether a question was finished.
+        """
         if now < self.at:
             return False
         before = len(self._questions)
@@ -209,7 +229,7 @@ class Sampler:
             if question.slot is not slot or question.due > asked or after is None:
                 continue
             if not (_claim(record) == _claim(after) == _claim(question.now)):
-                continue  # it went on to another job meanwhile, and `_end_if_over` says so
+                continue  # it has continued with another job; `_end_if_over` reports that
             if question.every:
                 self._count(question, written, asked)
             else:
@@ -225,7 +245,7 @@ class Sampler:
             known = key if key in question.counts or len(question.counts) < MOST_STACKS else OTHER
             question.counts[known] = question.counts.get(known, 0) + 1
         question.samples += 1
-        # A sample that was missed is not made up for: two of one moment say no more than one.
+        # A missed sample is not repeated: two samples of the same time say no more than one.
         question.due = max(question.due + question.every, asked)
 
     def _end_if_over(self, question: Question, now: float) -> None:
@@ -286,19 +306,24 @@ class Sampler:
 
 
 def ask_stacks(pid: int, board: StatusBoard) -> bool:
-    """Ask a child for its stacks, which its board then holds; return whether it could be asked. pid: of a child of ours that is not reaped."""
+    """Ask a child for its stacks, which it writes to its board; return whether it could be asked.
+
+    Args:
+        pid: of a child of this supervisor that is not reaped.
+        board: its status board.
+    """
     if not hears(pid):
         return False
     board.open_stacks()
     if hasattr(_libc, "tgkill"):
-        # To its main thread and no other, for there it is seen whether the answer is whole.
+        # Only its main thread shows whether the answer is complete, so send it to that.
         _libc.tgkill(pid, pid, int(signal.SIGUSR1))
-    else:  # a C library from before 2019; the kernel takes the main thread if it can
+    else:  # a C library from before 2019; the kernel prefers the main thread
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGUSR1)
     return True
 
 
 def _claim(record: CurrentWork) -> tuple[bool, int, int, int]:
-    """What must be the same before and after: that it runs, who, under which claim, which job."""
+    """Return what must be equal before and after: whether it runs, child, claim token and job."""
     return record.runs, record.child, record.token, record.job

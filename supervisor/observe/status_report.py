@@ -1,6 +1,6 @@
-"""What the parent says of itself: to the page and the metrics, to the service manager, in its process title, and in the log on request.
+"""Publishes the supervisor's state to dashboard, metrics, service manager, process title and log.
 
-It only reads; nothing follows from what it says.
+It only reads state. No decision depends on it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 TELL: Final = 1.0
-"""Seconds between the facts published for the page and the metrics; a change is published at once."""
+"""Seconds between updates for the dashboard and the metrics; a change is published at once."""
 
 
 class StatusReport:
-    """Says it. `counts` are what the loop counts, `hurry` what calls for saying it now."""
+    """Publishes the state.
+
+    `counts` are counted by the loop; `hurry` causes an update at once.
+    """
 
     def __init__(
         self,
@@ -66,21 +69,24 @@ class StatusReport:
         self._title = ""
 
     def hurry(self) -> None:
-        """Something has changed that people wait for."""
+        """Publish soon: a change that users wait for."""
         self._at = 0.0
 
     def reload_begins(self) -> None:
-        """Say so, and later that it is over. One that comes before we are READY is a part of the start, and none begins while we stop."""
+        """Report the start of a reload, and later its end.
+
+        A reload before READY is a part of the start, and none begins while the supervisor stops.
+        """
         if self._told_ready and self._fleet.run_state is RunState.SERVING:
             self._reloading = True
             self._manager.reloading()
 
     def wake_at(self) -> float:
-        """When `publish` must be called at the latest."""
+        """Return when `publish` must be called at the latest."""
         return self._watchdog_at if self._manager.interval else float("inf")
 
     def count_buried(self, case: DeadChild, verdict: CrashOutcome | None, released: int) -> None:
-        """Count what the parent itself has written of the jobs of the dead: no board has."""
+        """Count the outcomes that the supervisor has written for dead children: no board has them."""
         self.hurry()
         self.counts["released"] += released + (verdict is not None)
         if verdict is not None:
@@ -93,13 +99,13 @@ class StatusReport:
                 self._timeouts[case.policy.name] = self._timeouts.get(case.policy.name, 0) + 1
 
     def count_failed(self) -> int:
-        """Return how many jobs have failed in this run, without those that retry."""
+        """Return how many jobs have failed in this run, without those that are retried."""
         failed = [OUTCOMES.index("failed"), OUTCOMES.index("poison")]
         counted = sum(kind.outcomes[place] for board in self._boards for kind in board.tally.kind_counts() for place in failed)
         return counted + sum(by_outcome.get("failed", 0) for by_outcome in self._settled.values())
 
     def publish(self, now: float) -> None:
-        """Say what is due."""
+        """Publish what is due."""
         fleet, up = self._fleet, self._fleet.database_since is not None
         self._manager.flush()
         if fleet.run_state is RunState.SERVING:
@@ -108,7 +114,7 @@ class StatusReport:
                 self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
             if self._reloading and not fleet.reloading:
                 self._reloading = False
-                self._manager.tell("READY=1")  # or the service manager waits for the end of a reload that is over
+                self._manager.tell("READY=1")  # otherwise the service manager waits for the end of a finished reload
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
@@ -128,7 +134,7 @@ class StatusReport:
             setproctitle.setproctitle(f"jobherd: supervisor [{self._me.host}] {text}")
 
     def facts(self, now: float) -> dict[str, object]:
-        """Return what the page and the metrics show of the parent's knowledge."""
+        """Return the supervisor's state for the dashboard and the metrics."""
         fleet, up = self._fleet, self._fleet.database_since is not None
         return {
             "supervisor": fleet.supervisor or None,

@@ -1,10 +1,15 @@
-"""The board: memory that a child writes and its parent reads, and that survives the child.
+"""The status board: memory that a worker writes and its supervisor reads, and that survives the worker.
 
-It says what the child is doing (job, token, deadline, phase), whether it is idle, how far the job is, what was counted (`tally.py`), what became
-of the jobs of its claims (`ledger.py`), the last lines of the log and the stack of a crash. Writing is a store, never a system call, so a
-tight loop may report its progress and nobody pays. Reading never waits for a writer: what can be torn stands in a cell (`cell.py`), twice,
-with sequence and checksum, and a torn copy is not believed. Each region has one writer: the child, but for the interruption, which the parent writes. Stacks stand last, and the memory cannot grow:
-they are written in signal handlers, of any length, and must run over nothing else. No policy stands here.
+It shows what the process does (job, token, deadline, phase), whether it is idle, and the progress
+of the job. It also holds the counters (`counters.py`), the outcomes of the worker's claims
+(`outcome_buffer.py`), the last lines of the log and the stack of a crash. Writing is a store and
+never a system call, so a tight loop can report its progress at no cost. Reading never waits for a
+writer: a record that could be read half-written is a double buffer (`record.py`) with sequence and
+checksum, and a half-written copy is ignored.
+
+Each region has one writer: the child process, except for the interruption, which the supervisor
+writes. Stacks come last, and the memory cannot grow: signal handlers write them, of any length, and
+they must not overwrite anything else. This module contains no policy.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from jobherd.workers.ipc.record import DoubleBuffer, barrier
 
 
 class Phase(IntEnum):
-    """What a child is at, for people and for the post-mortem."""
+    """What a child process does, for display and for the post-mortem."""
 
     BOOTING = 0
     IDLE = 1
@@ -32,21 +37,24 @@ class Phase(IntEnum):
     SETTLING = 4
     LEAVING = 5
     TOGETHER = 6
-    """It runs several jobs in one call; `job` is the first of them."""
+    """It runs several jobs in one call. `job` is the first of them."""
 
 
 class Reason(IntEnum):
-    """Why the parent interrupts a job."""
+    """Why the supervisor interrupts a job."""
 
     NONE = 0
     CANCEL = 1
     DRAIN = 2
     LOST = 3
-    """The claim turned out to be lost: somebody else has the job."""
+    """The claim turned out to be lost: another worker has the job."""
 
 
 class CurrentWork(NamedTuple):
-    """What a child is doing. `job` is 0 between jobs. Times are monotonic seconds, `deadline` is infinite without a timeout."""
+    """What a child process does.
+
+    `job` is 0 between jobs. Times are monotonic seconds. `deadline` is infinite without a timeout.
+    """
 
     phase: Phase
     child: int = 0
@@ -66,13 +74,16 @@ class CurrentWork(NamedTuple):
 
     @property
     def unstarted(self) -> bool:
-        """Whether the job was announced and had not started. Only the supervisor makes such a record, of a dead worker."""
+        """Whether the job was announced and had not started.
+
+        Only the supervisor creates such a record, for a dead worker.
+        """
         return self.phase is Phase.CLAIMING and self.job != 0
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The parent's word to a child about one claim: interrupt it."""
+    """A message of the supervisor to a worker: interrupt this claim."""
 
     reason: Reason
     token: int = 0
@@ -92,7 +103,7 @@ _STACKS: Final = 256 * 1024
 _PAGE: Final = 4096
 _PROGRESS: Final = 2048
 OUTPUT: Final = 64 * 1024
-"""The most that is kept of what one attempt prints, in bytes."""
+"""Maximum bytes kept of the output of one attempt."""
 
 _AT_WORDS: Final = 0
 _AT_NOW: Final = _AT_WORDS + 8 * _WORDS
@@ -132,7 +143,10 @@ _SIZE: Final = _AT_STACKS + _STACKS
 
 
 class StatusBoard:
-    """One slot's board, made by the parent before any fork; its children inherit the memory."""
+    """The status board of one slot.
+
+    The supervisor creates it before any fork, and its child processes inherit the memory.
+    """
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -154,7 +168,7 @@ class StatusBoard:
         self.outcomes = OutcomeBuffer(self._view, _AT_LEDGER)
 
     def close(self) -> None:
-        """Let go of the memory (the others keep it)."""
+        """Release the memory. Other processes keep it."""
         self.tally.close()
         self.outcomes.release()
         self._words.release()
@@ -165,43 +179,53 @@ class StatusBoard:
     # -- written by the child ---------------------------------------------------------------------------------------
 
     def say(self, now: CurrentWork) -> None:
-        """Called in the child: publish what it is doing."""
+        """Called in the child process: publish what it does."""
         self._now.write(_NOW.pack(*now))
 
-    def say_running(  # noqa: PLR0917 - names cost a tenth of a microsecond, and this is said of each job
+    def say_running(  # noqa: PLR0917 - keyword arguments cost a tenth of a microsecond, and this is called for each job
         self, child: int, token: int, job: int, kind: int, attempts: int, most: int, crashes: int, started: float, deadline: float
     ) -> None:
-        """Called in the child for each job, and so by position: it runs this job. The order is that of `CurrentWork`."""
+        """Called in the worker for each job, with positional arguments: it runs this job.
+
+        The order of the arguments is that of `CurrentWork`.
+        """
         self._now.write(_NOW.pack(Phase.RUNNING, child, token, job, kind, attempts, most, crashes, started, deadline))
 
     def say_together(self, now: CurrentWork, others: list[tuple[int, int, int, int]]) -> None:
-        """Called in the child: it runs the job of `now` and these others in one call: id, attempts, the most of them, crashes."""
-        # Before `now`: whoever believes that one finds these.
+        """Called in the worker: it runs the job of `now` and these others in one call.
+
+        Each of the others is given by id, attempts, max_attempts, crashes.
+        """
+        # Order: before `now`, so that a reader of `now` finds the others too.
         self._company.write(_COMPANY.pack(now.token, now.job) + b"".join(_MATE.pack(*other) for other in others))
         self.say(now)
 
     def set_idle(self, *, idle: bool) -> None:
-        """Called in the child: it waits for a nudge, or it does not."""
+        """Called in the child process: it waits for a wake, or it does not."""
         self._words[_IDLED] += idle
         self._words[_IDLE] = idle
 
     def set_database(self, *, connected: bool) -> None:
-        """Called in the child: it has a session, or it looks for one."""
+        """Called in the child process: it has a session, or it is connecting."""
         self._words[_DATABASE] = connected
 
     def count_started(self, job: int) -> None:
-        """Called in the child: one more job starts. What was announced and not begun when its child died has not run."""
+        """Called in the worker: one more job starts.
+
+        A job that was announced and not counted here when its worker died has not run.
+        """
         self._words[_STARTED] += 1
         self._words[_BEGUN] = job
 
     def count_claim(self, *, empty: bool) -> None:
-        """Called in the child: it asked the database for work."""
+        """Called in the worker: it has made a claim."""
         self._words[_CLAIMS] += 1
         self._words[_EMPTY] += empty
 
     def begin_claim(self, token: int, held: int) -> None:
-        """Called in the child: a claim begins, of which `held` jobs wait for the one that runs."""
-        # Order: before the ledger is opened, the board must not say that a job of this claim has started.
+        """Called in the worker: a claim begins, of which `held` jobs wait for the running one."""
+        # Order: before the outcome buffer is opened, the board must not say that a job of this
+        # claim has started.
         self._words[_BEGUN] = 0
         self._words[_CLAIM] = token
         self.outcomes.open(token)
@@ -209,23 +233,29 @@ class StatusBoard:
         self._words[_UNWRITTEN] = 0
 
     def set_held(self, held: int) -> None:
-        """Called in the child: so many jobs of the claim wait for those that run."""
+        """Called in the worker: this many jobs of the claim wait for the running ones."""
         self._words[_HELD] = held
 
     def say_unwritten(self, since: float) -> None:
-        """Called in the child: since then, in monotonic seconds, an outcome of the claim stands here and nowhere else; 0: none does."""
+        """Called in the worker: since `since`, in monotonic seconds, an outcome is stored only here.
+
+        0: none is.
+        """
         self._words[_UNWRITTEN] = int(since * 1e6)
 
     def say_hook(self, until: float) -> None:
-        """Called in the child: a hook runs in nobody's time, until then at the latest, in monotonic seconds; 0: none does."""
+        """Called in the child process: a hook runs outside a job's time, until `until` at most.
+
+        until: monotonic seconds. 0: no hook runs.
+        """
         self._words[_HOOK] = int(until * 1e6)
 
     def tell_progress(self, record: bytes) -> None:
-        """Called in the child, from the handler: a JSON document of at most 2 KiB."""
+        """Called in the worker, from the handler: publish progress, a JSON document of at most 2 KiB."""
         self._progress.write(record)
 
     def log(self, line: bytes) -> None:
-        """Called in the child: append to the ring of the last 64 KiB of log."""
+        """Called in the child process: append to the ring of the last 64 KiB of log."""
         line = line[-_LOG:]
         at = self._words[_LOGGED] % _LOG
         first = min(len(line), _LOG - at)
@@ -234,30 +264,36 @@ class StatusBoard:
         self._words[_LOGGED] += len(line)
 
     def take_output(self) -> bytes:
-        """Called in the child: return what the parent has drained of its output since the last call, the latest of it."""
-        for _ in range(10_000):  # not for ever: it may have died at it
+        """Called in the worker: return the output that the supervisor has read since the last call.
+
+        Only the latest of it is available.
+        """
+        for _ in range(10_000):  # Not indefinitely: the supervisor may have died while it read.
             if not self._words[_DRAINING]:
                 break
-            os.sched_yield()  # it reads at this moment
+            os.sched_yield()  # The supervisor is reading at this moment.
         total, tail = self.drained()
         taken, self._words[_TAKEN] = int(self._words[_TAKEN]), total
         return tail[-(total - taken) :] if total > taken else b""
 
     def say_reading(self, *, reading: bool) -> None:
-        """Called in the child: it is about to read its own output, or through with it."""
+        """Called in the worker: it is about to read its own output, or has finished reading."""
         self._words[_READING] = reading
         barrier()
 
     def open_trace(self) -> int:
-        """Called in the child at boot: clear the place for the stacks of a crash, and return a file number that writes there."""
-        if self._view[_AT_TRACE]:  # or nothing is there, and its memory is better left untouched
+        """Called in the child process at boot: clear the region for the stacks of a crash.
+
+        Return a file descriptor that writes there.
+        """
+        if self._view[_AT_TRACE]:  # An empty region is not touched, so it takes no memory.
             self._view[_AT_TRACE : _AT_TRACE + _TRACE] = bytes(_TRACE)
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_WRONLY | os.O_CLOEXEC)
         os.lseek(fd, _AT_TRACE, os.SEEK_SET)
         return fd
 
     def clear(self) -> None:
-        """Called in the parent before a fork: nothing of a predecessor may be taken for its successor's."""
+        """Called in the supervisor before a fork: reset everything that belongs to the previous process."""
         self.say(CurrentWork(Phase.BOOTING))
         self._now.restart()
         self.set_idle(idle=False)
@@ -282,53 +318,68 @@ class StatusBoard:
     # -- written by the parent --------------------------------------------------------------------------------------
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Called in the parent, before SIGUSR2: which claim to interrupt, and why."""
+        """Called in the supervisor, before SIGUSR2: which claim to interrupt, and why."""
         self._interruption.write(_INTERRUPTION.pack(interruption.reason, interruption.token, interruption.job))
 
     def dismiss(self) -> None:
-        """Called in the parent, before it closes the wake pipe: that end of the file is a word of ours, and not our death."""
+        """Called in the supervisor, before it closes the wake pipe.
+
+        The end of that file then means a dismissal, and not the death of the supervisor.
+        """
         self._words[_DISMISSED] = 1
 
     def revoke(self, token: int) -> None:
-        """Called in the parent: nothing more of that claim may be started."""
+        """Called in the supervisor: no further job of that claim may start."""
         self._words[_REVOKED] = token
         barrier()
 
     def help(self, token: int) -> None:
-        """Called in the parent, before it writes what was finished of that claim, which goes on: whoever misses it in the database knows why."""
+        """Called in the supervisor, before it records the finished jobs of a claim that continues.
+
+        A worker that misses these jobs in the database then knows why.
+        """
         self._words[_HELPED] = token
         barrier()
 
     def say_draining(self, *, draining: bool) -> bool:
-        """Called in the parent: it is about to read a child's output, or it has handed on what it read. Return whether the child is at it.
+        """Called in the supervisor: it is about to read a worker's output, or has published it.
 
-        Each says so and looks then: one of the two sees the other, and the parent gives way. Both at once would mix up what is read.
+        Return whether the worker is reading. Each side announces itself and then checks the other,
+        so at least one of them sees the other, and the supervisor gives way. If both read at once,
+        the output would be mixed up.
         """
         self._words[_DRAINING] = draining
         barrier()
         return bool(self._words[_READING])
 
     def hand_output(self, total: int, tail: bytes) -> None:
-        """Called in the parent: so much of the child's output was drained by now, and this is the end of it."""
+        """Called in the supervisor: publish the end of the worker's output.
+
+        total: bytes read by now. tail: their end.
+        """
         self._output.write(_SEQUENCE.pack(total) + tail[-OUTPUT:])
 
     def open_stacks(self) -> None:
-        """Called in the parent, before SIGUSR1: the stacks that the child writes then begin at the beginning of their place.
+        """Called in the supervisor, before SIGUSR1: the next stacks start at the start of their region.
 
-        The child writes to the file number that it has inherited, so both have one position in the file: here it is moved, and read.
+        The worker writes to the file descriptor that it inherited, so both processes share one
+        position in the file. It is set here and read in `stacks`.
         """
         os.lseek(self.fd, _AT_STACKS, os.SEEK_SET)
 
-    # -- written by whoever looks on --------------------------------------------------------------------------------
+    # -- written by any process ---------------------------------------------------------------------------------
 
     def watch(self, until: float) -> None:
-        """Somebody looks at what the job here prints: until then, in monotonic seconds, the parent hands on what little there is, too."""
+        """Show that a user watches the output of this slot, until `until` in monotonic seconds.
+
+        Until then the supervisor publishes even small amounts of output.
+        """
         self._words[_WATCHED] = int(until * 1000)
 
     # -- read by anyone ---------------------------------------------------------------------------------------------
 
     def now(self) -> CurrentWork | None:
-        """Return what the child is doing, or None if that cannot be believed."""
+        """Return what the child process does, or None if there is no valid record."""
         record = self._now.read()
         if record is None or len(record) != _NOW.size:
             return None
@@ -336,7 +387,7 @@ class StatusBoard:
         return CurrentWork(Phase(phase), *rest)
 
     def company(self, now: CurrentWork) -> list[CurrentWork]:
-        """Return what `now` says for each of the other jobs that run in the same call."""
+        """Return the record of each other job that runs in the same call as `now`."""
         record = self._company.read()
         if record is None or len(record) < _COMPANY.size or _COMPANY.unpack_from(record) != (now.token, now.job):
             return []
@@ -347,11 +398,11 @@ class StatusBoard:
 
     @property
     def times_interrupted(self) -> int:
-        """Grows with each interruption: whether there is a new one, without reading it."""
+        """Grows with each interruption, so a new one is noticed without reading it."""
         return self._interruption.newest()
 
     def interruption(self) -> Interruption:
-        """Return the parent's latest one."""
+        """Return the supervisor's latest interruption."""
         record = self._interruption.read()
         if record is None or len(record) != _INTERRUPTION.size:
             return Interruption(Reason.NONE)
@@ -360,76 +411,82 @@ class StatusBoard:
 
     @property
     def dismissed(self) -> bool:
-        """Whether the parent has asked the child to leave."""
+        """Whether the supervisor has asked the child process to exit."""
         return bool(self._words[_DISMISSED])
 
     @property
     def revoked(self) -> int:
-        """The claim of which nothing more may be started."""
+        """Token of the claim of which no further job may start."""
         return int(self._words[_REVOKED])
 
     @property
     def helped(self) -> int:
-        """The claim of which the parent may have written what was finished in front of the job that ran."""
+        """Token of the claim whose finished jobs the supervisor may have recorded during a run."""
         return int(self._words[_HELPED])
 
     @property
     def begun(self) -> int:
-        """The job of the claim that was begun last, or 0."""
+        """The job of the claim that started last, or 0."""
         return int(self._words[_BEGUN])
 
     @property
     def cleared(self) -> list[int]:
-        """The claims that are open and of which a job has started: a later death is not the fault of the other jobs."""
+        """The open claims of which a job has started.
+
+        A later death of the process is not the fault of their other jobs.
+        """
         untouched = 0 if self.begun else int(self._words[_CLAIM])
         return [token for token in self.outcomes.claims() if token != untouched]
 
     @property
     def held(self) -> int:
-        """How many jobs of its claim the child held when it began, beside the first."""
+        """How many jobs the claim held when it began, besides the first."""
         return int(self._words[_HELD])
 
     @property
     def unwritten(self) -> float:
-        """Since when an outcome of the claim in hand stands here and nowhere else, in monotonic seconds; 0: none does."""
+        """Since when an outcome of the current claim is stored only here, in monotonic seconds.
+
+        0: none is.
+        """
         return self._words[_UNWRITTEN] / 1e6
 
     @property
     def hook(self) -> float:
-        """When a hook that runs should be through, in monotonic seconds; 0: none runs."""
+        """When a running hook must have finished, in monotonic seconds. 0: none runs."""
         return self._words[_HOOK] / 1e6
 
     @property
     def idle(self) -> bool:
-        """Whether the child waits for a nudge."""
+        """Whether the child process waits for a wake."""
         return bool(self._words[_IDLE])
 
     @property
     def times_idle(self) -> int:
-        """How often a child of this slot has gone idle: whether it was, between two looks."""
+        """How often a child process of this slot became idle, to notice idle times between two reads."""
         return int(self._words[_IDLED])
 
     @property
     def database(self) -> bool:
-        """Whether the child has a session."""
+        """Whether the child process has a session."""
         return bool(self._words[_DATABASE])
 
     @property
     def jobs_started(self) -> int:
-        """How many jobs have started in this slot, whichever child it was."""
+        """How many jobs have started in this slot, across all of its child processes."""
         return int(self._words[_STARTED])
 
     @property
     def claims(self) -> tuple[int, int]:
-        """How many claims were made in this slot, and how many of them found nothing."""
+        """How many claims were made in this slot, and how many of them were empty."""
         return int(self._words[_CLAIMS]), int(self._words[_EMPTY])
 
     def progress(self) -> bytes:
-        """Return the handler's latest word on its progress, a JSON document, or nothing."""
+        """Return the handler's latest progress, a JSON document, or nothing."""
         return self._progress.read() or b""
 
     def log_tail(self, limit: int = 8192) -> bytes:
-        """Return the latest `limit` bytes of the child's log, from the beginning of a line."""
+        """Return the latest `limit` bytes of the child process's log, from the beginning of a line."""
         written = int(self._words[_LOGGED])
         length = min(written, _LOG, limit)
         start = (written - length) % _LOG
@@ -438,34 +495,37 @@ class StatusBoard:
         return tail if length == written else tail[tail.find(b"\n") + 1 :]
 
     def drained(self) -> tuple[int, bytes]:
-        """Return how much of the child's output the parent has drained, and the end of it."""
+        """Return how many bytes of the worker's output the supervisor has read, and the end of them."""
         record = self._output.read() or bytes(8)
         return int(_SEQUENCE.unpack_from(record)[0]), record[8:]
 
     @property
     def times_drained(self) -> int:
-        """Grows with each time that the parent has drained some."""
+        """Grows each time the supervisor has read some output."""
         return self._output.newest()
 
     @property
     def watched(self) -> float:
-        """Until when somebody looks at what is printed here, in monotonic seconds."""
+        """Until when a user watches the output here, in monotonic seconds."""
         return self._words[_WATCHED] / 1000
 
     @property
     def output_taken(self) -> int:
-        """How much of it belongs to jobs that are through."""
+        """How many bytes of the output belong to finished jobs."""
         return int(self._words[_TAKEN])
 
     def stacks(self) -> bytes:
-        """Return what was written of the stacks that were last asked for, so far: in the parent, which shares the position in the file."""
+        """Return what was written so far of the stacks that were requested last.
+
+        Called in the supervisor, which shares the position in the file.
+        """
         end = os.lseek(self.fd, 0, os.SEEK_CUR)
         return bytes(self._view[_AT_STACKS:end])
 
     def trace(self) -> str:
-        """Return the stacks of a crash, or nothing."""
+        """Return the stacks of a crash, or an empty string."""
         found = b""
-        for at in range(_AT_TRACE, _AT_STACKS, _PAGE):  # no further than something is: reading would take memory for the rest
+        for at in range(_AT_TRACE, _AT_STACKS, _PAGE):  # Stop at the end of the text: reading the rest would allocate its memory.
             found += bytes(self._view[at : at + _PAGE])
             if found.endswith(b"\0"):
                 break

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import resource  # noqa: F401 # os.wait4 imports it at the first death, when no file descriptor may be left to open it
+import resource  # noqa: F401  # os.wait4 imports it at the first death, when no file descriptor may be left to open it
 import selectors
 import signal
 import time

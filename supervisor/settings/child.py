@@ -1,4 +1,7 @@
-"""What children are told of the settings. They know nothing of where a value came from, nor of what concerns the parent alone."""
+"""Selects the settings that child processes receive.
+
+Children do not know where a value came from, and get no setting that concerns only the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def child_settings(settings: Settings, *, dsn: str | None = None) -> ChildSettings:
-    """Return what children are told. dsn: the database chosen for this run, when it is not `settings.dsn`."""
+    """Return the settings for child processes.
+
+    Args:
+        settings: the settings of the supervisor.
+        dsn: the database chosen for this run, if it is not `settings.dsn`.
+    """
     database = dsn if dsn is not None else settings.dsn
     assert database is not None, "the database is chosen before children are made"
     return ChildSettings(

@@ -1,8 +1,11 @@
-"""What can be set, in one place: each setting with its explanation, unit, default and range.
+"""Defines all settings: each with its explanation, unit, default and range.
 
-A value comes from a flag, else the environment (`JOBHERD_*`), else `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml` of the
-working directory, else it is the default; what was not given is never taken for what was given as the default. Flags, errors and
-`docs/settings.md` are made from the fields below: a setting is added by adding a field. This module must not act on a setting.
+A value comes from a flag, else from the environment (`JOBHERD_*`), else from `jobherd.toml` or
+`[tool.jobherd]` in `pyproject.toml` of the working directory, else it is the default. A value that
+was not given is never treated as if the default had been given.
+
+Flags, errors and `docs/settings.md` are generated from the fields below: to add a setting, add a
+field. This module must not act on a setting.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ _TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. Times are in seconds, sizes in bytes. Made by `Settings.load`; the defaults alone by `Settings()`."""
+    """All settings. Times are in seconds, sizes in bytes.
 
-    # -- the database ----------------------------------------------------------------------------------------------------
+    `Settings.load` reads them; `Settings()` has only the defaults.
+    """
+
+    # -- database --------------------------------------------------------------------------------------------------------
     dsn: str | None = setting(
         None,
         values.dsn(),
@@ -72,7 +78,7 @@ class Settings:
         group="Database", metavar="TIME",
     )  # fmt: skip
 
-    # -- the work --------------------------------------------------------------------------------------------------------
+    # -- work ------------------------------------------------------------------------------------------------------------
     handlers: tuple[str, ...] = setting(
         (),
         values.words("folders, files or dotted modules", ":"),
@@ -217,7 +223,7 @@ class Settings:
     )
     ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 although jobs failed.", group="Work")
 
-    # -- the children ----------------------------------------------------------------------------------------------------
+    # -- child processes -------------------------------------------------------------------------------------------------
     workers: int = setting(
         4, values.whole(0, 64), "How many children run jobs. The signals TTIN and TTOU add and take one.", group="Children", metavar="N"
     )
@@ -282,7 +288,7 @@ class Settings:
         10.0, values.span(0.1, 60), "How long each step of a webhook's call may take.", group="Webhooks", metavar="TIME"
     )
 
-    # -- the page --------------------------------------------------------------------------------------------------------
+    # -- dashboard -------------------------------------------------------------------------------------------------------
     page: bool = setting(
         True,
         values.switch(),
@@ -317,7 +323,7 @@ class Settings:
     )  # fmt: skip
     page_read_only: bool = setting(False, values.switch(), "Nothing can be changed from the page, whatever the token.", group="The page")
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- shutdown --------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
         values.span(0.1, 300),
@@ -331,7 +337,7 @@ class Settings:
         group="Shutdown", metavar="TIME",
     )  # fmt: skip
 
-    # -- watching --------------------------------------------------------------------------------------------------------
+    # -- observation -----------------------------------------------------------------------------------------------------
     http: tuple[str, int] | None = setting(
         ("127.0.0.1", 8790),
         values.address(),
@@ -393,12 +399,17 @@ class Settings:
     ) -> Self:
         """Read the settings.
 
-        flags: what the command line gave, by field name; what is absent was not given.
-        environ: default the process's own. An empty variable counts as not set.
-        directory: where `jobherd.toml` and `pyproject.toml` are looked for; default the working directory.
-        only: the names to read; the others keep their defaults. So a command that needs the database alone does not stumble over the rest.
+        Args:
+            flags: values of the command line, by field name; an absent one was not given.
+            environ: the environment, by default the process's own. An empty variable counts as not
+                set.
+            directory: the folder of `jobherd.toml` and `pyproject.toml`, by default the working
+                directory.
+            only: names to read; the others keep their defaults. So a command that only needs the
+                database does not fail because of other settings.
 
-        Raises SettingsError with one sentence for each thing that is wrong.
+        Raises:
+            SettingsError: with one sentence for each problem.
 
         >>> Settings.load({"workers": "2"}, environ={}, directory=Path("/")).workers
         2
@@ -413,10 +424,14 @@ class Settings:
         return loaded
 
     def again(self) -> Self:
-        """Return the settings read anew from the same flags and places, as SIGHUP asks. Raises SettingsError.
+        """Return the settings, read again from the same flags and places, for SIGHUP.
 
-        What holds for good stays: children in another schema than their parent's would claim under a registration that is not there, and
-        with more workers wanted than there are places a reload would never end. `given.waiting` names what was changed of that.
+        Settings that need a restart keep their values. With another schema, children would claim
+        under a registration that does not exist. With more workers wanted than there are slots, a
+        reload would never end. `given.waiting` names the changed ones.
+
+        Raises:
+            SettingsError: the settings cannot be used.
         """
         fresh = type(self).load(self.given.flags, directory=self.given.directory)
         still_there(self.given, fresh.given)
@@ -429,12 +444,12 @@ class Settings:
         return result
 
     def source(self, name: str) -> str:
-        """Return where a setting's value came from, in words: "--workers", "JOBHERD_WORKERS", "jobherd.toml", "default"."""
+        """Return the source of a value, such as "--workers", "JOBHERD_WORKERS" or "default"."""
         return self.given.sources.get(name, "default")
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The queues to serve, and prefixes of them, the most urgent first, without their numbers of workers."""
+        """Served queues and prefixes, the most urgent first, without their numbers of workers."""
         named = tuple(dict.fromkeys(queue.partition(":")[0] for queue in self.queues))
         if not self.queue_priorities:
             return named
@@ -443,7 +458,10 @@ class Settings:
 
     @property
     def tiers(self) -> tuple[int, ...]:
-        """A number for each served queue: workers claim from a queue only if those with a lower number are empty."""
+        """A number for each served queue.
+
+        Workers claim from a queue only if those with a lower number are empty.
+        """
         if self.queue_order == "strict":
             return tuple(range(len(self.served)))
         numbers = dict(self.queue_priorities)
@@ -451,12 +469,12 @@ class Settings:
 
     @property
     def reserved(self) -> tuple[tuple[str, int], ...]:
-        """Which queues have workers of their own, and how many."""
+        """Queues with reserved workers, and how many."""
         return tuple((queue, int(count)) for queue, _, count in (each.partition(":") for each in self.queues) if count)
 
     @property
     def most_claimed(self) -> int:
-        """How many jobs a claim takes at the most."""
+        """Maximum number of jobs per claim."""
         return min(limit for limit in (self.batch, self.max_claim_batch, self.max_claim_per_worker) if limit)
 
     def serves(self, queue: str) -> bool:
@@ -466,7 +484,7 @@ class Settings:
         True
         """
         if not self.queues:
-            return True  # asked for each job that wakes somebody
+            return True  # called for each job that causes a wake-up
         served = self.served
         return not served or any(queue == each or (each.endswith("*") and queue.startswith(each[:-1])) for each in served)
 
@@ -483,7 +501,7 @@ class Settings:
         return "all" if _at_terminal() else "failures"
 
     def contradictions(self) -> tuple[str, ...]:
-        """Return a sentence for each pair of settings that cannot both be meant."""
+        """Return a sentence for each pair of settings that contradict each other."""
         pairs = (("workers", "max_workers"), ("db_retry_initial", "db_retry_max"), ("respawn_initial", "respawn_max"))
         names = [each.partition("=")[0] for each in self.budget]
         twice = tuple(
@@ -516,12 +534,12 @@ def _at_terminal() -> bool:
 
 
 def specifications() -> dict[str, Setting]:
-    """Return what each setting says of itself, by name, in order."""
+    """Return the description of each setting, by name, in order."""
     return {each.name: each.metadata["setting"] for each in fields(Settings) if "setting" in each.metadata}
 
 
 def shown(name: str, value: object) -> str:
-    """Return a setting's value as people write it; a secret is not shown."""
+    """Return a setting's value in its written form; a secret is not shown."""
     match value:
         case None:
             return "off" if name == "http" else "none"
@@ -541,8 +559,11 @@ def shown(name: str, value: object) -> str:
 
 
 def render_settings_markdown() -> str:
-    """Return `docs/settings.md`. Made by `python -m jobherd.supervisor.settings.definitions > docs/settings.md`; a test compares."""
-    from jobherd.supervisor.settings.page import render  # noqa: PLC0415  # the page is made once in a while, settings are read at every start
+    """Return `docs/settings.md`; a test compares the two.
+
+    `python -m jobherd.supervisor.settings.definitions > docs/settings.md` writes that file.
+    """
+    from jobherd.supervisor.settings.page import render  # noqa: PLC0415  # the page is rarely generated, settings are read at every start
 
     return render(specifications(), {each.name: each.default for each in fields(Settings)})
 

@@ -1,4 +1,4 @@
-"""What a setting says of itself, kept with its field: from it flags, errors and the page of all settings are made."""
+"""The description of a setting, kept with its field. Flags, errors and the documentation use it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field of `Settings` says of itself."""
+    """The description of a field of `Settings`."""
 
     reader: Reader
     explanation: str
     group: str
     variables: tuple[str, ...] = ()
-    """Variables of the environment that are looked at after its own."""
+    """Environment variables that are read after the setting's own."""
     metavar: str = "VALUE"
     default_in_words: str | None = None
     secret: bool = False
     """The value is never shown."""
     for_good: bool = False
-    """A supervisor keeps the value of its start."""
+    """A supervisor keeps its value until it restarts."""
 
 
-def setting(  # a field whose metadata carries the explanation
+def setting(  # a field whose metadata has the explanation
     default: Any,
     reader: Reader,
     explanation: str,
@@ -38,6 +38,6 @@ def setting(  # a field whose metadata carries the explanation
     secret: bool = False,
     for_good: bool = False,
 ) -> Any:
-    """Return the field of a setting: its default, how it is read, and what is said of it."""
+    """Return the field of a setting: its default, how it is read, and its description."""
     told = Setting(reader, explanation, group, variables, metavar, says, secret, for_good)
     return field(default=default, metadata={"setting": told}, repr=not secret)

@@ -1,4 +1,4 @@
-"""Writes `docs/settings.md` from what the settings say of themselves. Nothing in the page is written by hand."""
+"""Generates `docs/settings.md` from the descriptions of the settings; nothing is written by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ that Python producers and `jobherd enqueue` let in and the longest result that a
 
 def render(settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
     """Return the whole page."""
-    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415  # settings imports this module to make the page
+    from jobherd.supervisor.settings.definitions import shown  # noqa: PLC0415  # definitions.py imports this module to generate the page
 
     lines = [HEAD]
     for group in dict.fromkeys(setting.group for setting in settings.values()):

@@ -1,7 +1,7 @@
-"""How the value of a setting is read: from the text of a flag or a variable, or from what TOML made of it.
+"""Reads the value of a setting: from the text of a flag or variable, or from a TOML value.
 
-Each reader knows what it allows and says it in words, once, for the errors and for the documentation. It must not know which setting
-it reads, nor where the value came from: `jobherd.supervisor.settings.definitions` does.
+Each reader describes once what it allows, for errors and documentation. It must not know which
+setting it reads, nor where the value came from: `jobherd.supervisor.settings.definitions` does.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 _NO_SOCKET: Final = "/dev/null"
-"""No folder, so no server has its socket in it."""
+"""Not a folder, so no server can have its socket there."""
 
 
 class SpokenError(ValueError):
-    """What is wrong with a value, in words that hold nothing of a password: they are shown of a secret too."""
+    """An error about a value. The text never contains a password, so it is shown for secrets too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads one sort of value."""
+    """Reads one type of value."""
 
     allowed: str
-    """What it takes, to follow "must be"."""
+    """The allowed values, to follow "must be"."""
     read: Callable[[object], Any]
-    """Return the value, or raise ValueError or TypeError; the text of those is not shown unless it says more than `allowed`."""
+    """Return the value, or raise ValueError or TypeError. Their text is shown only if it says more
+    than `allowed`."""
     separator: str | None = None
-    """What stands between the parts of a list in a variable of the environment."""
+    """The separator of list items in an environment variable."""
 
 
 def whole(low: int, high: int, *, zero: str = "") -> Reader:
-    """Read a whole number. With `zero`, 0 is allowed too and means that."""
+    """Read a whole number. With `zero`, 0 is allowed too and has that meaning."""
 
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -67,7 +68,7 @@ def whole(low: int, high: int, *, zero: str = "") -> Reader:
 
 
 def fraction(low: float, high: float) -> Reader:
-    """Read a share of one."""
+    """Read a number within the limits, such as a fraction."""
 
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -81,7 +82,7 @@ def fraction(low: float, high: float) -> Reader:
 
 
 def span(low: float, high: float, *, zero: str = "") -> Reader:
-    """Read a span of time, in seconds."""
+    """Read a duration, in seconds."""
 
     def read(value: object) -> float:
         seconds = durations.seconds(value, field="it")
@@ -110,7 +111,7 @@ def size(low: int, high: int, *, zero: str) -> Reader:
 
 
 def choice(*names: str) -> Reader:
-    """Read one of some words; capitals do not matter."""
+    """Read one of several words; case does not matter."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -121,7 +122,7 @@ def choice(*names: str) -> Reader:
 
 
 def label() -> Reader:
-    """Read a word or a few, to be shown to people."""
+    """Read a short printable text."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -134,7 +135,7 @@ def label() -> Reader:
 
 
 def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) -> Reader:
-    """Read a list: of TOML, of a flag that was repeated, or a text with a separator."""
+    """Read a list: from TOML, a repeated flag, or a text with a separator."""
 
     def read(value: object) -> tuple[str, ...]:
         parts: list[str] = []
@@ -147,14 +148,14 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
             if pattern is not None and not pattern.fullmatch(word):
                 message = f"{word!r} is not one"
                 raise ValueError(message)
-        return tuple(dict.fromkeys(parts))  # a name said twice is one
+        return tuple(dict.fromkeys(parts))  # a repeated name counts once
 
     name = {",": "commas", ":": "colons"}[separator]
     return Reader(f"a list of {what}, with {name} between", read, separator)
 
 
 def queues() -> Reader:
-    """Read names of queues, or their beginnings with a `*`, each perhaps with a number of workers."""
+    """Read queue names, or prefixes with a `*`, each optionally with a number of workers."""
     told = words(
         "queue names (lower-case letters, digits and _ . -, at most 63 characters), or beginnings of them with a * at the end, "
         'each perhaps with a number of workers for it alone ("high:2,default,batch*")', ",", pattern=_QUEUE,
@@ -169,7 +170,7 @@ def queues() -> Reader:
 
 
 def numbers(low: int, high: int) -> Reader:
-    """Read a number for each of some queues."""
+    """Read a number for each of several queues."""
     told = words(f'queues, or beginnings of them with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")', ",")
 
     def read(value: object) -> tuple[tuple[str, int], ...]:
@@ -193,14 +194,14 @@ def amounts() -> Reader:
 
 
 def path() -> Reader:
-    """Read the path of a folder. Whether it is there is not looked at: it may come later."""
+    """Read the path of a folder. It need not exist yet."""
 
     def read(value: object) -> Path:
         if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
             raise TypeError
         try:
             return Path(value).expanduser()
-        except RuntimeError:  # what stands for somebody's home is nobody's, or the machine does not know ours
+        except RuntimeError:  # `~name` names no user, or the machine does not know the home folder of this one
             message = "there is no such home folder"
             raise ValueError(message) from None
 
@@ -208,7 +209,7 @@ def path() -> Reader:
 
 
 def switch() -> Reader:
-    """Read yes or no."""
+    """Read a yes-or-no value."""
 
     def read(value: object) -> bool:
         return value if isinstance(value, bool) else _TRUTH[str(value).strip().lower()]
@@ -232,13 +233,13 @@ def address() -> Reader:
             raise ValueError(message)
         if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or not re.fullmatch(r"[A-Za-z0-9.:_%-]*", host):
             raise ValueError
-        return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" asks for all addresses, as everywhere
+        return host or "0.0.0.0", int(port)  # noqa: S104  # ":8790" means all addresses, as in other tools
 
     return Reader('HOST:PORT ("127.0.0.1:8790", ":8790" for all addresses), or off', read)
 
 
 def url_path() -> Reader:
-    """Read the path of an address, as it stands before others: without a slash at its end."""
+    """Read a URL path that serves as a prefix: without a slash at its end."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)*/?", value.strip()):
@@ -249,7 +250,7 @@ def url_path() -> Reader:
 
 
 def dsn() -> Reader:
-    """Read what libpq connects with. Its password must not reach an error."""
+    """Read a libpq connection string. Its password must not appear in an error."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -261,8 +262,9 @@ def dsn() -> Reader:
             if unknown := unknown_parameter(problem):
                 message = f"PostgreSQL has no connection parameter {unknown!r}; remove it from the address"
                 raise SpokenError(message) from None
-            raise ValueError from None  # libpq's words repeat a part of the value
-        # What a connection would fail for, whenever it is tried: a supervisor would wait for ever for a database that is not away.
+            raise ValueError from None  # libpq's message repeats a part of the value
+        # These errors would fail every connection attempt: a supervisor would wait indefinitely for
+        # a database that is not down.
         if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
             message = "a port is a whole number from 1 to 65,535"
             raise SpokenError(message)
@@ -280,13 +282,17 @@ def _is_port(text: str) -> bool:
 
 
 def _is_service(name: str) -> bool:
-    """Whether libpq finds the service. It is asked for a connection to a socket that cannot be there: nobody is connected to."""
+    """Return whether libpq finds the service.
+
+    It is tested with a connection to a socket that cannot exist, so no connection is made.
+    """
     address = make_conninfo(service=name, host=_NO_SOCKET, hostaddr="", port="")
-    return psycopg.pq.PGconn.connect_start(address.encode()).host == _NO_SOCKET.encode()  # it has none if it did not come to try it
+    # no host if libpq did not get as far as trying it
+    return psycopg.pq.PGconn.connect_start(address.encode()).host == _NO_SOCKET.encode()
 
 
 def schema() -> Reader:
-    """Read the name of our schema."""
+    """Read the name of Jobherd's schema."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -297,7 +303,7 @@ def schema() -> Reader:
 
 
 def show_span(seconds: float) -> str:
-    """Return a span as people write it.
+    """Return a duration in its written form.
 
     >>> show_span(300.0), show_span(0.5)
     ('5m', '500ms')
@@ -309,7 +315,7 @@ def show_span(seconds: float) -> str:
 
 
 def show_size(number: int) -> str:
-    """Return a number of bytes as people write it.
+    """Return a number of bytes in its written form.
 
     >>> show_size(32_000_000)
     '32MB'
@@ -321,7 +327,7 @@ def show_size(number: int) -> str:
 
 
 def _once(names: Sequence[str]) -> None:
-    """Raise ValueError if two values are given for one name: which of them was meant is not for us to say."""
+    """Raise ValueError if a name has two values: it is not clear which one is meant."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             message = f"{name} is named twice"

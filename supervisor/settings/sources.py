@@ -1,6 +1,7 @@
-"""Where the values of settings come from: flags over environment over file over default.
+"""Collects the values of settings: flags before environment before file before default.
 
-Knows the places and their order and words the errors; what a value may be is for its reader. Nothing here knows a setting by name.
+It knows the places and their order, and words the errors. A setting's reader decides which values
+are valid. This module must not know a setting by name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ PREFIX = "JOBHERD_"
 
 
 class SettingsError(Exception):
-    """Some settings cannot be used. `problems` has one sentence for each: what, from where, and what is allowed."""
+    """Some settings cannot be used.
+
+    `problems` has one sentence for each: the value, its source, and what is allowed.
+    """
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -32,22 +36,23 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was given, and where."""
+    """The values that were given, and their sources."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     directory: Path = field(default_factory=Path)
     file: str = ""
-    """The name of the file that held settings; empty if none did."""
+    """Name of the file with settings; empty if there is none."""
     waiting: tuple[str, ...] = ()
-    """What was changed since the start, and is taken up at the next one."""
+    """Settings that changed since the start and take effect after a restart."""
 
 
 def still_there(before: Given, now: Given) -> None:
-    """Raise SettingsError if the file that held settings before holds none now: a deploy may be between two steps, and defaults would be taken.
+    """Raise SettingsError if the file that had settings before has none now.
 
-    Another one that goes before it is what somebody has meant.
+    A deploy may be between two steps, and the defaults would be used. A file that takes precedence
+    over the earlier one is accepted: that is intended.
     """
     if before.file and (not now.file or FILES.index(now.file) > FILES.index(before.file)):
         raise SettingsError(
@@ -73,7 +78,11 @@ def gather(
     directory: Path | None,
     known: Iterable[str],
 ) -> Given:
-    """Read what was given of the `wanted` settings. Raises SettingsError for everything that is wrong with it, at once."""
+    """Read the given values of the `wanted` settings.
+
+    Raises:
+        SettingsError: lists everything that is wrong with them at once.
+    """
     environ = os.environ if environ is None else environ
     place = working_directory() if directory is None else directory
     problems: list[str] = []
@@ -109,7 +118,7 @@ def _pick(
     if name in flags:
         return flags[name], flag_of(name)
     for variable in (variable_of(name), *setting.variables):
-        if environ.get(variable):  # compose files and units set variables to nothing when they mean "not set"
+        if environ.get(variable):  # compose files and units set a variable to nothing to leave it unset
             return environ[variable], variable
     if name in table:
         return table[name], file
@@ -117,7 +126,10 @@ def _pick(
 
 
 def _says_more(problem: ValueError, setting: Setting) -> bool:
-    """Whether the reader said what is wrong, not only that something is. Python's own words about numbers are no help to anybody."""
+    """Return whether the reader's text says what is wrong, not only that the value is invalid.
+
+    Python's own messages about numbers do not help.
+    """
     text = str(problem)
     if setting.secret:
         return isinstance(problem, SpokenError)
@@ -127,6 +139,6 @@ def _says_more(problem: ValueError, setting: Setting) -> bool:
 def _brief(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a number of thousands of digits, which TOML may write in another base
+    except ValueError:  # a number of thousands of digits, which TOML may contain in another base
         return "a number that is too long"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""How jobs get into the queue, and how a producer waits for them.
+"""How jobs are enqueued, and how a producer waits for them.
 
-Nothing connects before a call needs it. A payload is checked before it is sent.
+No connection is opened before a call needs one. A payload is checked before it is sent.
 """

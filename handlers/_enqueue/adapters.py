@@ -1,7 +1,8 @@
-"""How psycopg converts the values of Jobherd's own statements, whatever an application has registered in `psycopg.adapters`.
+"""Type conversion for Jobherd's own statements, independent of what an application registers in `psycopg.adapters`.
 
-A dumper or loader that an application registers there holds for every connection that is opened later. So Jobherd's connections are given a
-map of their own, made as psycopg makes its global one. On a connection of the application's, only the cursors of Jobherd's statements have it.
+A dumper or loader registered there applies to every connection opened later. So Jobherd's connections
+get their own map, built as psycopg builds its global one. On an application's connection, only the
+cursors of Jobherd's statements use it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _JsonbLoader(TextBinaryLoader):
-    """Gives jsonb as its text: behind a byte that tells the version, of which there is one."""
+    """Returns jsonb as text, without the leading version byte; there is only one version."""
 
     def load(self, data: Buffer) -> str:
         text = super().load(bytes(data)[1:])
@@ -29,7 +30,7 @@ class _JsonbLoader(TextBinaryLoader):
 
 
 def _pristine() -> AdaptersMap:
-    """Return what psycopg registers when it is imported, in the same order."""
+    """Return the adapters that psycopg registers when it is imported, in the same order."""
     types = TypesRegistry()
     postgres.register_default_types(types)
     adapters = AdaptersMap(types=types)
@@ -40,26 +41,26 @@ def _pristine() -> AdaptersMap:
 
 
 def _with_json_as_text(adapters: AdaptersMap) -> AdaptersMap:
-    # psycopg's own loader raises for documents that Python cannot hold, and then the job cannot even be shown.
+    # psycopg's own loader raises for documents that Python cannot hold; then the job could not even be shown.
     adapters.register_loader("json", TextBinaryLoader)
     adapters.register_loader("jsonb", _JsonbLoader)
     return adapters
 
 
 OURS: Final = _pristine()
-"""The `context` of each connection that Jobherd opens for itself."""
+"""The `context` of each connection that Jobherd opens."""
 _TEXTUAL: Final = _with_json_as_text(AdaptersMap(OURS))
 
 
 class OurCursor(psycopg.Cursor[tuple[Any, ...]]):
-    """A cursor for Jobherd's statements on any connection. Its rows are tuples, and JSON in binary answers is text."""
+    """A cursor for Jobherd's statements on any connection. Rows are tuples, and JSON in binary results is text."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection, row_factory=tuple_row)
 
     @property
     def adapters(self) -> AdaptersMap:
-        """Not the connection's."""
+        """Jobherd's adapters, not the connection's."""
         return _TEXTUAL
 
 
@@ -71,5 +72,5 @@ class OurAsyncCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
 
     @property
     def adapters(self) -> AdaptersMap:
-        """Not the connection's."""
+        """Jobherd's adapters, not the connection's."""
         return _TEXTUAL

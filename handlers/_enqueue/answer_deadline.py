@@ -1,7 +1,8 @@
-"""Sessions that fall silent: what lies between may confirm every packet and carry none, and an answer would be waited for for ever.
+"""Deadlines for answers of a session: a proxy may acknowledge every packet and forward none, so a call would wait forever.
 
-Whoever waits for a job asks now and then, and each answer has a time by which it is there, or the line is cut as if the server had ended the
-session. Cut, and not left: psycopg would wait for the answer also while it is interrupted. A session of the caller's own is never cut.
+A call that waits for a job queries now and then, and each answer has a deadline. If it passes, the socket
+is shut down as if the server had ended the session. Leaving the call is not enough: psycopg would wait for
+the answer also while it is interrupted. The caller's own session is never shut down.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class SilentError(psycopg.OperationalError):
-    """The session was cut: nothing was answered for too long."""
+    """The session was shut down because it did not answer in time."""
 
 
 @contextmanager
 def answered(connection: psycopg.Connection[Any], within: float) -> Iterator[None]:
-    """Cut the session, and raise SilentError, if what is asked here is not answered within so many seconds."""
+    """Shut the session down and raise SilentError if the block gets no answer within that many seconds."""
     line = _Line(connection)
     timer = threading.Timer(within, line.cut)
     timer.daemon = True
@@ -55,7 +56,7 @@ def aanswered(connection: psycopg.AsyncConnection[Any], within: float) -> Iterat
     finally:
         timer.cancel()
     if line.silent and (task := asyncio.current_task()) is not None and task.cancelling():
-        raise asyncio.CancelledError  # psycopg has put the end of the session in its place
+        raise asyncio.CancelledError  # psycopg has replaced it with the error of the ended session
     line.check()
 
 

@@ -1,4 +1,4 @@
-"""The way to the database for asyncio: `AsyncClient`, a thin shell around the statements of `_enqueue` and the chunks of `_bulk`."""
+"""The asynchronous client: sends the statements of `options` and the chunks of `bulk` from asyncio."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """`Client` for asyncio. Each event loop that uses it gets a pool of its own, whose sessions end with it or when the client is used next.
+    """`Client` for asyncio. The parameters are those of `Client`; `connection` is an asynchronous one.
 
-    The parameters are those of `Client`; `connection` is an asynchronous one.
+    Each event loop gets its own pool. The pool's sessions end with the loop, or when the client is used
+    next.
 
-    >>> async with AsyncClient("postgresql:///app") as client:  # doctest: +SKIP
-    ...     await client.enqueue("mail:receipt", {"order_id": 7})
-    42
+    Example:
+        >>> async with AsyncClient("postgresql:///app") as client:  # doctest: +SKIP
+        ...     await client.enqueue("mail:receipt", {"order_id": 7})
+        42
     """
 
     def __init__(
@@ -61,11 +63,11 @@ class AsyncClient:
         self._pid = os.getpid()
 
     async def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:
-        """Put one job into the queue and return its id. See `Client.enqueue`."""
+        """Enqueue one job and return its id. See `Client.enqueue`."""
         return (await self.put([bulk.one_by_name(kind, payload, options)]))[0]
 
     async def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
-        """Put many jobs of one kind into the queue, all or none. See `Client.enqueue_many`."""
+        """Enqueue many jobs of one kind, all or none. See `Client.enqueue_many`."""
         return await self.put(bulk.many_by_name(kind, payloads, options))
 
     async def enqueue_stream(
@@ -77,7 +79,7 @@ class AsyncClient:
         chunk: int = bulk.CHUNK,
         **options: Any,
     ) -> int:
-        """Put jobs into the queue as they come, each chunk in a transaction of its own. See `Client.enqueue_stream`."""
+        """Enqueue jobs from a stream, each chunk in its own transaction. See `Client.enqueue_stream`."""
         return await bulk.astream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
@@ -85,11 +87,11 @@ class AsyncClient:
         return await self.run(_enqueue.show_job(job_id))
 
     async def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:  # noqa: ASYNC109  # as in Client
-        """Return the job's row once it is over. See `Client.wait`."""
+        """Wait until a job is finished and return its row. See `Client.wait`."""
         return (await self.wait_many([job_id], timeout))[job_id]
 
     async def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:  # noqa: ASYNC109
-        """Return the rows of these jobs by id once all are over. See `Client.wait_many`."""
+        """Wait until all jobs are finished and return their rows by id. See `Client.wait_many`."""
         vigil = CompletionWait(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         due = vigil.due()
         try:
@@ -118,19 +120,19 @@ class AsyncClient:
         return await self.run(_enqueue.retry_job(job_id, actor, reason))
 
     async def run(self, statement: Statement[T]) -> T:
-        """Send one of this package's statements."""
+        """Run one of this package's statements."""
         async with self._session() as connection:
             return await arun_on(connection, statement, schema=self.schema)
 
     async def put(self, chunks: Iterable[Chunk]) -> list[int]:
-        """Put jobs of this package's making into the queue, all or none of them."""
+        """Enqueue chunks made by this package, all or none of them."""
         left = iter(chunks)
         ahead = list(islice(left, 2))  # see Client.put
         async with self._session() as connection:
             return await aput_on(connection, chain(ahead, left), schema=self.schema)
 
     async def close(self) -> None:
-        """Close the pool of this event loop. The client may be used again; it opens another one."""
+        """Close the pool of this event loop. The client can be used again; it then opens a new pool."""
         self._forget_the_gone()
         if (found := self._pools.pop(asyncio.get_running_loop(), None)) is not None:
             await found[0].close()
@@ -142,7 +144,10 @@ class AsyncClient:
         await self.close()
 
     async def _listen(self, vigil: CompletionWait) -> None:
-        """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
+        """Wait on a session that listens for finished jobs, until all are finished.
+
+        Raises SilentError if the session does not answer.
+        """
         dsn, listens = find_listen_dsn(self._dsn)
         async with await psycopg.AsyncConnection.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with aanswered(ears, vigil.within()):
@@ -188,7 +193,7 @@ class AsyncClient:
         if loop in self._pools and self._pid == os.getpid():
             return self._pools[loop][0]
         self._forget_the_gone()
-        # No await before the pool is in place: two tasks that come here together must find the same one.
+        # Race: no await before the pool is stored. Two tasks that arrive together must get the same pool.
         sessions = Sessions()
         dsn = find_dsn(self._dsn)
         pool: AsyncPool = psycopg_pool.AsyncConnectionPool(
@@ -209,7 +214,10 @@ class AsyncClient:
         return pool
 
     def _forget_the_gone(self) -> None:
-        """Let go of the pools of a parent process, and end those of closed loops: nobody else could, and each job has a loop of its own."""
+        """Drop the pools of a parent process, and end those of closed loops.
+
+        Nothing else would end them, and each job has its own loop.
+        """
         if self._pid != os.getpid():
             left_behind.append(self._pools)
             self._pools, self._pid = {}, os.getpid()

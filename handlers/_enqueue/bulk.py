@@ -1,12 +1,13 @@
-"""Jobs of one kind on their way into the queue, in chunks: a small one is one statement, a large one is copied.
+"""Splits jobs of one kind into chunks for enqueueing: a small chunk is one statement, a large one is copied.
 
-Payloads are taken from the caller's iterable a chunk at a time and pass the door on the way, so a list of any length takes the memory of
-a few chunks. No connection is seen here. Nothing is taken from the iterable between the statements of one chunk: what it reads
-from may be the very connection that the jobs go to.
+Payloads are read from the caller's iterable one chunk at a time and checked on the way, so a list of any
+length takes the memory of a few chunks. This module uses no connection. Nothing is read from the iterable
+between the statements of one chunk: the iterable may read from the very connection that the jobs go to.
 
-Why 2,000: one statement with its payloads as a binary array costs about 4 us a row however many there are. A COPY costs a round trip
-more, for the ids, and some 10 % less a row; between 1,000 and 2,000 rows it begins to win (tests/bench/enqueue.py). It is sent as text: the
-binary form was 6 % faster, but would leave the encoding of the caller's connection to us.
+Why 2,000: one statement with its payloads as a binary array costs about 4 µs a row, whatever their number.
+COPY costs one more round trip, for the ids, and about 10 % less per row. It wins from 1,000 to 2,000 rows on
+(tests/bench/enqueue.py). COPY is sent as text: binary was 6 % faster, but Jobherd would have to handle the
+encoding of the caller's connection.
 """
 
 from __future__ import annotations
@@ -26,32 +27,35 @@ if TYPE_CHECKING:
     from jobherd.handlers._enqueue.origin import Origin
 
 CHUNK: Final = 10_000
-"""Jobs of a chunk."""
+"""Most jobs in a chunk."""
 CHUNK_SIZE: Final = 4_000_000
-"""Or as many characters of payload, when they are large."""
+"""Most characters of payload in a chunk, for large payloads."""
 COPY_FROM: Final = 2000
-"""Jobs from which on a chunk is copied."""
+"""Number of jobs from which a chunk is copied."""
 KNOWN: Final = frozenset(Options.__slots__) | {"encrypt"}
-"""What a job may be given by name."""
+"""Options that an enqueue by name accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some jobs that have passed the door: their kind, payloads as texts, and options."""
+    """Jobs that have been checked: their kind, payloads as text, and options."""
 
     kind: str
     texts: list[str]
     options: Options
     costs: list[dict[str, float]] | None = None
-    """What each costs, where that is not left to the kind."""
+    """Cost of each job, if the kind's cost does not apply."""
 
     @property
     def is_large(self) -> bool:
-        """Whether it is worth a COPY."""
+        """Whether a COPY is worth it."""
         return len(self.texts) >= COPY_FROM and not self.options.has_extras
 
     def set_off(self, origin: Origin | None) -> Chunk:
-        """Return the chunk with the job that it comes from, and its trace, unless it names others; itself if there is none."""
+        """Return the chunk with its parent job and trace, unless its options name others.
+
+        Returns the same chunk if there is no parent.
+        """
         if origin is None:
             return self
         options = self.options
@@ -65,35 +69,36 @@ class Chunk:
         )
 
     def statement(self) -> Statement[list[int]]:
-        """Enqueue it by one statement; the answer is the ids in order."""
+        """Return the statement that enqueues the chunk; its answer is the ids in order."""
         return enqueue_jobs(self.kind, self.texts, self.options)
 
     def reserve(self) -> Statement[Reserved | None]:
-        """Ask for ids first, and for what the options mean now; None if this role cannot copy."""
+        """Return the statement that reserves ids and resolves the options; its answer is None if this role cannot copy."""
         return reserve_jobs(self.kind, len(self.texts), self.options)
 
     def demands(self, ids: list[int]) -> Statement[None] | None:
-        """Say what the jobs cost, which have these ids; None if there is nothing to say."""
+        """Return the statement that stores the costs of the jobs with these ids; None if there are none."""
         costs = [self.options.cost] * len(ids) if self.options.cost is not None else self.costs
         return None if costs is None else note_demands(ids, costs)
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether it is all or nothing by itself, without a transaction around it."""
+        """Whether one statement enqueues the chunk, all or nothing, without a transaction around it."""
         return self.costs is None and self.options.cost is None
 
     def copy(self, reserved: Reserved) -> Statement[None]:
-        """Then copy it under these ids."""
+        """Return the statement that copies the chunk under the reserved ids."""
         return copy_jobs(self.kind, self.texts, self.options, reserved)
 
 
 def chunks(
     kind: str, payloads: Iterable[object], options: Options, *, encode: Callable[[Any], str] = check_payload, most: int = CHUNK
 ) -> Iterator[Chunk]:
-    """Give the jobs chunk by chunk, each payload encoded, which raises PayloadError with its index for one that may not in.
+    """Yield the jobs in chunks, with encoded payloads.
 
-    What stands before a payload that is refused, or before an error of the iterable's own, comes out before the error does.
-    Raises ValueError at once if `most` cannot be the number of jobs of a chunk.
+    An invalid payload raises PayloadError with its index. The jobs before a rejected payload, or before
+    an error of the iterable, are yielded before the error is raised. Raises ValueError at once if `most`
+    is not a valid number of jobs per chunk.
     """
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CHUNK:
         message = f"chunk must be a whole number from 1 to {CHUNK}, not {most!r}"
@@ -102,7 +107,10 @@ def chunks(
 
 
 def one_by_name(kind: str, payload: object, options: Mapping[str, Any], *, call: str = "enqueue") -> Chunk:
-    """Check one job as it comes from a caller that has no handler at hand. encrypt: an option beside the others. call: as in `many_by_name`."""
+    """Check one job that is enqueued by name, without its handler.
+
+    options: those of `Options`, and `encrypt`. call: as in `many_by_name`.
+    """
     options, seals = _split(options, KNOWN, call=call)
     chunk = Chunk(check_kind(kind), [check_payload({} if payload is None else payload)], check_options(**options))
     return sealed(chunk) if seals else chunk
@@ -111,7 +119,10 @@ def one_by_name(kind: str, payload: object, options: Mapping[str, Any], *, call:
 def many_by_name(
     kind: str, payloads: Iterable[object], options: Mapping[str, Any], *, most: int = CHUNK, call: str = "enqueue_many"
 ) -> Iterator[Chunk]:
-    """Check kind and options at once, and the payloads as they are taken. call: what the caller has called, for an option that is none."""
+    """Check kind and options at once, and each payload when it is read.
+
+    call: name of the function that the caller used, for the message about an unknown option.
+    """
     if options.get("payload_bytes") is not None:
         message = "payload_bytes are one job's own: enqueue() takes them, a list of jobs does not"
         raise TypeError(message)
@@ -121,14 +132,14 @@ def many_by_name(
 
 
 def sealed(chunk: Chunk) -> Chunk:
-    """Return the chunk with its payloads encrypted. Raises KeyMissingError."""
+    """Return the chunk with encrypted payloads. Raises KeyMissingError."""
     texts = [seal_document(text, "payload", chunk.kind) for text in chunk.texts]
     return replace(chunk, texts=texts, options=replace(chunk.options, payload_bytes=seal_bytes(chunk.options.payload_bytes, chunk.kind)))
 
 
 def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> tuple[dict[str, Any], bool]:
     if unknown := [name for name in options if name not in KNOWN]:
-        # Python would name `check_options`, which nobody has called.
+        # Python's own message would name `check_options`, which the caller did not call.
         message = f"{call}() has no option {unknown[0]!r}; it has {', '.join(sorted(known))}"
         raise TypeError(message)
     rest = dict(options)
@@ -140,7 +151,7 @@ def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> t
 
 
 def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_chunk: Callable[[list[int]], object] | None) -> int:
-    """Put in each chunk by itself, tell `on_chunk` its ids, and return how many jobs that were."""
+    """Enqueue each chunk separately, call `on_chunk` with its ids, and return the number of jobs."""
     count = 0
     for chunk in chunks:
         ids = put([chunk])
@@ -153,7 +164,7 @@ def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_
 async def astream(
     chunks: Iterable[Chunk], put: Callable[[list[Chunk]], Awaitable[list[int]]], on_chunk: Callable[[list[int]], object] | None
 ) -> int:
-    """`stream` for those who wait."""
+    """`stream` for asyncio."""
     count = 0
     for chunk in chunks:
         ids = await put([chunk])

@@ -1,7 +1,8 @@
-"""The way to the database for threads and plain code: `Client`, a thin shell around the statements of `_enqueue` and the chunks of `_bulk`.
+"""The synchronous client, for threads and plain code: sends the statements of `options` and the chunks of `bulk`.
 
-It keeps a psycopg pool, opened at the first use. A pool that was opened before a fork belongs to the parent: the child drops it without a
-word to the server (closing it would end the parent's sessions) and opens its own.
+It has a psycopg pool, opened on first use. A pool opened before a fork belongs to the parent process. The
+child process drops it without contacting the server, because closing it would end the parent's sessions,
+and opens its own.
 """
 
 from __future__ import annotations
@@ -38,19 +39,28 @@ T = TypeVar("T")
 
 
 class Client:
-    """Enqueue and look after jobs by name, from threads and plain code. No handler module is imported.
+    """Enqueues and manages jobs by kind, from threads and plain code. Imports no handler module.
 
-    dsn: the database's address; default the one that `jobherd` uses in this folder: JOBHERD_DSN, else DATABASE_URL, else `dsn` in jobherd.toml
-        or [tool.jobherd], else the embedded PostgreSQL of this folder, which must be running. Looked for when the first statement is sent.
-    schema: the schema Jobherd lives in, default JOBHERD_SCHEMA, else `schema` in the same file, else "jobherd".
-    connection: a psycopg connection of the caller's own: then every job is part of its transaction, and there is no pool.
-    min_size, max_size: connections kept and at most open, default 0 and 4.
-    timeout: how long to wait for a connection, a span of time, default 30 s.
-    Raises ValueError for a schema that cannot be one; NotConfiguredError and psycopg's errors come with the first statement.
+    Args:
+        dsn: address of the database. Default: the one that `jobherd` uses in this folder: JOBHERD_DSN,
+            else DATABASE_URL, else `dsn` in jobherd.toml or [tool.jobherd], else the running embedded
+            PostgreSQL of this folder. It is looked up when the first statement is sent.
+        schema: Jobherd's schema. Default: JOBHERD_SCHEMA, else `schema` in the same file, else
+            "jobherd".
+        connection: your own psycopg connection. Every job is then part of its transaction, and the
+            client has no pool.
+        min_size: connections that the pool keeps open, default 0.
+        max_size: most open connections, default 4.
+        timeout: longest wait for a connection, a duration, default 30 s.
 
-    >>> with Client("postgresql:///app") as client:  # doctest: +SKIP
-    ...     client.enqueue("mail:receipt", {"order_id": 7}, delay="10m")
-    42
+    Raises:
+        ValueError: the schema's name is invalid. NotConfiguredError and psycopg's errors are raised
+            by the first statement.
+
+    Example:
+        >>> with Client("postgresql:///app") as client:  # doctest: +SKIP
+        ...     client.enqueue("mail:receipt", {"order_id": 7}, delay="10m")
+        42
     """
 
     def __init__(  # all but the first by name
@@ -74,28 +84,40 @@ class Client:
         self._lock = threading.Lock()
 
     def enqueue(self, kind: str, payload: object = None, **options: Any) -> int:  # checked by check_options
-        """Put one job into the queue and return its id.
+        """Enqueue one job and return its id.
 
-        kind: the handler's name. payload: what it is to be called with, a dict of its parameters; default {}.
-        options: queue, priority, delay, run_at, max_attempts, timeout, good_until, tenant, webhook, set_off_by, traceparent, as in
-            `Handler.options`; payload_bytes: bytes that reach the handler untouched, beside the payload;
-            encrypt: True for a kind that encrypts, which is not known here (default False).
-        Raises PayloadError, ValueError or TypeError for what is wrong with them.
+        Args:
+            kind: kind of the job.
+            payload: a dict of the handler's parameters, default {}.
+            options: queue, priority, delay, run_at, max_attempts, timeout, good_until, cost, tenant,
+                webhook, set_off_by and traceparent, as in `Handler.options`. `payload_bytes`: bytes that the
+                handler gets unchanged, besides the payload. `encrypt`: True for a kind that encrypts,
+                which the client cannot detect; default False.
 
-        >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
-        42
+        Raises:
+            PayloadError, ValueError, TypeError: the payload or an option is invalid.
+
+        Example:
+            >>> client.enqueue("mail:receipt", {"order_id": 7}, priority=-5)  # doctest: +SKIP
+            42
         """
         return self.put([bulk.one_by_name(kind, payload, options)])[0]
 
     def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
-        """Put many jobs of one kind into the queue, all or none, in one transaction, and return their ids in the order of `payloads`.
+        """Enqueue many jobs of one kind, all or none, in one transaction. Return their ids in order.
 
-        payloads: any iterable, taken chunk by chunk while the transaction is open; only the ids grow with its length.
-        options: as in `enqueue`, for all of them.
-        Raises what `enqueue` does; a PayloadError has the `index` of the payload.
+        Args:
+            kind: kind of the jobs.
+            payloads: any iterable. It is read in chunks while the transaction is open; only the list of
+                ids grows with its length.
+            options: as in `enqueue`, for all jobs.
 
-        >>> client.enqueue_many("mail:receipt", [{"order_id": 7}, {"order_id": 8}])  # doctest: +SKIP
-        [42, 43]
+        Raises:
+            What `enqueue` raises. A PayloadError has the `index` of the payload.
+
+        Example:
+            >>> client.enqueue_many("mail:receipt", [{"order_id": 7}, {"order_id": 8}])  # doctest: +SKIP
+            [42, 43]
         """
         return self.put(bulk.many_by_name(kind, payloads, options))
 
@@ -108,47 +130,69 @@ class Client:
         chunk: int = bulk.CHUNK,
         **options: Any,
     ) -> int:
-        """Put jobs into the queue as they come, each chunk in a transaction of its own, and return how many.
+        """Enqueue jobs from a stream, each chunk in its own transaction, and return their number.
 
-        For iterators of any length: it takes the memory of one chunk. What stands before a payload that is refused, or before an
-        error of the iterator's own, is enqueued; nothing from it on. On a connection of the caller's all is part of its transaction.
+        For iterators of any length: only one chunk is in memory at a time. If a payload is rejected, or
+        the iterator raises, the jobs before it are enqueued, and none from it on. On your own connection
+        all jobs are part of its transaction.
 
-        on_chunk: is called with the ids of each chunk once it is committed. chunk: jobs of one, 1 to 10,000, default 10,000.
-        options: as in `enqueue`, for all of them; a delay is counted from each chunk.
-        Raises what `enqueue_many` does.
+        Args:
+            kind: kind of the jobs.
+            payloads: any iterable.
+            on_chunk: called with the ids of each chunk after its commit. Default: not called.
+            chunk: jobs per chunk, 1 to 10,000, default 10,000.
+            options: as in `enqueue`, for all jobs. A delay counts from the chunk's transaction.
 
-        >>> client.enqueue_stream("mail:receipt", ({"order_id": n} for n in range(1_000_000)))  # doctest: +SKIP
-        1000000
+        Raises:
+            What `enqueue_many` raises.
+
+        Example:
+            >>> client.enqueue_stream("mail:receipt", ({"order_id": n} for n in range(1_000_000)))  # doctest: +SKIP
+            1000000
         """
         return bulk.stream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     def job(self, job_id: int) -> dict[str, Any] | None:
-        """Return the job's row of the view `jobherd.jobs`, or None if there is no such job (any more)."""
+        """Return the job's row of the view `jobherd.jobs`, or None if the job does not exist (any more)."""
         return self.run(_enqueue.show_job(job_id))
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
-        """Return the job's row once it is completed, failed, cancelled or expired. See `wait_many`.
+        """Wait until a job is completed, failed, canceled or expired, and return its row. See `wait_many`.
 
-        timeout: a span of time, default None: for ever. Raises TimeoutError past it, and LookupError if there is no such job.
+        Args:
+            job_id: id of the job.
+            timeout: longest wait, a duration. Default None: no limit.
 
-        >>> client.wait(client.enqueue("mail:receipt", {"order_id": 7}), timeout="1m")["result"]  # doctest: +SKIP
-        'sent the receipt of order 7'
+        Raises:
+            TimeoutError: the timeout has passed.
+            LookupError: the job does not exist.
+
+        Example:
+            >>> client.wait(client.enqueue("mail:receipt", {"order_id": 7}), timeout="1m")["result"]  # doctest: +SKIP
+            'sent the receipt of order 7'
         """
         return self.wait_many([job_id], timeout)[job_id]
 
     def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:
-        """Return the rows of these jobs by id, in the order given, once all are completed, failed, cancelled or expired.
+        """Wait until all jobs are completed, failed, canceled or expired. Return their rows by id, in order.
 
-        It is told by the database and does not poll; while it waits it holds a connection of its own (JOBHERD_LISTEN_DSN, where the
-        database of the environment is behind a pooler). Through a pooler, and on a connection of the caller's, it looks now and then, at
-        last once a second.
-        Of a job of which nothing is kept, the row is what it was before its end, with its last state; who cannot listen is not told of it.
+        The database notifies the client; the client does not poll. While it waits it uses a separate
+        connection (JOBHERD_LISTEN_DSN, if the configured database is behind a pooler). Through a pooler,
+        and on your own connection, it queries the jobs repeatedly instead, at most once a second after a
+        while. If nothing is kept of a job, its row is the last one seen, with the job's final state. A
+        client that cannot listen does not learn the final state of such a job.
 
-        timeout: a span of time for all of them, default None: for ever. Raises TimeoutError past it, which names who is left, and
-        LookupError if one of them does not exist, or is gone without a word.
+        Args:
+            job_ids: ids of the jobs.
+            timeout: longest wait for all of them, a duration. Default None: no limit.
 
-        >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
-        ['completed', 'failed']
+        Raises:
+            TimeoutError: the timeout has passed. The message names the jobs that are left.
+            LookupError: a job does not exist, or it is gone and its final state is unknown.
+
+        Example:
+            >>> [row["state"] for row in client.wait_many([42, 43], timeout="1m").values()]  # doctest: +SKIP
+            ['completed', 'failed']
         """
         vigil = CompletionWait(job_ids, timeout, schema=self.schema, deaf=self._connection is not None)
         due = vigil.due()
@@ -170,39 +214,54 @@ class Client:
         return vigil.rows()
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
-        """Cancel a job. Returns "cancelled", "cancelling" (it runs and is told), the state it ended in before, or None.
+        """Cancel a job.
 
-        actor, reason: who does it and why, for the audit; default the database's user, and nothing.
+        Args:
+            job_id: id of the job.
+            actor: who cancels it, for the audit log. Default: the database user.
+            reason: why, for the audit log. Default: none.
 
-        >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
-        'cancelled'
+        Returns:
+            "cancelled"; "cancelling" if the job is running and is being interrupted; the final state it
+            was already in; or None if there is no such job.
+
+        Example:
+            >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
+            'cancelled'
         """
         return self.run(_enqueue.cancel_job(job_id, actor, reason))
 
     def retry(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> str | None:
-        """Run a job again, at once. Returns "ready", "running" if it runs already, or None if there is no such job.
+        """Run a job again, at once.
 
-        actor, reason: who does it and why, for the audit; default the database's user, and nothing.
+        Args:
+            job_id: id of the job.
+            actor: who runs it again, for the audit log. Default: the database user.
+            reason: why, for the audit log. Default: none.
 
-        >>> client.retry(42)  # doctest: +SKIP
-        'ready'
+        Returns:
+            "ready"; "running" if it is already running; or None if there is no such job.
+
+        Example:
+            >>> client.retry(42)  # doctest: +SKIP
+            'ready'
         """
         return self.run(_enqueue.retry_job(job_id, actor, reason))
 
     def run(self, statement: Statement[T]) -> T:
-        """Send one of this package's statements. For handlers and tests there are the methods above."""
+        """Run one of this package's statements. Handlers and tests use the methods above."""
         with self._session() as connection:
             return run_on(connection, statement, schema=self.schema)
 
     def put(self, chunks: Iterable[Chunk]) -> list[int]:
-        """Put jobs of this package's making into the queue, all or none of them."""
+        """Enqueue chunks made by this package, all or none of them."""
         left = iter(chunks)
-        ahead = list(islice(left, 2))  # what is wrong with a payload needs no database to be told
+        ahead = list(islice(left, 2))  # an invalid payload must raise without a database
         with self._session() as connection:
             return put_on(connection, chain(ahead, left), schema=self.schema)
 
     def close(self) -> None:
-        """Close the pool. The client may be used again; it opens another one."""
+        """Close the pool. The client can be used again; it then opens a new pool."""
         self._forget_the_parents()
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -215,7 +274,10 @@ class Client:
         self.close()
 
     def _listen(self, vigil: CompletionWait) -> None:
-        """Look again and again, on a session that is told of the ends, until all are over. Raises SilentError if it says nothing."""
+        """Wait on a session that listens for finished jobs, until all are finished.
+
+        Raises SilentError if the session does not answer.
+        """
         dsn, listens = find_listen_dsn(self._dsn)
         with psycopg.connect(dsn, **session_of(dsn, vigil.connecting())) as ears:
             with answered(ears, vigil.within()):
@@ -247,7 +309,7 @@ class Client:
 
     @contextlib.contextmanager
     def _session(self, within: float | None = None) -> Iterator[Connection]:
-        """Lend a session. within: seconds until one is to be had, if that is less than the client's `timeout`."""
+        """Yield a session. within: longest wait for it in seconds, if less than the client's `timeout`."""
         if self._connection is not None:
             yield self._connection
             return
@@ -260,14 +322,14 @@ class Client:
 
     @contextlib.contextmanager
     def _single(self, within: float) -> Iterator[Connection]:
-        """Give a session of its own, for a call while the interpreter ends: a pool would need a new thread."""
+        """Yield a separate session, for a call while the interpreter exits: a pool would need a new thread."""
         dsn = find_dsn(self._dsn)
         with psycopg.connect(dsn, **session_of(dsn, within)) as connection:
             prepare_nothing_on_others(connection)
             yield connection
 
     def _opened(self) -> Pool | None:
-        """Return the pool, or None if the interpreter ends and there is none."""
+        """Return the pool, or None if the interpreter is exiting and has none."""
         self._forget_the_parents()
         if self._pool is None and not _pool.ended:
             with self._lock:
@@ -299,5 +361,6 @@ class Client:
     def _forget_the_parents(self) -> None:
         if self._pid != os.getpid():
             left_behind.append(self._pool)
-            # The lock too: another thread of the parent may have held it at the fork, and would never let go of it here.
+            # The lock too: another thread of the parent may have held it at the fork. It would never be
+            # released in this process.
             self._pool, self._pid, self._lock = None, os.getpid(), threading.Lock()

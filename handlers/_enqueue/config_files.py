@@ -1,6 +1,7 @@
-"""Reads the files that may hold settings: `jobherd.toml`, or `[tool.jobherd]` in `pyproject.toml`.
+"""Reads the files that may contain settings: `jobherd.toml`, or `[tool.jobherd]` in `pyproject.toml`.
 
-The command line and producers both read them here, so they find the same values. This module knows no setting by name.
+The command line and producers both read them here, so they get the same values. This module does not
+depend on any setting's name.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = ("jobherd.toml", "pyproject.toml")
-"""Files in the working directory. The first one that holds settings counts, and the other is not read."""
+"""Files in the working directory. Only the first one that contains settings is used."""
 _TABLES: Mapping[str, tuple[str, ...]] = {"jobherd.toml": (), "pyproject.toml": ("tool", "jobherd")}
 
 
 def working_directory() -> Path:
-    """Return the absolute path of the working directory, or a relative one if the directory was removed: no file is found there."""
+    """Return the working directory's absolute path, or a relative one if it was removed: no file is found there."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -25,9 +26,9 @@ def working_directory() -> Path:
 
 
 def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str]:
-    """Return the settings in a file of the directory, and the name of that file; an empty name if no file holds settings.
+    """Return the settings in a file of the directory, and the file's name, which is empty if no file has settings.
 
-    problems: gets a sentence for each file that cannot be read.
+    problems: receives a sentence for each file that cannot be read.
     """
     import tomllib  # noqa: PLC0415  # most producers are configured by the environment
 
@@ -38,7 +39,7 @@ def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object],
                 table: object = tomllib.load(stream)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, RecursionError) as problem:  # of TOML, of UTF-8, and of a number with more digits than Python reads
+        except (OSError, ValueError, RecursionError) as problem:  # invalid TOML or UTF-8, or a number with more digits than Python reads
             problems.append(f"{path} cannot be read: {problem}")
             return {}, name
         for key in _TABLES[name]:

@@ -1,4 +1,4 @@
-"""The client of those who name none: the process's own, or the transaction of the job that the code runs in."""
+"""The default client: the process-wide one, or the transaction of the job that the code runs in."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 _chosen: Client | None = None
 _joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
-"""The connection of the job's transaction that this code runs in. Of the context and not of the process: what a thread that an earlier
-job has left enqueues meanwhile must not be rolled back with this one's."""
+"""Connection of the job's transaction that this code runs in. It belongs to the context, not the process: what a
+thread left by an earlier job enqueues meanwhile must not be rolled back with this job's transaction."""
 
 
 def join(connection: Own) -> Token[Own | None]:
-    """From here on, whoever enqueues without naming a client or connection does so in the transaction of `connection`."""
+    """From now on, enqueue calls without a client or connection use the transaction of `connection`."""
     return _joined.set(connection)
 
 
 def part(before: Token[Own | None]) -> None:
-    """End what `join` began."""
+    """Undo `join`."""
     _joined.reset(before)
 
 
@@ -37,10 +37,12 @@ def joined() -> Own | None:
 
 
 def default_client() -> Client:
-    """Return what `Handler.enqueue` uses when it is given neither client nor connection: the process-wide client.
+    """Return the client that `Handler.enqueue` uses without a client or connection: the process-wide client.
 
-    Inside a job's transaction it is a client of that transaction.
-    Raises TypeError inside the transaction of a coroutine, whose connection must be awaited.
+    Inside a job's transaction, return a client of that transaction.
+
+    Raises:
+        TypeError: this runs in the transaction of a coroutine, whose connection must be awaited.
     """
     if (own := _joined.get()) is not None:
         if isinstance(own, psycopg.AsyncConnection):
@@ -58,11 +60,16 @@ def _process_client() -> Client:
 
 
 def configure(dsn: str | None = None, *, schema: str | None = None, client: Client | None = None) -> Client:
-    """Say where handlers and producers of this process enqueue by default, and return that client.
+    """Set the default client of this process for handlers and producers, and return it.
 
-    dsn, schema: as for `Client`; or client: a ready one. A client that was the default before is left as it is.
+    Args:
+        dsn: address of the database, as for `Client`.
+        schema: Jobherd's schema, as for `Client`.
+        client: an existing client, used instead of `dsn` and `schema`. The previous default client is
+            not closed.
 
-    >>> _ = configure("postgresql:///app")
+    Example:
+        >>> _ = configure("postgresql:///app")
     """
     global _chosen
     _chosen = client if client is not None else Client(dsn, schema=schema)
@@ -70,13 +77,13 @@ def configure(dsn: str | None = None, *, schema: str | None = None, client: Clie
 
 
 def schema_or_default(schema: str | None = None) -> str:
-    """Return `schema`, or that of the process-wide client."""
+    """Return `schema`, or the schema of the process-wide client."""
     return _process_client().schema if schema is None else schema
 
 
 @contextmanager
 def keeping_default() -> Iterator[None]:
-    """Put back at the end of the block what was the default at its beginning."""
+    """Restore the default client at the end of the block."""
     global _chosen
     before = _chosen
     try:

@@ -1,7 +1,8 @@
-"""Which database: what was given, or what the command line would use in the same folder. Opens no session.
+"""Finds the database: a given address, or the one that the command line would use in the same folder. Opens no session.
 
-The places, the first that names one counts: the argument, the environment, `jobherd.toml` or `[tool.jobherd]` in `pyproject.toml`, the
-embedded PostgreSQL of the folder if it runs. The command line starts the embedded one; a producer does not, since it would end with it.
+The first place that names an address wins: the argument, the environment, `jobherd.toml` or
+`[tool.jobherd]` in `pyproject.toml`, the running embedded PostgreSQL of the folder. The command line starts
+the embedded server. A producer does not, because the server would end with the producer.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ KEPT_ALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-"""In seconds, the last in milliseconds. A host that is gone says nothing: without these a statement would wait for its answer for a quarter of an
-hour, and whoever waits for a notification for two hours."""
+"""In seconds, the last in milliseconds. A host that disappeared sends nothing: without these settings a
+statement would wait 15 minutes for its answer, and waiting for a notification two hours."""
 _OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8", "context": OURS}
 
 
 _URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(?:@[^\s/?@]*)*(@)")
 _KEY_SECRET: Final = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
 _HOST_SECRET: Final = re.compile(r"""(host(?: name)? ['"])[^'"]*(@)""")
-"""A password with an @ that is not written as %40 ends at its first @: what follows is taken for the host, and quoted as one."""
+"""A password with an unescaped @ ends at its first @ for libpq, which quotes the rest as the host."""
 _UNKNOWN_NAME: Final = re.compile(r'invalid (?:URI query parameter|connection option)\W+([A-Za-z_]\w*)"')
 
 VARIABLES: Final = ("JOBHERD_DSN", "DATABASE_URL")
 _read: dict[Path, tuple[dict[str, object], str]] = {}
-"""Files with settings that this process has read, by folder: a client for each transaction must not parse one each time."""
+"""Configuration files that this process has read, by folder: a client per transaction must not parse one each time."""
 
 
 class NotConfiguredError(RuntimeError):
-    """No database is configured, or its configuration cannot be used."""
+    """No database is configured, or its configuration is invalid."""
 
 
 def redact_dsn(text: str) -> str:
-    """Return `text` with the passwords of connection strings masked, in both forms that libpq accepts, and in its error messages.
+    """Return `text` with passwords masked: in both forms of connection strings, and in libpq's error messages.
 
     >>> redact_dsn("postgresql://app:hunter2@db/jobs")
     'postgresql://app:***@db/jobs'
@@ -67,7 +68,7 @@ def redact_dsn(text: str) -> str:
 
 
 def unknown_parameter(problem: BaseException) -> str | None:
-    """Return the name of the parameter that libpq does not know, or None if an address is wrong in another way.
+    """Return the connection parameter that libpq does not support, or None if the address has another error.
 
     The rest of libpq's message repeats parts of the address and must not be shown.
 
@@ -79,9 +80,11 @@ def unknown_parameter(problem: BaseException) -> str | None:
 
 
 def find_dsn(dsn: str | None = None) -> str:
-    """Return the address of the database. Raises NotConfiguredError, which names every place that was searched.
+    """Return the address of the database.
 
-    dsn: an address, which goes before all other places.
+    dsn: an address, which overrides all other places.
+
+    Raises NotConfiguredError, which lists every place that was searched.
     """
     named = [dsn, *map(os.environ.get, VARIABLES)]
     if found := next(filter(None, named), None):
@@ -100,18 +103,20 @@ def find_dsn(dsn: str | None = None) -> str:
 
 
 def find_listen_dsn(dsn: str | None = None) -> tuple[str, bool]:
-    """Return where to listen, and whether that place was named for listening: `listen_dsn` is, and goes before `dsn` unless one is given.
+    """Return the address to listen on, and whether it was configured for listening as `listen_dsn`.
 
-    dsn: an address, which goes before all other places.
+    `listen_dsn` overrides the configured address, but not the argument.
+
+    dsn: an address, which overrides all other places.
     """
     named = None if dsn else os.environ.get("JOBHERD_LISTEN_DSN") or _address("listen_dsn")
     return find_dsn(dsn or named), bool(named)
 
 
 def find_schema(schema: str | None = None) -> str:
-    """Return the schema that Jobherd lives in: `schema`, else JOBHERD_SCHEMA, else that of a file, else "jobherd".
+    """Return Jobherd's schema: `schema`, else JOBHERD_SCHEMA, else that of a file, else "jobherd".
 
-    Raises ValueError for a name that cannot be one, NotConfiguredError for a file that cannot be read.
+    Raises ValueError for an invalid name, NotConfiguredError for a file that cannot be read.
     """
     if schema is not None:
         return sql.check_schema(schema)
@@ -120,7 +125,7 @@ def find_schema(schema: str | None = None) -> str:
 
 
 def without_driver(dsn: str) -> str:
-    """Return an address as libpq takes it: other tools name a driver in DATABASE_URL.
+    """Return an address in the form that libpq accepts: other tools put a driver's name into DATABASE_URL.
 
     >>> without_driver("postgresql+asyncpg://app@db/jobs")
     'postgresql://app@db/jobs'
@@ -129,7 +134,7 @@ def without_driver(dsn: str) -> str:
 
 
 def _file() -> tuple[dict[str, object], str]:
-    """Return the settings of the working directory's file, with `_` in their names, and the file's name."""
+    """Return the settings in the working directory's file, with `_` in their names, and the file's name."""
     here = working_directory()
     if here not in _read:
         problems: list[str] = []
@@ -137,7 +142,7 @@ def _file() -> tuple[dict[str, object], str]:
         if problems:
             raise NotConfiguredError("; ".join(problems))
         if not name:
-            return {}, ""  # not kept: the file may be written next
+            return {}, ""  # not cached: the file may be written later
         _read[here] = {key.replace("-", "_"): value for key, value in table.items()}, name
     return _read[here]
 
@@ -151,7 +156,7 @@ def _address(key: str) -> str | None:
         if not given:
             raise ValueError
         conninfo_to_dict(given)
-    except (ValueError, psycopg.Error) as problem:  # libpq's words repeat a part of the value, which may hold a password
+    except (ValueError, psycopg.Error) as problem:  # libpq's message repeats a part of the value, which may contain a password
         if unknown := unknown_parameter(problem):
             message = f"{key} (from {name}): PostgreSQL has no connection parameter {unknown!r}. Remove it from the address"
         else:
@@ -174,10 +179,13 @@ def _searched_files() -> str:
 
 
 def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
-    """Return what a client connects with beside `dsn`: what is ours, and what the DSN leaves open. Of several hosts one that takes writes.
+    """Return a client's connection parameters besides `dsn`: Jobherd's own, and defaults for what the DSN leaves open.
 
-    within: seconds that each host has to answer, in whole ones and at least 2, as the driver takes them; what the DSN says stands if it is less. Default
-    None: what the DSN or the driver says.
+    If the DSN names several hosts, only one that accepts writes is used.
+
+    within: seconds that each host has to answer, rounded up to whole seconds, at least 2, because the
+        driver takes whole seconds. A smaller value in the DSN wins. Default None: the value of the DSN
+        or the driver.
 
     >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"], session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
     ('900', '3')
@@ -185,7 +193,7 @@ def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
     given = conninfo_to_dict(dsn)
     open_ = dict(KEPT_ALIVE)
     if "," in str(given.get("hostaddr") or given.get("host") or "") and "PGTARGETSESSIONATTRS" not in os.environ:
-        open_["target_session_attrs"] = "read-write"  # the first that answers may be a standby
+        open_["target_session_attrs"] = "read-write"  # the first host that answers may be a standby
     if within is not None:
         own = str(given.get("connect_timeout") or "")
         open_["connect_timeout"] = str(max(2, ceil(within)))

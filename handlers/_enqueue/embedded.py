@@ -1,7 +1,7 @@
-"""Where the embedded PostgreSQL of a folder is reached: the path of its socket, and whether a server answers there.
+"""Finds the embedded PostgreSQL of a folder: the path of its socket, and whether a server answers there.
 
-`jobherd.supervisor.embedded.lifecycle` starts, counts and stops servers. This module only finds a server that runs, for producers: it starts nothing and
-makes no file.
+`jobherd.supervisor.embedded.lifecycle` starts, counts and stops servers. This module only finds a running
+server, for producers. It starts nothing and creates no file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ FOLDER = ".jobherd"
 ROLE = "jobherd"
 DATABASE = "postgres"
 SOCKET = ".s.PGSQL.5432"
-"""The socket's name in the data folder. PostgreSQL makes it from the port, which is otherwise unused."""
+"""Name of the socket in the data folder. PostgreSQL derives it from the port, which is otherwise unused."""
 LONGEST_SOCKET = 107
-"""Bytes in the path of a unix socket; the kernel takes no more."""
+"""Longest path of a Unix socket in bytes; the kernel accepts no more."""
 
 
 def find_running(directory: Path) -> str | None:
-    """Return the address of the embedded server of a directory if one runs there and it belongs to this user."""
+    """Return the address of a directory's embedded server if it is running and belongs to this user."""
     data = directory.absolute() / FOLDER / "postgres"
     try:
         if data.parent.stat().st_uid != os.geteuid():
-            return None  # another user's server would receive our payloads
+            return None  # another user's server would receive the payloads
         place = data if fits(data) else _linked(data)
     except OSError:
         return None
@@ -41,7 +41,10 @@ def address(place: Path) -> str:
 
 
 def fits(data: Path) -> bool:
-    """Whether libpq can be given the data folder itself: its path is short enough, has no comma (libpq's list), and is text."""
+    """Return whether libpq accepts the data folder's path.
+
+    It must be short enough, be valid text, and contain no comma, which separates hosts in libpq.
+    """
     try:
         str(data).encode()
     except UnicodeEncodeError:
@@ -50,12 +53,15 @@ def fits(data: Path) -> bool:
 
 
 def link_folders() -> tuple[Path, ...]:
-    """Return the folders that may hold the short links to data folders that do not fit."""
+    """Return the folders that may contain short links to data folders whose path does not fit."""
     return Path(f"/tmp/jobherd-{os.geteuid()}"), Path(f"/var/tmp/jobherd-{os.geteuid()}")  # noqa: S108
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this is a folder of this user that no other user can write to, so that no other user can point a link elsewhere."""
+    """Return whether this is a folder of this user that no other user can write to.
+
+    Another user could otherwise point a link elsewhere.
+    """
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
@@ -81,5 +87,5 @@ def _answers(path: Path) -> bool:
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return False
         except OSError:
-            return True  # a server is there: the connection itself will say what is wrong with it
+            return True  # a server is there: connecting to it reports the error
     return True

@@ -1,7 +1,7 @@
-"""What is asked of the database, as values: the name of a statement, its parameters, and how to read the answer.
+"""Statements to the database as values: the name, its parameters, and how to read the result.
 
-No connection is seen here, so the synchronous and the asynchronous client, and the caller's own connection, share all of it and only
-differ in how they wait.
+No connection is used here. So the synchronous client, the asynchronous client and the caller's own
+connection share all of it and differ only in how they wait.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
-"""The states that a job does not leave by itself."""
+"""The final states: a job does not leave them on its own."""
 
 FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""What the tables accept lies between the two. They refuse the rest in words that show the job."""
+"""Range of timestamps that the tables accept. Their own error message for others would show the job."""
 
 _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
 
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """One statement to send: `sql.load(name)` with `parameters`; `read` turns rows and column names into the answer.
+    """One statement to send: `sql.load(name)` with `parameters`; `read` converts rows and column names.
 
-    lines: of a COPY, what follows it; its answer has no rows.
+    lines: the data of a COPY, which returns no rows.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Statement(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The checked options of an enqueue. None: what the kind declares."""
+    """Checked options of an enqueue. None: the kind's value."""
 
     queue: str | None = None
     priority: int | None = None
@@ -67,11 +67,11 @@ class Options:
 
     @property
     def has_extras(self) -> bool:
-        """Whether there is anything that few jobs have: a COPY has no place for it."""
+        """Whether an option that few jobs have is set: COPY does not support these."""
         return any(value is not None for value in (self.tenant, self.webhook, self.payload_bytes, self.set_off_by, self.traceparent))
 
     def parameters(self) -> dict[str, Any]:
-        """Return them by name, as the statements take them."""
+        """Return the options by name, as the statements take them."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -91,7 +91,7 @@ def check_options(  # one parameter for each option
     set_off_by: int | None = None,
     traceparent: str | None = None,
 ) -> Options:
-    """Return the options checked, spans of time in seconds. Raises ValueError or TypeError that name the field and the remedy."""
+    """Return the checked options, durations in seconds. Raises ValueError or TypeError naming the field and the fix."""
     if delay is not None and run_at is not None:
         message = "delay and run_at exclude each other: give one of them"
         raise ValueError(message)
@@ -114,7 +114,7 @@ def check_options(  # one parameter for each option
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The ids that were taken for jobs, and what their options mean at that moment: all that a COPY cannot work out itself."""
+    """Ids reserved for jobs, and their resolved options: all that a COPY cannot compute itself."""
 
     ids: list[int]
     due: bool
@@ -124,70 +124,80 @@ class Reserved:
 
 
 def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
-    """Put jobs of one kind into the queue; the answer is their ids in the order of `texts`, which have passed the door."""
+    """Return the statement that enqueues jobs of one kind. `texts`: checked payloads; the answer is their ids, in order."""
     return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
 
 
 def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
-    """Say what each of some jobs costs, in the transaction that enqueued them."""
+    """Return the statement that stores the cost of each job, in the transaction that enqueued them."""
     return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
 
 
 def reserve_jobs(kind: str, count: int, options: Options) -> Statement[Reserved | None]:
-    """Take the ids of so many jobs, for `copy_jobs`. The answer is None if the role may not choose ids, or no COPY is possible."""
+    """Return the statement that reserves ids for `copy_jobs`.
+
+    The answer is None if the role must not choose ids, or if COPY is not possible.
+    """
     return Statement("reserve_jobs", {"kind": kind, "count": count, **options.parameters()}, _read_reserved)
 
 
 def copy_jobs(kind: str, texts: list[str], options: Options, reserved: Reserved) -> Statement[None]:
-    """Put jobs into the queue by COPY, under ids that were reserved for them."""
+    """Return the statement that enqueues jobs by COPY under their reserved ids."""
     good_until = None if options.good_until is None else options.good_until.astimezone(UTC).isoformat()
     common = (reserved.run_at, good_until, options.timeout, reserved.priority, options.max_attempts, reserved.queue, kind)
     line = "%d\t" + "\t".join("" if value is None else str(value) for value in common) + "\t%s\n"
-    # A document that has passed the door holds no tab and no end of line, and nothing here but a document holds a backslash.
+    # A checked document contains no tab and no newline, and only a document contains a backslash.
     lines = "".join(map(line.__mod__, zip(reserved.ids, texts, strict=True))).replace("\\", "\\\\")
     return Statement("copy_ready" if reserved.due else "copy_scheduled", {}, _read_nothing, lines)
 
 
 def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
-    """Look one job up; the answer is its row of the view, or None."""
+    """Return the statement that reads one job; the answer is its row of the view, or None."""
     return Statement("show_job", {"id": check_id(job_id)}, _read_job)
 
 
 def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
-    """Look jobs up; the answer is their rows of the view by id, of those that exist."""
+    """Return the statement that reads jobs; the answer is the view's rows of those that exist, by id."""
     return Statement("show_jobs", {"ids": job_ids}, _read_jobs)
 
 
 def listen_ended() -> Statement[None]:
-    """Hear of jobs that end."""
+    """Return the statement that listens for finished jobs."""
     return Statement("listen_ended", {}, _read_nothing)
 
 
 def forgo_compiling(promised: int) -> Statement[int]:
-    """Have no statement of the session compiled, and ask which backend serves it: another than the connection was told of means that a pooler stands between.
+    """Return the statement that disables compilation in the session and returns the backend's process id.
 
-    A look at a job was compiled for 0.3 s and then ran for 1 ms. Where a pooler stands between, nothing is set for longer than the statement.
+    If that is not the process id that the connection was given, a pooler is in between; then the setting
+    lasts only for the statement. Compiling the query of a job took 0.3 s, and running it 1 ms.
     """
     return Statement("forgo_compiling", {"promised": promised}, lambda rows, _names: int(rows[0][0]))
 
 
 def announce_wait(job_ids: list[int]) -> Statement[None]:
-    """Say that somebody waits for these jobs, for as long as the session lasts."""
+    """Return the statement that announces a wait for these jobs; it lasts as long as the session."""
     return Statement("announce_wait", {"ids": job_ids}, _read_nothing)
 
 
 def meet_settlements(job_ids: list[int]) -> Statement[None]:
-    """Wait until settlements of these jobs that are under way are committed."""
+    """Return the statement that waits until running settlements of these jobs are committed."""
     return Statement("meet_settlements", {"ids": job_ids}, _read_nothing)
 
 
 def cancel_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
-    """Cancel one job; the answer is what became of that, or None if there is no such job. It is noted who did it and why."""
+    """Return the statement that cancels one job, with an audit entry.
+
+    The answer is the result, or None if there is no such job.
+    """
     return Statement("cancel_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
 def retry_job(job_id: int, actor: str | None = None, reason: str | None = None) -> Statement[str | None]:
-    """Run one job again; the answer is the state it is in, or None if there is no such job. It is noted who did it and why."""
+    """Return the statement that runs one job again, with an audit entry.
+
+    The answer is the job's state, or None if there is no such job.
+    """
     return Statement("retry_job_as", {"id": check_id(job_id), "actor": actor, "reason": reason}, _read_answer)
 
 
@@ -205,7 +215,7 @@ def _moment(value: object, *, field: str) -> datetime:
 
 
 def check_id(value: object) -> int:
-    """Return the id of a job. Raises TypeError or ValueError for what cannot be one."""
+    """Return a valid job id. Raises TypeError or ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
         message = f"a job's id is a whole number, not a {type(value).__name__}"
         raise TypeError(message)
@@ -243,7 +253,7 @@ def _read_jobs(rows: list[Row], names: tuple[str, ...]) -> dict[int, dict[str, A
 
 
 def _readable(value: object) -> object:
-    """Return the document in a JSON column. What Python cannot load is shown as its text: looking at a bad job must work."""
+    """Return the document in a JSON column, or its text if Python cannot load it: reading a bad job must work."""
     if not isinstance(value, str | bytes):
         return value
     try:

@@ -1,10 +1,12 @@
-"""Where a job that is enqueued comes from: the job whose handler enqueues it, and the trace that one belongs to.
+"""The parent of an enqueued job: the job whose handler enqueues it, and that job's trace.
 
-Asked when something is enqueued and never before, so a job that enqueues nothing pays nothing. A worker says once, at its start, whom to
-ask. What it says is of the context and not of the process: a thread that a handler has started begins with a context of its own, and what
-it enqueues may be about anything; whoever wants it noted gives `set_off_by`, or runs the thread in `contextvars.copy_context()`.
+It is looked up only when something is enqueued, so a job that enqueues nothing pays nothing. A worker
+registers the lookup function once, when it starts. The function belongs to the context and not to the
+process. A thread started by a handler begins with a new context, and what it enqueues may be unrelated.
+To record the parent there, pass `set_off_by`, or run the thread in `contextvars.copy_context()`.
 
-An id means nothing in another database, so the origin is left out where somebody enqueues into one of another name, or into another schema.
+An id means nothing in another database. So the parent is left out for jobs enqueued into a database of
+another name or into another schema.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The job that runs, and where it lives."""
+    """The running job, and the database it is in."""
 
     job: int
     traceparent: str | None
     database: bytes
-    """Its name, as libpq knows it."""
+    """Name of the database, as libpq reports it."""
     schema: str
 
 
@@ -31,17 +33,20 @@ _asked: ContextVar[Callable[[], Origin | None] | None] = ContextVar("jobherd_ori
 
 
 def ask(whom: Callable[[], Origin | None]) -> Token[Callable[[], Origin | None] | None]:
-    """From here on, `whom` says which job runs; None between jobs."""
+    """From now on, call `whom` to get the running job. It returns None between jobs."""
     return _asked.set(whom)
 
 
 def forget(before: Token[Callable[[], Origin | None] | None]) -> None:
-    """End what `ask` began."""
+    """Undo `ask`."""
     _asked.reset(before)
 
 
 def origin(database: bytes, schema: str) -> Origin | None:
-    """Return the job that what is enqueued here comes from; None outside of a handler, or if that job is of another database or schema."""
+    """Return the parent of a job that is enqueued here.
+
+    None outside of a handler, or if the running job is in another database or schema.
+    """
     whom = _asked.get()
     found = None if whom is None else whom()
     return found if found is not None and found.database == database and found.schema == schema else None

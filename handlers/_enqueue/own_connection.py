@@ -1,4 +1,4 @@
-"""Enqueuing by name on the caller's own connection: the job is part of the caller's transaction, and nothing here commits."""
+"""Enqueues by kind on the caller's own connection: the job is part of the caller's transaction. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 
 def enqueue_on(connection: Connection, kind: str, payload: object = None, *, schema: str | None = None, **options: Any) -> int:
-    """Put one job into the queue as a part of the transaction of `connection`, and return its id.
+    """Enqueue one job as part of the transaction of `connection`, and return its id.
 
-    connection: a psycopg connection; nothing is committed here. In autocommit mode the job is there at once.
-    schema: where Jobherd lives, default what `configure` was told, or "jobherd". The rest is as in `Client.enqueue`.
+    Args:
+        connection: a psycopg connection. This function does not commit. In autocommit mode the job is
+            visible at once.
+        kind: kind of the job.
+        payload: a dict of the handler's parameters, default {}.
+        schema: Jobherd's schema. Default: the one set by `configure`, or "jobherd".
+        options: as in `Client.enqueue`.
 
-    >>> with connection.transaction():  # doctest: +SKIP
-    ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
-    42
+    Example:
+        >>> with connection.transaction():  # doctest: +SKIP
+        ...     enqueue_on(connection, "mail:receipt", {"order_id": 7})
+        42
     """
     return put_on(connection, [bulk.one_by_name(kind, payload, options, call="enqueue_on")], schema=schema_or_default(schema))[0]
 
@@ -30,13 +36,15 @@ def enqueue_on(connection: Connection, kind: str, payload: object = None, *, sch
 def enqueue_many_on(
     connection: Connection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
 ) -> list[int]:
-    """Put many jobs into the queue as a part of the transaction of `connection`, all or none, and return their ids in order.
+    """Enqueue many jobs as part of the transaction of `connection`, all or none. Return their ids in order.
 
-    The parameters are those of `enqueue_on` and `Client.enqueue_many`. If it raises, the caller's transaction is as it was before.
+    The parameters are those of `enqueue_on` and `Client.enqueue_many`. If it raises, the caller's
+    transaction is unchanged.
 
-    >>> with connection.transaction():  # doctest: +SKIP
-    ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
-    [42, 43, 44]
+    Example:
+        >>> with connection.transaction():  # doctest: +SKIP
+        ...     enqueue_many_on(connection, "mail:receipt", ({"order_id": n} for n in range(3)))
+        [42, 43, 44]
     """
     return put_on(connection, bulk.many_by_name(kind, payloads, options, call="enqueue_many_on"), schema=schema_or_default(schema))
 

@@ -1,4 +1,4 @@
-"""What the pools of both clients have in common: how a session is made, when one is found dead, and what happens at a fork and at exit."""
+"""Shared by the pools of both clients: opening a session, detecting a dead one, and behavior at fork and exit."""
 
 from __future__ import annotations
 
@@ -27,27 +27,31 @@ Pool: TypeAlias = "psycopg_pool.ConnectionPool[psycopg.Connection[Row]]"
 AsyncPool: TypeAlias = "psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection[Row]]"
 
 UNANSWERED: Final = (SilentError, psycopg.errors.ConnectionTimeout, psycopg_pool.PoolTimeout)
-"""What it ends with when a session says nothing, or none is to be had in time."""
+"""Raised if a session does not answer, or if none is available in time."""
 _open: WeakSet[Closable] = WeakSet()
 ended = False
-"""The interpreter ends: pools are closed, and a pool can start no thread any more."""
+"""True once the interpreter exits: pools are closed, and a pool cannot start threads any more."""
 left_behind: list[object] = []
-"""Pools of a parent process. Held for ever: collecting one would try to end threads that do not exist here."""
+"""Pools of a parent process, kept forever: collecting one would try to end threads that do not exist here."""
 
 
-# An application without logging would get a block of several lines on standard error for each try. The call that fails says the same.
+# Without a handler, an application without logging would print several lines to standard error for
+# each attempt to connect. The failing call reports the same error.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Closable(Protocol):
-    """What holds a pool."""
+    """An object that has a pool."""
 
     def close(self) -> None:
         """Close the pool."""
 
 
 def close_at_exit(client: Closable) -> None:
-    """Close the client's pool when the interpreter ends. From CPython 3.13 on, a pool that is left open holds up the end for 10 s."""
+    """Close the client's pool when the interpreter exits.
+
+    From CPython 3.13 on, an open pool delays the exit by 10 s.
+    """
     _open.add(client)
 
 
@@ -60,9 +64,9 @@ def _close_all() -> None:
 
 
 class Tries:
-    """Why a pool could not connect, the last time it tried: it tells that to a log, and whoever waits only for how long they did.
+    """Why a pool's last attempt to connect failed. The pool logs the reason; its callers only get a timeout.
 
-    failed: what the server or the network said; None if it could.
+    failed: message of the server or the network; None if the pool could connect.
     """
 
     def __init__(self) -> None:
@@ -70,27 +74,27 @@ class Tries:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Note whether the block connects."""
+        """Record whether the block connects."""
         try:
             yield
         except psycopg.Error as problem:
             self.failed = redact_dsn(" ".join(str(problem).split()))
-            raise type(problem)(self.failed) from None  # the pool logs the error that it gets
+            raise type(problem)(self.failed) from None  # the pool logs this error
         self.failed = None
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Have who is lent no connection in the block hear why."""
+        """Add the reason to the timeout error if the block gets no connection."""
         try:
             yield
         except psycopg_pool.PoolTimeout as problem:
             if self.failed is None:
-                raise  # all are lent
+                raise  # all connections are in use
             message = f"{problem}: {self.failed}"
             raise psycopg_pool.PoolTimeout(message) from None
 
     def connections(self) -> type[psycopg.Connection[Any]]:
-        """Return what a pool makes its connections of."""
+        """Return the connection class for a pool."""
         tries = self
 
         class Noted(psycopg.Connection[Any]):
@@ -102,7 +106,7 @@ class Tries:
         return Noted
 
     def aconnections(self) -> type[psycopg.AsyncConnection[Any]]:
-        """Return what an asynchronous pool makes its connections of."""
+        """Return the connection class for an asynchronous pool."""
         tries = self
 
         class Noted(psycopg.AsyncConnection[Any]):
@@ -115,28 +119,32 @@ class Tries:
 
 
 class Sessions:
-    """The sessions of an asynchronous pool, to be ended once its event loop is closed and the pool can do so no more."""
+    """The sessions of an asynchronous pool, closed here once its event loop is closed.
+
+    The pool itself cannot close them then.
+    """
 
     def __init__(self) -> None:
         self._open: WeakSet[psycopg.AsyncConnection[Row]] = WeakSet()
 
     async def note(self, connection: psycopg.AsyncConnection[Row]) -> None:
-        """Note a session that the pool has opened, and make it ready as `prepare_nothing_on_others` does."""
+        """Record a session that the pool has opened, and prepare it as `prepare_nothing_on_others` does."""
         self._open.add(connection)
         promised = connection.info.backend_pid
         if await arun_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
             connection.prepare_threshold = None
 
     def end(self) -> None:
-        """End them all. It waits for nobody."""
+        """Close all sessions, without waiting."""
         for connection in list(self._open):
             connection.pgconn.finish()
 
 
 def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
-    """Prepare no statement through a pooler: the next one may be sent to another backend, which does not know it, or knows somebody else's.
+    """Prepare no statement through a pooler, and disable compilation without one.
 
-    Without one nothing of the session is compiled.
+    The pooler may send the next statement to another backend, which does not have the prepared statement
+    or has another client's under that name.
     """
     promised = connection.info.backend_pid
     if run_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
@@ -144,18 +152,21 @@ def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
 
 
 def notice_the_end(connection: psycopg.Connection[Row]) -> None:
-    """Raise OperationalError if the server has ended the session. A round trip is made only when the server has said something."""
+    """Raise OperationalError if the server has ended the session.
+
+    Makes a round trip only if the socket has data or is closed.
+    """
     if _has_news(connection.pgconn.socket):
         psycopg_pool.ConnectionPool.check_connection(connection)
 
 
 async def anotice_the_end(connection: psycopg.AsyncConnection[Row]) -> None:
-    """Raise as `notice_the_end` does."""
+    """Like `notice_the_end`."""
     if _has_news(connection.pgconn.socket):
         await psycopg_pool.AsyncConnectionPool.check_connection(connection)
 
 
 def _has_news(socket: int) -> bool:
-    poll = select.poll()  # select() refuses file numbers beyond 1023
+    poll = select.poll()  # select() rejects file descriptors beyond 1023
     poll.register(socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))

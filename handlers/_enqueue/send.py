@@ -1,6 +1,7 @@
-"""Statements of this package, and chunks of jobs, sent on a psycopg connection, synchronous or not.
+"""Sends statements and chunks of jobs on a psycopg connection, synchronous or asynchronous.
 
-Each runs in the transaction that the connection is in, if there is one; nothing here commits that. The two ways differ in `await` alone.
+Each statement runs in the connection's open transaction, if there is one. Nothing here commits it. The two
+variants differ only in `await`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 
 def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T:
-    """Run a statement on the caller's own connection, in the caller's transaction if there is one.
+    """Run a statement on the caller's connection, in the caller's transaction if there is one.
 
-    The answer is asked for in binary: as text, times are in the session's style, and psycopg reads no other than ISO.
+    The result is requested in binary: as text, times have the session's style, and psycopg reads only ISO.
     """
-    # The class by name: the connection's cursor_factory may be one that reads $1, or that keeps its rows on the server.
+    # The class is named here: the connection's cursor_factory may create cursors that read $1, or that
+    # keep their rows on the server.
     with OurCursor(connection) as cursor:
         if statement.lines is not None:
             with cursor.copy(_text(statement, schema)) as copy:
@@ -42,12 +44,12 @@ def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T
         cursor.execute(_text(statement, schema), statement.parameters, binary=True)
         rows = (
             cursor.fetchall() if cursor.description or _is_pipeline(connection) else []
-        )  # a pipeline knows no description before its rows
+        )  # in a pipeline there is no description before the rows
         return statement.read(rows, _names(cursor))
 
 
 async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schema: str) -> T:
-    """Run a statement on the caller's own asynchronous connection, in the caller's transaction if there is one."""
+    """Like `run_on`, on an asynchronous connection."""
     async with OurAsyncCursor(connection) as cursor:
         if statement.lines is not None:
             async with cursor.copy(_text(statement, schema)) as copy:
@@ -59,14 +61,14 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> list[int]:
-    """Put jobs into the queue on the caller's own connection, all or none of them, and return their ids in order."""
+    """Enqueue jobs on the caller's connection, all or none of them, and return their ids in order."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
-    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):  # the usual case; a chunk is all or nothing by itself
+    if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):  # the usual case; one chunk is all or nothing by itself
         return _put_one(connection, ahead[0], schema) if ahead else []
     if not connection.autocommit:
         with psycopg.Cursor(connection) as cursor:
-            cursor.execute(b"")  # begins the caller's transaction: transaction() would else begin one of its own, and commit it
+            cursor.execute(b"")  # begins the caller's transaction: otherwise transaction() would begin its own and commit it
     ids: list[int] = []
     with connection.transaction():
         for chunk in chain(ahead, left):
@@ -75,7 +77,7 @@ def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> l
 
 
 async def aput_on(connection: AsyncConnection, chunks: Iterable[Chunk], *, schema: str) -> list[int]:
-    """Put jobs into the queue on the caller's own asynchronous connection, all or none of them, and return their ids in order."""
+    """Like `put_on`, on an asynchronous connection."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
     if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):
@@ -139,7 +141,7 @@ async def _asend_one(connection: AsyncConnection, chunk: Chunk, schema: str) -> 
 
 
 def _is_pipeline(connection: Connection | AsyncConnection) -> bool:
-    """Whether the caller has made a pipeline of it, in which PostgreSQL takes no COPY."""
+    """Return whether the connection is in pipeline mode, in which PostgreSQL accepts no COPY."""
     return connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
 
 

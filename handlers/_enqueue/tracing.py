@@ -1,10 +1,11 @@
-"""Traces, through the OpenTelemetry API if the process has set up an SDK: what both ends of a job need, and the span of an enqueue.
+"""Traces through the OpenTelemetry API, if the process has set up an SDK: helpers for both ends, and the enqueue span.
 
-Nothing here imports OpenTelemetry by itself: whoever wants spans has imported it, and has told it of a provider, before there can be any.
-So a process without costs one look into a dictionary for each enqueue, and one for a whole worker. This module sets up no SDK and
-exports nothing; what goes with a job is its `traceparent`, in the form of W3C Trace Context.
+This module does not import OpenTelemetry by itself: spans are possible only if the application has
+imported it and set a provider. So a process without it pays one dictionary lookup per enqueue, and one
+per worker. This module sets up no SDK and exports nothing. A job carries its `traceparent` in W3C Trace
+Context format.
 
-The names of attributes are those of OpenTelemetry's conventions for messaging; what those have no word for begins with `jobherd.`.
+Attributes are named by OpenTelemetry's semantic conventions for messaging. Other names begin with `jobherd.`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 SYSTEM: Final = "jobherd"
 
 _known: tuple[object, Any] = (None, None)
-"""The provider that was asked last, and its tracer."""
+"""The provider used last, and its tracer."""
 
 
 def tracer() -> Tracer | None:
-    """Return what makes spans, or None if nobody has set up an SDK in this process."""
+    """Return the tracer, or None if this process has not set up an SDK."""
     global _known
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -44,13 +45,13 @@ def tracer() -> Tracer | None:
 
 
 def write_traceparent(span: Span) -> str | None:
-    """Return a span as a `traceparent`, None if it belongs to no trace."""
+    """Return a span's `traceparent`, or None if the span belongs to no trace."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}" if context.is_valid else None
 
 
 def read_traceparent(traceparent: str | None) -> Context | None:
-    """Return the context that a `traceparent` stands for; None, the current one, for a job that has none."""
+    """Return the context of a `traceparent`. None, the current context, for a job without one."""
     if traceparent is None:
         return None
     from opentelemetry import trace  # noqa: PLC0415 - whoever comes here has it
@@ -61,7 +62,7 @@ def read_traceparent(traceparent: str | None) -> Context | None:
 
 
 def ids_of(traceparent: str | None) -> dict[str, object]:
-    """Return what a log line says of a trace.
+    """Return the log fields of a trace.
 
     >>> ids_of("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     {'trace_id': '4bf92f3577b34da6a3ce929d0e0e4736', 'span_id': '00f067aa0ba902b7'}
@@ -71,9 +72,9 @@ def ids_of(traceparent: str | None) -> dict[str, object]:
 
 @contextmanager
 def enqueueing(own: Tracer, chunk: Chunk) -> Iterator[tuple[Chunk, Callable[[list[int]], None]]]:
-    """Give the chunk with the trace that its jobs belong to, and a function that is told their ids, inside the span of their enqueue.
+    """Open the enqueue span; yield the chunk with the trace of its jobs, and a function for their ids.
 
-    An error on the way is recorded on the span, and raised on.
+    An error in the block is recorded on the span and raised again.
     """
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
 

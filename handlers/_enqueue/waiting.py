@@ -1,8 +1,9 @@
-"""Waiting for the end of jobs: what is known of them, when to look again, and when to give up.
+"""Bookkeeping for waiting until jobs are finished: what is known of them, when to query again, when to give up.
 
-Whoever waits listens on a session of its own, says for which jobs, and looks; from then on it is told of each end, and looks by itself only
-every few seconds, should a word get lost (`sql/migrations/0013`). The bookkeeping is here, for threads, asyncio and the command line; it
-must not wait or speak to the database itself, so that the three only differ in how they do that.
+A waiting client listens on a separate session, announces the jobs, and queries them once. Then the
+database notifies it of each finished job. In case a notification gets lost, the client still queries
+every few seconds (`sql/migrations/0013`). Threads, asyncio and the command line share this bookkeeping.
+This module must not wait or use the database itself, so that the three differ only in how they do that.
 """
 
 from __future__ import annotations
@@ -23,35 +24,37 @@ if TYPE_CHECKING:
 JobRow: TypeAlias = dict[str, Any]
 
 BACKSTOP: Final = (1.0, 5.0)
-"""Seconds after which a waiter that was told nothing looks by itself: the first time, and at last."""
+"""Seconds after which a client without notifications queries again: the first time, and the longest."""
 BLIND: Final = (0.02, 1.0)
-"""The same for one who cannot listen."""
+"""The same for a client that cannot listen."""
 FACTOR: Final = 1.5
-"""By which the one grows into the other."""
+"""Factor by which the pause grows from the first to the longest."""
 LATE: Final = 2.0
-"""Seconds that the word of an end may come after the end itself was seen: of some kinds nothing else is left."""
+"""Seconds that the notification may arrive after the job disappeared: for some kinds nothing else is left."""
 SILENCE: Final = 10.0
-"""Seconds for an answer, at first: twice as many after each that did not come, for of very many jobs it may take long."""
+"""Seconds to wait for an answer at first, doubled after each missing one: for very many jobs it may take long."""
 GRACE: Final = 1.0
-"""Seconds for an answer once the time is up: it may still say that all are over."""
+"""Seconds to wait for an answer once the timeout has passed: it may still say that all jobs are finished."""
 SHOWN: Final = 10
-"""Ids in an error."""
+"""Most ids shown in an error."""
 
 
 class CompletionWait:
-    """The jobs that somebody waits for. The caller looks at `due()`, hands over what it `found()`, and waits for `patience()` seconds.
+    """The jobs that a caller waits for.
 
-    schema: where they are. deaf: the caller cannot listen.
+    The caller queries `due()`, passes the rows to `found()`, and waits for `patience()` seconds.
+
+    schema: Jobherd's schema. deaf: whether the caller cannot listen.
     """
 
     def __init__(self, job_ids: Iterable[int], timeout: Duration | None, *, schema: str, deaf: bool) -> None:
         self.left: dict[int, JobRow | None] = {check_id(number): None for number in job_ids}
-        """The jobs that are not over, as they were last seen."""
+        """The jobs that are not finished, with their last row."""
         self._order = tuple(self.left)
         self._over: dict[int, JobRow] = {}
         self._told: dict[int, str] = {}
         self._missed: dict[int, float] = {}
-        """Jobs that were there and are not any more, and until when a word of their end may come."""
+        """Jobs that have disappeared, with the time until which a notification about their end may arrive."""
         self._schema = schema
         self._deaf = deaf
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
@@ -61,13 +64,16 @@ class CompletionWait:
         self._away = "the database does not answer"
 
     def deafen(self) -> None:
-        """Note that the caller cannot listen after all: behind a pooler a shared backend would."""
+        """Record that the caller cannot listen after all: behind a pooler, a shared backend would."""
         self._deaf = True
         self._pause, self._longest = BLIND
         self._look = time.monotonic() + self._pause
 
     def due(self) -> list[int]:
-        """Return the jobs to look at now: those that were told of or must be given up, or all if nothing was heard for long."""
+        """Return the jobs to query now.
+
+        These are jobs with a notification, or past their deadline, or all after a long silence.
+        """
         now = time.monotonic()
         if now >= self._look:
             self._look = now + self._pause
@@ -76,15 +82,18 @@ class CompletionWait:
         return [number for number in self.left if number in self._told or self._missed.get(number, now + 1) <= now]
 
     def within(self) -> float:
-        """Return the seconds in which the next question is to be answered."""
+        """Return the seconds within which the next query must be answered."""
         return self._silence if self._until is None else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
 
     def connecting(self) -> float | None:
-        """Return the seconds in which a session is to be had: None if nobody said how long to wait, for then the driver's own time holds."""
+        """Return the seconds within which to connect. None without a timeout: then the driver's own limit applies."""
         return None if self._until is None else self.within()
 
     def unanswered(self, problem: Exception) -> None:
-        """Note that it was not, or that no session was to be had. Raises TimeoutError when the time is up, and the problem if that was the driver's time."""
+        """Record that a query was not answered, or that there was no session.
+
+        Raises TimeoutError if the timeout has passed, and the problem itself if it is the driver's limit.
+        """
         if not isinstance(problem, SilentError):
             if self._until is None:
                 raise problem
@@ -93,14 +102,18 @@ class CompletionWait:
         self.patience()
 
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
-        """Enter what was found of these jobs. Raises LookupError for one that does not exist, or does no more, and is not told of."""
+        """Record the rows of the queried jobs.
+
+        Raises LookupError for a job that does not exist, or that disappeared without a notification.
+        """
         gone, unheard = [], []
         for number in looked_at:
             row, seen = rows.get(number), self.left[number]
             if row is None and seen is not None and number in self._told:
                 row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
             if row is None:
-                # The look may have overtaken the word: both come from the same commit, and only one of them waits to be read.
+                # Race: the query may overtake the notification. Both come from the same commit, and only the
+                # notification waits to be read.
                 if seen is not None and self._deaf:
                     unheard.append(number)
                 elif seen is None or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
@@ -121,11 +134,11 @@ class CompletionWait:
             )
 
     def heard(self, message: str) -> None:
-        """Note a notification."""
+        """Record a notification."""
         self._told |= {number: state for number, state in ends(message, self._schema).items() if number in self.left}
 
     def patience(self) -> float:
-        """Return the seconds to wait for a word. Raises TimeoutError when the time is up."""
+        """Return the seconds to wait for a notification. Raises TimeoutError if the timeout has passed."""
         now = time.monotonic()
         left = float("inf") if self._until is None else self._until - now
         if left <= 0:
@@ -137,19 +150,22 @@ class CompletionWait:
         return min(max(min(self._look, *self._missed.values(), float("inf")) - now, 0.0), left)
 
     def rows(self) -> dict[int, JobRow]:
-        """Return the rows of the jobs, all over, in the order in which they were asked for."""
+        """Return the rows of the jobs, all finished, in the order in which the caller gave them."""
         return {number: self._over[number] for number in self._order}
 
 
 def ends(message: str, schema: str) -> dict[int, str]:
-    """Return the ends that a notification tells, by id: words like 7=completed, and first the schema with a dot, for all of a database hear each other.
+    """Return the finished jobs in a notification, as state by id.
+
+    It consists of the schema with a dot, then words such as 7=completed: all schemas of a database
+    share the channel.
 
     >>> ends("jobherd. 7=completed 8=failed", "jobherd"), ends("jobs_eu. 7=failed", "jobherd")
     ({7: 'completed', 8: 'failed'}, {})
     """
     whose, *words = message.split() or [""]
     if not whose.endswith("."):
-        words = [whose, *words]  # of a schema that was not migrated yet
+        words = [whose, *words]  # sent by a schema that is not migrated yet
     elif whose != f"{schema}.":
         return {}
     told = (word.partition("=") for word in words)
@@ -157,7 +173,10 @@ def ends(message: str, schema: str) -> dict[int, str]:
 
 
 def ready_to_hear(vigil: CompletionWait) -> list[Statement[None]]:
-    """Return what a session has to send before it looks: in this order, or the end of a job may be missed."""
+    """Return the statements that a session sends before it queries the jobs.
+
+    Order: any other order could miss the end of a job.
+    """
     waited_for = list(vigil.left)
     return [options.listen_ended(), options.announce_wait(waited_for), options.meet_settlements(waited_for)]
 

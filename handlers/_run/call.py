@@ -217,7 +217,7 @@ def _wait_for(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[Any]], se
 
 def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # reported elsewhere if it does not end
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # no log about a task that does not end
         task.cancel()
 
 

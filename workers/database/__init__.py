@@ -1,4 +1,4 @@
-"""A child's session with PostgreSQL: statements in one round trip, errors sorted by what they mean, responses checked.
+"""A child process's session with PostgreSQL: statements, error classification, response checks.
 
-It knows connections and SQLSTATEs, and no job.
+It handles connections and SQLSTATEs, and has no concept of a job.
 """

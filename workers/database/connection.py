@@ -1,9 +1,12 @@
-"""A child's session: it comes back by itself, for ever.
+"""A child process's database session, which reconnects automatically and never times out.
 
-A database that is away is no error of the child's: it waits, holds what it holds, and goes on. So callers see an answer, `Left` (there
-is no more use in waiting), or a defect in what they sent. Nothing here knows what the statements mean, with one exception: a claim may
-have been committed by a session that broke before it could answer. After a break the old session is ended first, then what it may have
-claimed is given back. The other way round it could still commit, and its jobs would wait for as long as this child lives.
+A database that is away is not an error of the process: it waits, keeps its claim, and continues.
+Callers get rows, `Left` (waiting has no use any more), or an error in what they sent.
+
+This module does not know what the statements mean, with one exception: a session that broke before
+it could answer may have committed a claim. After a break, the old session is ended first, then the
+jobs it may have claimed are released. In the other order, the old session could still commit, and
+its jobs would wait for as long as this process lives.
 
 Two statements that are sent together are two transactions.
 """
@@ -40,47 +43,69 @@ Parameters: TypeAlias = "Mapping[str, object]"
 _log = logging.getLogger("jobherd.connection")
 
 _AT_ONCE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
-"""Serialization, deadlock, lock timeout, a cancelled statement: the session is good, asking again helps."""
+"""Serialization failure, deadlock, lock timeout, canceled statement: the session is usable, and a
+retry helps.
+"""
 _TRIES: Final = 5
 UNKNOWN_FUNCTION: Final = "42883"
-"""Of a condition of the application's it says that the condition is wrong, and no other session helps."""
+"""If a condition of the application raises it, the condition is wrong, and another session does not
+help.
+"""
 _AWAY_CODES: Final = frozenset({"25006", "0A000", "26000", "42P05", "42P01", UNKNOWN_FUNCTION, "3D000", "3F000", "42501", "72000"})
-"""A standby; a plan of before a migration; statements that a pooler has lost; a database that is just being restored or moved. Also a trigger that an
-application has just made, which finds its names only in a session that knows of it: see pin_search_path.sql."""
+"""A standby; a plan from before a migration; statements that a pooler has lost; a database that is
+being restored or moved. Also a trigger that an application has just created, which finds its names
+only in a session that knows of it: see pin_search_path.sql.
+"""
 _AWAY_CLASSES: Final = frozenset({"08", "25", "28", "53", "57", "58", "XX", "F0"})
 _UNPREPARED: Final = frozenset({"26000", "42P05"})
 PATIENCE: Final = 10.0
-"""Seconds without a word from the server after which a session is taken for lost. Within a lease: what is in hand is settled in time."""
+"""Seconds without data from the server after which a session counts as lost. Shorter than a lease,
+so the claim is settled in time.
+"""
 MOST_PATIENT: Final = 64
-"""Times that, where one silence follows the other: what takes the server long, as megabytes on a slow disk do, would be begun again and again."""
+"""Maximum factor on that limit if one silence follows another. Without the increase, work that
+takes the server long, such as megabytes on a slow disk, would be restarted again and again.
+"""
 CONNECT_PATIENCE: Final = 10
 LEAST_PATIENCE: Final = 2
-"""Seconds to connect: to all servers that the DSN names together, but to each at least so long."""
+"""Seconds to connect: CONNECT_PATIENCE for all servers of the DSN together, and at least
+LEAST_PATIENCE for each.
+"""
 _BEFORE_HAND: Final = {**KEPT_ALIVE, "target_session_attrs": "read-write"}
-"""Of several hosts the first that answers may be a standby, which takes no claim, and would be asked again and again."""
+"""With several hosts, the first that answers may be a standby. It accepts no claim, and would be
+tried again and again.
+"""
 _OURS: Final = {"client_encoding": "UTF8"}
-"""Whatever DSN and environment say: in another one a payload could not be read, and an outcome not be written. As the server spells it: by any
-other name pgbouncer takes it for another one, and sets it anew before each transaction."""
+"""Overrides the DSN and the environment: in another encoding a payload could not be read, and an
+outcome not be written. Spelled as the server spells it: pgbouncer takes any other spelling for
+another encoding, and sets it before each transaction.
+"""
 _ENDING: Final = 2.0
-"""Seconds to wait for the end of the old session, once the server has told it to end. If this role must not end it: one lease."""
+"""Seconds to wait for the end of the old session after the server was asked to end it. If this role
+must not end it, the wait is one lease.
+"""
 
 
-class Left(Exception):  # noqa: N818 - no error: the child has been told to leave, or has lost its supervisor
-    """There is no more use in waiting for the database; the message says why."""
+class Left(Exception):  # noqa: N818 - not an error: the process was asked to exit, or has lost its supervisor
+    """Waiting for the database has no use any more. The message says why."""
 
 
 class Session:
-    """The one connection of a child.
+    """The one connection of a child process.
 
-    seat: whose it is. wake: where it waits while the database is away; a nudge or a dismissal ends the wait.
-    holding: asked after a break for the tokens of the claims that the child knows of.
-    database: its name on the server, once it is connected.
-    child, backend: its number in `children` and its backend's pid, once it is connected.
-    pooled: a pooler stands between: it may hand each transaction to another backend, and none of them is ours.
-    sessions: how many there have been. With each new one all claims are given back but those that are held.
-    patience: seconds without a word from the server after which the session is taken for lost; twice as many after each time that it was, until
-        something is answered.
-    pinned: functions are found in pg_catalog only; not with conditions of the application's, whose names may be in its search path.
+    spec: whose session it is. wake: where it waits while the database is away; a wake or a
+    dismissal ends the wait.
+    holding: called after a break, returns the tokens of the claims that the process knows of.
+    database: its name on the server, once connected.
+    child, backend: number in `children`, and pid of the backend, once connected.
+    pooled: a pooler is in between. It may run each transaction on another backend, and none belongs
+    to this process.
+    sessions: how many there have been. Each new session releases all claims except those in
+    `holding`.
+    patience: seconds without data from the server after which the session counts as lost. Doubled
+    each time that happens, until the server responds.
+    pinned: functions are found in pg_catalog only. Off with conditions of the application, whose
+    names may be in its search path.
     """
 
     def __init__(
@@ -97,7 +122,7 @@ class Session:
         self._patience = patience
         self._pinned = pinned
         self._silences = 1
-        """How many times that the next session waits, for the last ones were taken for lost in silence."""
+        """Factor on the patience of the next session, because the last ones were lost in silence."""
         self._connection: psycopg.Connection[Row] | None = None
         self._prepare = True
         self._lost_at: float | None = None
@@ -105,27 +130,34 @@ class Session:
         self._wire: Wire
         self._file: tuple[int, int] | None = None
         self._behind = False
-        """An answer is still on the line."""
+        """Whether the response to `run_ahead` is still unread."""
         self._heard: list[Row] | Exception = []
-        """What it was."""
+        """That response."""
         self._abandoned: list[psycopg.Connection[Row]] = []
 
     def connect(self) -> None:
-        """Return once there is a session. Raises Left if the child is to leave or its supervisor was reclaimed."""
+        """Return once there is a session.
+
+        Raises Left if the process must exit or its supervisor was reclaimed.
+        """
         self._keep_trying(lambda: None, patient=False)
 
     def run(self, statement: str, parameters: Parameters | None = None, *, patient: bool = False, stubborn: bool = True) -> list[Row]:
-        """Send a statement, in a transaction of its own, and return its rows, however long the database is away.
+        """Send a statement in its own transaction and return its rows, however long the database is away.
 
-        statement: its name in sql/queries. It may be sent twice: a break hides whether it was committed.
-        patient: also wait when the child has been dismissed; for outcomes, which must not be lost.
-        stubborn: ask again after a deadlock or a lock that was not to be had; without it that is raised.
-        Raises Left, or psycopg.Error if the statement itself is refused.
+        statement: its name in sql/queries. It may be sent twice: a break hides whether it was
+        committed.
+        patient: also wait after a dismissal. For outcomes, which must not be lost.
+        stubborn: retry after a deadlock or a lock timeout. Without it, the error is raised.
+        Raises Left, or psycopg.Error if the statement itself is rejected.
         """
         return self._keep_trying(lambda: self._send(statement, parameters), patient=patient, stubborn=stubborn)
 
     def hurry(self, statement: str, parameters: Parameters) -> list[Row]:
-        """Send a statement for which somebody waits. As `run`, with nothing before it that could be left out."""
+        """Send a statement for which a producer waits.
+
+        As `run`, without any avoidable step before it.
+        """
         first: list[psycopg.Error] = []
         self._hear()
         if self._connection is not None:
@@ -133,7 +165,9 @@ class Session:
                 return self._wire.hurry(statement, parameters)
             except psycopg.Error as problem:
                 if self._broken():
-                    self._note_lost(problem)  # a new session, which comes first now, would be given up for what this one had
+                    # Otherwise the new session, which comes first now, would be dropped for the old
+                    # one's error.
+                    self._note_lost(problem)
                 else:
                     first.append(problem)
 
@@ -145,16 +179,16 @@ class Session:
         return self._keep_trying(again, patient=False)
 
     def run_in_one(self, *letters: tuple[str, Parameters], eager: bool = False) -> list[Row]:
-        """Send statements in one round trip and one transaction, however long the database is away; return the rows of the last.
+        """Send statements in one round trip and one transaction, and return the rows of the last.
 
-        Each sees what was committed when it began. The rest is as in `run`.
+        Each statement sees what was committed when it began. Otherwise as `run`.
         """
         return self._keep_trying(lambda: self._ready().exchange(*letters, eager=eager)[-1], patient=False)
 
     def run_alone(self, statement: str) -> bool:
-        """Send a statement that may stand in no transaction with others, once, and return whether it was done: it is worth no second try.
+        """Send a statement once that cannot share a transaction, and return whether it succeeded.
 
-        Behind a pooler the limits of its role hold for it. Raises nothing.
+        It is not worth a retry. Behind a pooler, the time limits of its role apply. Raises nothing.
         """
         try:
             self._ready().exchange_alone(statement)
@@ -167,15 +201,16 @@ class Session:
         return True
 
     def count(self, statement: str, parameters: Parameters) -> int:
-        """Send a statement as `run` does and return how many rows it has changed."""
+        """Send a statement as `run` does, and return how many rows it changed."""
         self.run(statement, parameters)
         return self._wire.changed
 
     def run_both(self, first: str, before: Parameters, second: str, after: Parameters) -> tuple[Said, Said]:
-        """Send two statements in one round trip, each a transaction of its own, once; return the rows of each or why it was refused.
+        """Send two statements once, in one round trip, and return the rows or the error of each.
 
-        In one transaction the second would hold its locks while the first waits for its fsync.
-        Raises psycopg.Error if the session is lost, and opens no other: a break hides what was executed, and see `run_ahead`.
+        Each is its own transaction: in one transaction, the second would hold its locks while the
+        first waits for its fsync. Raises psycopg.Error if the session is lost, and opens no other,
+        because a break hides what was executed, and for the reason given in `run_ahead`.
         """
         self._hear()
         try:
@@ -190,11 +225,12 @@ class Session:
         return one, two
 
     def run_ahead(self, first: str, before: Parameters, behind: str, after: Parameters) -> Said:
-        """Send two statements as `run_both` does, and return what is said to the first; `hear` returns the other.
+        """Send two statements as `run_both` does, and return the response to the first.
 
-        Whatever else is asked of this session waits for that answer first. Raises psycopg.Error if the session is lost, and opens no other: what
-        was claimed in this one may have been swallowed by a crash of the server, and its number be given to the claim that is sent with its
-        settlement. `hear` returns a loss then too.
+        `hear` returns the other response, and every other use of this session waits for it first.
+        Raises psycopg.Error if the session is lost, and opens no other. A crash of the server may
+        have lost a claim of this session, and its token may be given to the claim that is sent
+        together with its settlement. In that case `hear` returns the error too.
         """
         self._hear()
         self._behind = True
@@ -208,31 +244,39 @@ class Session:
             self._give_up_behind(problem)
             raise
         if isinstance(said, psycopg.Error) and (self._broken() or (is_away(said) and said.sqlstate not in _AT_ONCE)):
-            self._hear()  # the one behind it may have been executed all the same
+            self._hear()  # The second statement may have been executed all the same.
             self._note_lost(said)
         return said
 
     def hear(self) -> list[Row] | Exception:
-        """Wait for the answer to what `run_ahead` sent behind, and return its rows or why it was refused or is lost."""
+        """Wait for the second response to `run_ahead`, and return its rows or its error.
+
+        The loss of the session counts as such an error.
+        """
         self._hear()
         return self._heard
 
     def is_whole(self) -> bool:
-        """Return whether the session's file is still its own. If a job has closed it, nothing more is said there: it may be another's by now."""
+        """Return whether the session's socket is still its own.
+
+        If a job has closed it, the session is abandoned: the number may belong to another file by
+        now.
+        """
         if self._connection is None or self._connection.closed:
             return True
         if _file(self._connection) == self._file:
-            # Or a read of an answer that ends where the buffer does would wait for more, for ever.
+            # Otherwise the read of a response that ends exactly with the buffer would block
+            # indefinitely.
             os.set_blocking(self._connection.fileno(), False)
             return True
-        self._abandoned.append(self._connection)  # kept: its end would say goodbye into whatever that number is now, and close it
+        self._abandoned.append(self._connection)  # Kept: closing it would write to, and close, whatever file that number is now.
         self._connection = None
         self._give_up_behind(psycopg.OperationalError("a job closed the session"))
         return False
 
     @contextmanager
     def unhurried(self, patience: float) -> Iterator[None]:
-        """Wait so long for a word from the server: for statements that take their time."""
+        """Wait up to `patience` seconds for data from the server, for slow statements."""
         before = self._patience
         self._patience = self._wire.patience = patience
         try:
@@ -241,11 +285,16 @@ class Session:
             self._patience = self._wire.patience = before
 
     def release_unheard(self) -> bool:
-        """Give back what this child has claimed and does not hold; return whether there was any. Raises as `run`."""
+        """Release jobs that were claimed for this process and that it does not hold.
+
+        Raises as `run`.
+
+        Return whether there were any.
+        """
         return self._note_unheard(self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False))
 
     def is_registered(self) -> bool:
-        """Return whether the database knows this child by the number that it claims under. Raises as `run`."""
+        """Return whether the database has this process under its number. Raises as `run`."""
         return bool(self.run("find_child", {"child": self.child}))
 
     def close(self) -> None:
@@ -255,7 +304,8 @@ class Session:
             self._connection = None
         self._spec.board.set_database(connected=False)
 
-    # -- the way back -----------------------------------------------------------------------------------------------
+    # -- reconnecting
+    # -----------------------------------------------------------------------------------------------
 
     def _keep_trying(self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True) -> list[Row]:
         tries = 0
@@ -321,7 +371,7 @@ class Session:
         except BaseException as problem:
             connection.close()
             self._connection = None
-            if _wants_a_file(problem):  # to read since when this process runs
+            if _wants_a_file(problem):  # to read when this process started
                 raise psycopg.OperationalError(str(problem)) from problem
             raise
         spec.board.set_database(connected=True)
@@ -335,14 +385,14 @@ class Session:
         self.pooled = self._connection is not None and self._send("tell_backend")[0][0] != self._connection.info.backend_pid
         names = ("forgo_limits", "steer_planner", "pin_search_path") if self._pinned else ("forgo_limits", "steer_planner")
         steering = [(name, {"local": self.pooled}) for name in names]
-        if self.pooled:  # what we set for a session would stay with the backend, for whoever gets it next
+        if self.pooled:  # Session settings would stay with the backend, for the next client that gets it.
             wire.share(*steering)
         else:
             wire.exchange(*steering, ("watch_client", {}))
         me = {"supervisor": spec.supervisor, "incarnation": spec.incarnation}
         if self.child:
             since = time.monotonic()
-            while True:  # the old session may still commit a claim that nobody would ever hear of
+            while True:  # The old session may still commit a claim whose response would never arrive.
                 [(alive, refused)] = self._send("end_backend", me)
                 if not alive or time.monotonic() - since >= (spec.settings.lease if refused else _ENDING):
                     break
@@ -375,7 +425,7 @@ class Session:
         if isinstance(problem, Silence):
             self._silences = min(2 * self._silences, MOST_PATIENT)
         if problem.sqlstate in _UNPREPARED:
-            self._prepare = False  # a pooler between us and the server: statements are sent whole from now on
+            self._prepare = False  # A pooler is in between: send whole statements from now on.
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -390,13 +440,13 @@ class Session:
         settings = self._spec.settings
         self._pause = min(settings.retry_max, max(settings.retry_initial, 2 * self._pause))
         if self._wake.dismissed:
-            self._pause = min(self._pause, 1.0)  # no nudge can end this wait any more
+            self._pause = min(self._pause, 1.0)  # No wake can end this wait any more.
         return min(settings.retry_max, self._pause * random.uniform(0.75, 1.25))
 
     def rest(self, seconds: float, *, patient: bool) -> None:
-        """Wait for so long, or until the parent nudges: the database may be back.
+        """Wait this many seconds, or until the supervisor wakes this process: the database may be back.
 
-        patient: also when the child has been dismissed. Raises Left as `run`.
+        patient: also wait after a dismissal. Raises Left as `run`.
         """
         until = time.monotonic() + seconds
         while True:
@@ -410,12 +460,12 @@ class Session:
             if left <= 0:
                 return
             if self._wake.wait(left):
-                self._pause = 0.0  # the parent says that the database is back
+                self._pause = 0.0  # The supervisor has seen that the database is back.
                 return
 
 
 def is_away(problem: psycopg.Error) -> bool:
-    """Return whether the session or the server is the matter, and not the statement: then another try later may be answered."""
+    """Return whether the session or the server failed, and not the statement, so that a retry may succeed."""
     code = problem.sqlstate or ""
     if code:
         return code in _AWAY_CODES or code in _AT_ONCE or code[:2] in _AWAY_CLASSES or takes_no_writes(problem)
@@ -423,9 +473,9 @@ def is_away(problem: psycopg.Error) -> bool:
 
 
 def open_session(dsn: str, name: str, **more: Any) -> psycopg.Connection[Row]:
-    """Connect, with adapters of our own unless `more` has a context.
+    """Connect, with Jobherd's adapters unless `more` has a context.
 
-    Raises psycopg.Error, also where the system has a file for the socket and none to wait for it with.
+    Raises psycopg.Error, also if the system has a file for the socket but none to wait for it.
     """
     try:
         return psycopg.connect("", **session_parameters(dsn, name), autocommit=True, **{"context": OURS, **more})
@@ -436,12 +486,12 @@ def open_session(dsn: str, name: str, **more: Any) -> psycopg.Connection[Row]:
 
 
 def _wants_a_file(problem: BaseException) -> bool:
-    """Return whether the system has none to give, to this process or to any: another try later may be answered."""
+    """Return whether the process or the system has no free file descriptor, so that a retry may succeed."""
     return isinstance(problem, OSError) and problem.errno in {errno.EMFILE, errno.ENFILE}
 
 
 def session_parameters(dsn: str, name: str) -> dict[str, Any]:
-    """Return what to connect with: the DSN, our name for the session, and time limits where the DSN gives none."""
+    """Return connection parameters: the DSN, the session's name, and time limits unless the DSN has its own."""
     given = conninfo_to_dict(dsn)
     servers = str(given.get("hostaddr") or given.get("host") or "").count(",") + 1
     return {
@@ -454,7 +504,7 @@ def session_parameters(dsn: str, name: str) -> dict[str, Any]:
 
 
 def _file(connection: psycopg.Connection[Row]) -> tuple[int, int] | None:
-    """Return which file a session is, or None if that number is no file at all."""
+    """Return the file identity of a session's socket, or None if its number is not an open file."""
     try:
         found = os.fstat(connection.fileno())
     except (OSError, psycopg.Error):

@@ -1,8 +1,10 @@
-"""Whether an answer is the one to the statement that was sent.
+"""Checks that a response belongs to the statement that was sent.
 
-On a session of our own it always is. A pooler can lose count: pgbouncer 1.18 takes a notification that reaches a shared backend at the wrong
-moment for the end of an answer, and from then on hands everybody the answer of somebody else. Read as "nothing to do", the answer of another
-would leave a claim behind of which its worker has never heard. Columns tell most of them apart; nothing here looks at rows.
+Without a pooler it always does. A pooler can lose count: pgbouncer 1.18 mistakes a notification
+that reaches a shared backend at the wrong moment for the end of a response. From then on every
+client gets another client's rows. If another response were read as "no work", a claim could remain
+of which its worker has no record. The columns tell most responses apart. This module does not look
+at rows.
 """
 
 from __future__ import annotations
@@ -17,17 +19,23 @@ if TYPE_CHECKING:
 
 
 GOOD: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
-"""An answer, and no refusal."""
+"""The statuses of a response that is not an error."""
 
 
 class Answers:
-    """What the answers of one session look like, by statement: the first one of each is believed, and the others must have its columns."""
+    """The columns of a session's responses, by statement.
+
+    The first response to each statement is trusted, and later ones must have the same columns.
+    """
 
     def __init__(self) -> None:
         self._columns: dict[str, tuple[int, bytes | None]] = {}
 
     def check(self, statement: str, result: PGresult) -> None:
-        """Raise psycopg.OperationalError, as for a session that is lost, if this is the answer to another statement. A refusal has no columns."""
+        """Raise psycopg.OperationalError, as for a lost session, if this response is to another statement.
+
+        An error has no columns and is not checked.
+        """
         if result.status not in GOOD:
             return
         columns = (result.nfields, result.fname(0))

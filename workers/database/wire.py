@@ -1,8 +1,10 @@
-"""A few statements to the server and back: one exchange over libpq, prepared by name, without a driver's cursors between.
+"""Sends statements over libpq and reads the responses, prepared by name and without psycopg cursors.
 
-A job that starts on an idle machine waits for every line that runs cold, and a cursor runs through some hundreds of them: it cost a
-tenth of a millisecond a claim. Waiting is done in Python, so that signals are heard while the server works. Several statements sent
-together are one transaction, or each its own. Nothing here knows what they mean, and nothing is asked twice.
+A job that starts on an idle machine waits for every line of code that is not in the processor's
+caches. A cursor runs through several hundred of them, which cost a tenth of a millisecond per
+claim. Waiting is done in Python, so that signals are handled while the server works. Several
+statements sent together are one transaction, or one transaction each. This module does not know
+what the statements mean, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -33,23 +35,29 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 EAGER: Final = 0.0004
-"""Seconds: a claim takes 0.2 ms on an idle machine, and to be put to sleep and woken again costs 0.05 to 0.1 ms more."""
+"""Seconds of polling before sleeping. A claim takes 0.2 ms on an idle machine, and being put to
+sleep and woken again costs 0.05 to 0.1 ms more.
+"""
 _LONGEST: Final = 63
 _SMALL: Final = 1000
-"""Characters of an answer's value, beyond which reading it once more would take longer than it saves."""
+"""Most characters of a value in a response that is read a second time. For longer values, the
+second read would take longer than it saves.
+"""
 
 
 class Silence(psycopg.OperationalError):
-    """The server was taken for lost, for it has said nothing for so long: it may as well have been at work."""
+    """The connection was given up after a silence of the server, which may still be working."""
 
 
 class Wire:
     """The exchanges over one connection.
 
-    connection: open, in autocommit mode, used by nobody else meanwhile. schema: where our tables are.
-    prepared: false behind a pooler that hands each transaction to another session.
-    patience: seconds without a byte from or to the server after which it is taken for lost; None: for ever. The kernel gives up only
-        whom it hears nothing of: what stands between may confirm every packet and carry none.
+    connection: open, in autocommit mode, and not used by other code meanwhile.
+    schema: where Jobherd's tables are.
+    prepared: false behind a pooler that gives each transaction to another session.
+    patience: seconds without a byte from or to the server after which the connection counts as
+    lost; None: never. The kernel gives up only a connection that gets no acknowledgement: a device
+    in between may acknowledge every packet and forward none.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], schema: str, *, prepared: bool, patience: float | None = None) -> None:
@@ -66,39 +74,44 @@ class Wire:
         self._answers = None if prepared else Answers()
         self._first: Sequence[tuple[str, Mapping[str, object]]] = ()
         self.changed = 0
-        """How many rows the last statement has written or returned."""
+        """Number of rows that the last statement wrote or returned."""
         self._unheard: Sequence[tuple[str, Mapping[str, object]]] = ()
-        """What was sent and is not answered yet."""
+        """Statements that were sent and are not answered yet."""
         self._pgconn.nonblocking = 1
 
     @property
     def owes(self) -> bool:
-        """Whether an answer is still on the line."""
+        """Whether a response is still to be read."""
         return bool(self._unheard)
 
     def share(self, *first: tuple[str, Mapping[str, object]]) -> None:
-        """A pooler stands between: each transaction may be on another backend, and begins with these; the columns of each answer are looked at.
+        """Prepare for a pooler: each transaction may run on another backend.
 
-        first: settings for the transaction alone, for the next one on that backend is a stranger's.
+        Each transaction then begins with the statements `first`, and the columns of each response
+        are checked.
+        first: settings for the transaction only, because the next one on that backend is another
+        client's.
         """
         self._answers = self._answers or Answers()
         self._first = first
 
     def prepare(self, *names: str) -> None:
-        """Make statements ready, so that the first job does not wait for it. Raises psycopg.Error."""
+        """Prepare statements, so that the first job does not wait for it. Raises psycopg.Error."""
         for name in names:
             if self._prepared is not None and name not in self._prepared:
                 self._pgconn.send_prepare(_label(name), sql.numbered(name, self._schema)[0].encode())
-                # Unread, a refusal would show only when the name is used, or never: behind a pooler the name may be a statement of
-                # another schema's.
+                # Otherwise an error would show only when the name is used, or never: behind a
+                # pooler, the name may belong to a statement of another schema.
                 self._check(self._receive(), 1)
                 self._prepared.add(name)
 
     def exchange(self, *letters: tuple[str, Mapping[str, object]], eager: bool = False) -> list[list[tuple[Any, ...]]]:
-        """Send statements, each by its name in sql/queries with its parameters, and return the rows of each.
+        """Send statements as one transaction and return the rows of each.
 
-        eager: look for the answer again and again, for a moment, instead of sleeping: somebody waits.
-        Several are one transaction. Raises psycopg.Error as the server or the connection says, ValueError for what cannot be sent.
+        Each is given by its name in sql/queries, with its parameters.
+        eager: poll for the response for a short time before sleeping, because a producer waits.
+        Raises psycopg.Error for an error of the server or the connection, ValueError for parameters
+        that cannot be sent.
         """
         results = self._talk(letters, eager=eager)
         self._check(results, len(letters))
@@ -106,7 +119,10 @@ class Wire:
         return [self._rows(result) for result in results]
 
     def exchange_alone(self, name: str) -> None:
-        """Send a statement that may stand in no transaction with others, not with what each begins with either: a vacuum. Raises as `exchange`."""
+        """Send a statement that cannot run in a transaction with others: VACUUM.
+
+        Not even the statements of `share` precede it. Raises as `exchange`.
+        """
         first, self._first = self._first, ()
         try:
             self.exchange((name, {}))
@@ -114,10 +130,11 @@ class Wire:
             self._first = first
 
     def hurry(self, name: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        """Send the one statement for which somebody waits, and return its rows. Raises as `exchange`.
+        """Send one statement for which a producer waits, and return its rows. Raises as `exchange`.
 
-        On an idle machine every line runs cold. So what was made of the same parameters the last time is sent again as it is, and while the server works
-        the last answer is read once more, which brings the code that will read this one back into the processor's caches.
+        On an idle machine every line runs without the processor's caches. So encoded parameters are
+        reused if they equal the last ones. While the server works, the last response is read again,
+        which loads the code that will read the next one into the caches.
         """
         if self._prepared is None or self._first:
             return self.exchange((name, parameters), eager=True)[0]
@@ -149,9 +166,10 @@ class Wire:
         return rows
 
     def exchange_each(self, *letters: tuple[str, Mapping[str, object]]) -> list[list[tuple[Any, ...]] | psycopg.Error]:
-        """Send statements together, each a transaction of its own, and return the rows of each, or why the server has refused it.
+        """Send statements together, each as its own transaction, and return the rows or the error of each.
 
-        Raises psycopg.Error if the connection breaks, whatever was done by then, ValueError for what cannot be sent.
+        Raises psycopg.Error if the connection breaks, even if statements were executed, and
+        ValueError for parameters that cannot be sent.
         """
         results = self._talk(letters, each=True)
         if len(results) < len(letters):
@@ -161,9 +179,10 @@ class Wire:
     def exchange_ahead(
         self, first: tuple[str, Mapping[str, object]], behind: tuple[str, Mapping[str, object]]
     ) -> list[tuple[Any, ...]] | psycopg.Error:
-        """Send two statements together, each a transaction of its own, and return the rows of the first, or why it was refused.
+        """Send two statements, each as its own transaction, and return the rows or error of the first.
 
-        The answer to the other is left on the line, and nothing else may be said there before `hear` has been called. Raises as `exchange_each`.
+        The response to the other one stays unread, and nothing else may be sent before `hear` has
+        been called. Raises as `exchange_each`.
         """
         results = self._talk((first, behind), each=True, heard=1)
         if not results:
@@ -171,7 +190,10 @@ class Wire:
         return self._said(results[0])
 
     def hear(self) -> list[tuple[Any, ...]] | psycopg.Error:
-        """Wait for the answer that the last exchange has left on the line: return the rows, or why the server has refused it. Raises as `exchange_each`."""
+        """Wait for the response that the last exchange left unread, and return its rows or its error.
+
+        Raises as `exchange_each`.
+        """
         letters, self._unheard = self._unheard, ()
         results = self._hear(letters)
         if not results:
@@ -179,7 +201,10 @@ class Wire:
         return self._said(results[0])
 
     def knock(self) -> None:
-        """Wait for a word of the server's and ask nothing of it: also within a transaction, and one that has failed. Raises psycopg.OperationalError."""
+        """Wait for a response of the server without a statement. Raises psycopg.OperationalError.
+
+        This also works within a transaction, even one that has failed.
+        """
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
         pgconn.pipeline_sync()
@@ -191,9 +216,10 @@ class Wire:
     def _talk(
         self, letters: Sequence[tuple[str, Mapping[str, object]]], *, each: bool = False, eager: bool = False, heard: int | None = None
     ) -> list[PGresult]:
-        """Send them and return one result for each, as far as there are any.
+        """Send statements and return one result for each, as far as there are any.
 
-        each: a transaction of its own. heard: wait for the answers to so many of them, with `each`; None: to all.
+        each: one transaction for each statement.
+        heard: with `each`, wait for the responses to this many statements; None: to all.
         """
         pgconn = self._pgconn
         transactions = [[*self._first, letter] for letter in letters] if each else [[*self._first, *letters]]
@@ -226,7 +252,7 @@ class Wire:
     def _hear(
         self, letters: Sequence[tuple[str, Mapping[str, object]]], *, together: bool = True, each: bool = True, eager: bool = False
     ) -> list[PGresult]:
-        """Return the answers to what was sent, as far as there are any."""
+        """Return the responses to what was sent, as far as there are any."""
         results = self._receive(syncs=together and (len(letters) if each else 1), eager=eager)
         if failpoints.armed:
             _reach(letters, "done")
@@ -241,7 +267,10 @@ class Wire:
         return self._rows(result) if result.status in GOOD else self._refusal(result)
 
     def _check(self, results: list[PGresult], expected: int) -> None:
-        """Raise what was refused, or psycopg.OperationalError if there are fewer answers than that."""
+        """Raise the first error among the results.
+
+        If there are fewer than `expected` results, raise psycopg.OperationalError.
+        """
         for result in results:
             if result.status not in GOOD:
                 raise self._refusal(result)
@@ -250,18 +279,23 @@ class Wire:
             raise psycopg.OperationalError(message)
 
     def _refusal(self, result: PGresult) -> psycopg.Error:
-        """Return why it was refused. A server's refusal has a code; what libpq says by itself of a connection that it has given up has none."""
+        """Return the error of a result.
+
+        An error of the server has a code. An error that libpq itself reports about a lost
+        connection has none.
+        """
         problem = error_from_result(result)
         if problem.sqlstate is None and self._pgconn.status == pq.ConnStatus.BAD:
             return psycopg.OperationalError(str(problem))
         return problem
 
     def _receive(self, *, syncs: int = 0, eager: bool = False) -> list[PGresult]:
-        """Return the results up to so many syncs of a pipeline, or of one statement outside of one; fewer if the connection is broken.
+        """Return the results of a pipeline up to `syncs` syncs, or of one statement outside a pipeline.
 
-        A statement that has answered may still be refused when its transaction is committed, by a deferred trigger or a full queue of
-        notifications: then that refusal is the answer, in the place of all that the transaction has said. And until the commit's own
-        answer is there nothing in it is done.
+        There are fewer if the connection is broken. A statement that has returned rows can still
+        fail when its transaction commits, through a deferred trigger or a full notification queue.
+        Then that error replaces all results of the transaction. Before the response to the commit,
+        nothing in the transaction counts as done.
         """
         together = syncs > 0
         pgconn = self._pgconn
@@ -274,7 +308,7 @@ class Wire:
         while True:
             while pgconn.is_busy():
                 if until and time.monotonic() < until:
-                    os.sched_yield()  # the server may need this processor
+                    os.sched_yield()  # The server may need this processor.
                 else:
                     self._wait(self._readable)
                 pgconn.consume_input()
@@ -302,7 +336,7 @@ class Wire:
         before = -1
         while not ready.poll(self.patience * 500):
             unsent = _unsent(self._pgconn.socket)
-            if unsent == before:  # a slow line, on which something moves, is no lost one
+            if unsent == before:  # A slow connection on which data still moves is not lost.
                 message = f"no word from the server for {self.patience:g} s"
                 raise Silence(message)
             before = unsent
@@ -316,7 +350,7 @@ class Wire:
 
 @dataclass(slots=True)
 class _Urgent:
-    """A statement for which somebody waits: what was said the last time, and what was answered."""
+    """A statement for which a producer waits: its last parameters and its last response."""
 
     label: bytes
     order: tuple[str, ...]
@@ -331,18 +365,25 @@ def _reach(letters: Sequence[tuple[str, object]], step: str) -> None:
 
 
 def _label(name: str) -> bytes:
-    """Return what the server calls a statement: it knows 63 characters of a name, and one that was narrowed can have more."""
+    """Return the prepared statement's name.
+
+    The server uses 63 characters, and a narrowed name can be longer.
+    """
     return name.encode() if len(name) <= _LONGEST else f"{name[:40]}_{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}".encode()
 
 
 def _unsent(fd: int) -> int:
-    """Return how many bytes the other side has not confirmed yet."""
+    """Return how many bytes the other side has not acknowledged yet."""
     count: int = struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)))[0]
     return count
 
 
 def _ended(results: list[PGresult], first: int = 0) -> list[PGresult]:
-    """Return what a transaction has said: its refusal alone, if anything of it was refused; else nothing of so many statements that it began with."""
+    """Return the results of a transaction.
+
+    If a statement failed, that is only its error. Otherwise the results of the `first` statements
+    that the transaction began with are left out.
+    """
     for result in results:
         if result.status not in GOOD:
             return [result]

@@ -1,4 +1,4 @@
-"""What a kind asks for: retries, back-off, durations, costs, redaction.
+"""What a kind declares about its jobs: retries, backoff, durations, costs, redaction.
 
-Pure values; no clock and no database.
+Pure values: no clock and no database.
 """

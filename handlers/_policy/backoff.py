@@ -1,6 +1,7 @@
-"""How long a job waits after a failed attempt.
+"""Computes the delay after a failed attempt.
 
-A value that hands out seconds. It must not know jobs, exceptions or the clock: who asks says how many attempts there were.
+A Backoff is a value that returns seconds. It must not depend on jobs, exceptions or the clock: the caller
+passes the number of attempts.
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ from jobherd.handlers._policy.durations import LONGEST, Duration, at_least_zero,
 
 
 class Dice(Protocol):
-    """Where chance comes from: `random.Random`, or the module `random`, or a test's own."""
+    """Source of randomness: `random.Random`, the module `random`, or a test's own."""
 
     def random(self) -> float:
-        """Return a number from 0 up to, not including, 1."""
+        """Return a number from 0 up to, but not including, 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """The wait before the next attempt: `base * factor ** (attempts - 1)`, spread by `jitter`, at most `cap`.
+    """Delay before the next attempt: `base * factor ** (attempts - 1)`, spread by `jitter`, at most `cap`.
 
-    base: the wait after the first failed attempt; a span of time, default 30 s.
-    factor: how much longer each further wait is, at least 1; default 2.
-    jitter: the share by which a wait is spread in both directions, 0 to 1; default 0.2.
-    cap: the longest wait; a span of time, default 1 h. It is applied before the jitter, so that a thousand jobs that failed together
-        are still spread once they reach it, and again after, so that no wait is ever longer.
-    Raises ValueError or TypeError that name the field.
+    Args:
+        base: delay after the first failed attempt, a duration, default 30 s.
+        factor: factor by which each further delay grows, 1 to 1,000,000, default 2.
+        jitter: share by which a delay is spread in both directions, 0 to 1, default 0.2.
+        cap: longest delay, a duration, default 1 h. It is applied before the jitter, so that many jobs
+            that failed together stay spread when they reach it, and again after it, so that no delay
+            is longer.
 
-    >>> Backoff(base="10s", jitter=0).delay(3)
-    40.0
+    Raises:
+        TypeError, ValueError: a value is invalid. The message names the field.
+
+    Example:
+        >>> Backoff(base="10s", jitter=0).delay(3)
+        40.0
     """
 
     base: float
@@ -55,9 +61,9 @@ class Backoff:
         object.__setattr__(self, "cap", at_least_zero(cap, field="Backoff cap"))
 
     def delay(self, attempts: int, random: Dice = _random) -> float:
-        """Return the seconds to wait after `attempts` attempts; a number below 1 counts as 1.
+        """Return the seconds to wait after `attempts` attempts. A number below 1 counts as 1.
 
-        random: where the jitter comes from; default the module `random`.
+        random: source of the jitter, default the module `random`.
         """
         wait = min(self.cap, self._plain(max(1, attempts) - 1))
         if self.jitter:
@@ -67,19 +73,19 @@ class Backoff:
     def _plain(self, power: int) -> float:
         try:
             return self.base * self.factor**power
-        except OverflowError:  # a float holds no factor ** 2000: the cap is smaller anyway
+        except OverflowError:  # a float cannot hold factor ** 2000; the cap is smaller anyway
             return math.inf if self.base else 0.0
 
 
 BackoffLike: TypeAlias = Backoff | Duration | Sequence[Duration] | Callable[[int], Duration]
-"""What may be given where a back-off is asked for: a Backoff, one span for every wait, a list of spans (the last one stands for all
-that follow), or a function from the number of attempts to a span."""
+"""What options for a backoff accept: a Backoff, one duration for every delay, a list of durations (the last one
+applies to all later delays), or a function from the number of attempts to a duration."""
 
 DEFAULT: Final = Backoff()
 
 
 def check_backoff(value: object, *, field: str) -> Backoff | tuple[float, ...] | Callable[[int], Duration]:
-    """Return `value` in the form that `wait` takes, or raise ValueError or TypeError that name `field`.
+    """Return `value` in the form that `wait` takes. Raises ValueError or TypeError naming `field`.
 
     >>> check_backoff(["10s", "1m"], field="backoff")
     (10.0, 60.0)
@@ -101,9 +107,9 @@ def wait(
     attempts: int,
     random: Dice = _random,
 ) -> float:
-    """Return the seconds to wait after `attempts` attempts. Never raises: a function of the user's that fails gives the default.
+    """Return the seconds to wait after `attempts` attempts. Never raises: if the user's function fails, use the default.
 
-    The job has already failed when this is asked. An exception from here would leave its failure unwritten.
+    The job has already failed at this point. An exception would leave its failure unrecorded.
     """
     attempts = max(1, attempts)
     if isinstance(backoff, tuple):
@@ -112,5 +118,5 @@ def wait(
         return backoff.delay(attempts, random)
     try:
         return min(LONGEST, max(0.0, seconds(backoff(attempts), field="backoff")))
-    except BaseException:  # user code: sys.exit() in it must not lose the outcome either
+    except BaseException:  # user code: even sys.exit() in it must not lose the outcome
         return DEFAULT.delay(attempts, random)

@@ -1,7 +1,8 @@
-"""What jobs demand of a machine: costs and flags.
+"""Costs and flags of jobs: the resources they need from a host.
 
-A cost is an amount of something a machine has, by name: `{"memory_mb": 900}`. A flag is a word about a kind: `"gpu"`. Both mean nothing
-to Jobherd but what its users make of them. Values only, checked where they are written; nothing here speaks to a database.
+A cost is an amount of a named resource of a host: `{"memory_mb": 900}`. A flag is a label of a kind:
+`"gpu"`. Jobherd gives them no meaning of its own; users do. Values are checked where they are written.
+Nothing here uses a database.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _NAME: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 
 def check_name(value: object, *, field: str) -> str:
-    """Return `value` if it can name a resource or a flag, or raise ValueError with the rule.
+    """Return `value` if it is a valid name of a resource or a flag, or raise ValueError with the rule.
 
     >>> check_name("memory_mb", field="cost")
     'memory_mb'
@@ -27,7 +28,7 @@ def check_name(value: object, *, field: str) -> str:
 
 
 def check_amounts(value: object, *, field: str) -> dict[str, float]:
-    """Return amounts by name if they are finite numbers of 0 or more, or raise TypeError or ValueError that name the field.
+    """Return amounts by name if they are finite numbers >= 0. Raises TypeError or ValueError naming the field.
 
     >>> check_amounts({"memory_mb": 900}, field="cost")
     {'memory_mb': 900.0}
@@ -46,7 +47,7 @@ def check_amounts(value: object, *, field: str) -> dict[str, float]:
 
 
 def check_names(value: object, *, field: str) -> tuple[str, ...]:
-    """Return some names as a tuple, or raise TypeError or ValueError that name the field.
+    """Return names as a tuple, or raise TypeError or ValueError naming the field.
 
     >>> check_names(["gpu"], field="flags")
     ('gpu',)

@@ -1,7 +1,7 @@
-"""How people write a span of time, and what it is inside: seconds, as a float.
+"""Parses durations to seconds, as a float.
 
-The one place that reads "10m", "1h30m", a timedelta or a plain number. It must not know what the span is for: the caller names the
-field, and the error names it again.
+This is the only place that reads "10m", "1h30m", a timedelta or a number. It must not depend on what the
+duration is for: the caller names the field, and the error repeats that name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 Duration: TypeAlias = str | float | timedelta
-"""A span of time: `"10m"`, `"1h30m"`, `"500ms"`, `"7d"`, a timedelta, or a number of seconds."""
+"""A duration: `"10m"`, `"1h30m"`, `"500ms"`, `"7d"`, a timedelta, or a number of seconds."""
 
 LONGEST: Final = 100 * 365 * 86400.0
-"""A hundred years. The database refuses dates far beyond: a longer span would fail when the outcome is written, too late to tell."""
+"""A hundred years. The database rejects much later dates, but only when the outcome is recorded, which is too late."""
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*(ms|s|m|h|d|w)", re.ASCII)
@@ -25,13 +25,18 @@ _NUMBER: Final = re.compile(r"\s*-?(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*", r
 def seconds(value: object, *, field: str) -> float:
     """Return `value` in seconds.
 
-    value: a text of numbers with units ms, s, m, h, d, w ("10m", "1h30m", "-5s"), a text or a number of seconds, or a timedelta.
-    field: what the caller calls it; the error names it.
+    Args:
+        value: text of numbers with units ms, s, m, h, d, w ("10m", "1h30m", "-5s"), a number of seconds
+            (also as text), or a timedelta.
+        field: the caller's name for it, used in the error.
 
-    Raises TypeError for any other type and ValueError for what is no span of time, is not finite or is longer than 100 years.
+    Raises:
+        TypeError: any other type.
+        ValueError: not a duration, not finite, or longer than 100 years.
 
-    >>> seconds("1h30m", field="delay")
-    5400.0
+    Example:
+        >>> seconds("1h30m", field="delay")
+        5400.0
     """
     match value:
         case bool():
@@ -47,19 +52,19 @@ def seconds(value: object, *, field: str) -> float:
             span = _read(value, field)
         case _:
             raise TypeError(_refusal(field, value))
-    if not -LONGEST <= span <= LONGEST:  # false for NaN too
+    if not -LONGEST <= span <= LONGEST:  # also false for NaN
         message = f"{field} is out of range: a span of time must be a finite number of seconds, at most 100 years"
         raise ValueError(message)
     return span
 
 
 def at_least_zero(value: object, *, field: str) -> float:
-    """Return `value` in seconds, a negative span as 0: "an hour ago" and "now" ask for the same."""
+    """Return `value` in seconds, a negative duration as 0: "an hour ago" and "now" mean the same."""
     return max(0.0, seconds(value, field=field))
 
 
 def positive(value: object, *, field: str) -> float:
-    """Return `value` in seconds; a span that is not more than zero raises ValueError."""
+    """Return `value` in seconds. Raises ValueError unless it is more than 0."""
     span = seconds(value, field=field)
     if span <= 0:
         message = f"{field} must be more than 0 seconds, not {value!r}"

@@ -1,7 +1,7 @@
-"""What a handler declares about its jobs, checked when it is declared.
+"""Checks what a handler declares about its jobs, when it is declared.
 
-A wrong option must be seen where it is written, with the file and line of the decorator, not by the first job at night. So every
-field is checked here, and the error names the field, the value and the remedy.
+A wrong option must fail where it is written, with file and line of the decorator, and not with the first
+job at night. So every field is checked here. The error names the field, the value and the fix.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
 _DAY = 86400.0
 _MOST_BATCH: Final = 500
 _LONGEST_LINGER: Final = 60.0
-"""Seconds: jobs that wait in a child's hands wait for nobody else."""
+"""Seconds. The jobs of a waiting call are claimed, and no other worker can run them."""
 
 
 def check_kind(value: object) -> str:
-    """Return `value` if it can name a kind, or raise ValueError with the rule.
+    """Return `value` if it is a valid kind, or raise ValueError with the rule.
 
     >>> check_kind("mail:receipt")
     'mail:receipt'
@@ -54,7 +54,7 @@ def check_kind(value: object) -> str:
 
 
 def check_queue(value: object) -> str:
-    """Return `value` if it can name a queue, or raise ValueError with the rule.
+    """Return `value` if it is a valid name of a queue, or raise ValueError with the rule.
 
     >>> check_queue("media")
     'media'
@@ -69,7 +69,7 @@ def check_queue(value: object) -> str:
 
 
 def check_tenant(value: object) -> str:
-    """Return `value` if it can name a tenant, or raise ValueError with the rule.
+    """Return `value` if it is a valid name of a tenant, or raise ValueError with the rule.
 
     >>> check_tenant("acme")
     'acme'
@@ -81,7 +81,9 @@ def check_tenant(value: object) -> str:
 
 
 def check_webhook(value: object) -> str:
-    """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule. Whether it may be called is seen when it is.
+    """Return `value` if it can be the URL of a webhook, or raise ValueError with the rule.
+
+    Whether the URL may be called is checked when it is called.
 
     >>> check_webhook("https://example.com/done?by=jobherd")
     'https://example.com/done?by=jobherd'
@@ -93,7 +95,7 @@ def check_webhook(value: object) -> str:
 
 
 def check_traceparent(value: object) -> str:
-    """Return `value` if it is a traceparent as W3C Trace Context writes it, or raise ValueError with the rule.
+    """Return `value` if it is a traceparent in W3C Trace Context format, or raise ValueError with the rule.
 
     >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
     '4bf9'
@@ -108,7 +110,7 @@ def check_traceparent(value: object) -> str:
 
 
 def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
-    """Return `value` if it is a whole number from `least` to 32767, or raise ValueError naming `field`.
+    """Return `value` if it is a whole number from `least` to 32767. Raises ValueError naming `field`.
 
     >>> check_whole(5, field="max_attempts", least=1)
     5
@@ -121,9 +123,9 @@ def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The checked options of a handler. Spans of time are seconds.
+    """Checked options of a handler. Durations are in seconds.
 
-    Every field may be given as `handler` takes it; see there for the meaning of each.
+    Each field has the meaning of the same option of `handler`.
     """
 
     queue: str = "default"
@@ -137,28 +139,28 @@ class Policy:
     backoff_on: tuple[tuple[type[BaseException] | str, Wait], ...] = field(default=())
     exclusive: bool = False
     max_running: int | None = None
-    """None: as many as there are children."""
+    """None: limited only by the number of workers."""
     transactional: bool = False
     keep_completed: float = 7 * _DAY
     keep_failed: float = 30 * _DAY
     batch: int | None = None
-    """None: a call is for one job."""
+    """None: one job per call."""
     linger: float = 0.0
     cost: Mapping[str, float] | Callable[[Any], Mapping[str, float]] = field(default_factory=dict)
-    """A function: what a job costs is computed from its payload where it is enqueued."""
+    """A function: computes a job's cost from its payload when the job is enqueued."""
     flags: tuple[str, ...] = ()
     redact: tuple[str, ...] = ()
     encrypt: bool | str = False
-    """True, or "only": no payload in clear is taken."""
+    """True, or "only": reject unencrypted payloads."""
 
     @property
     def keep_completed_days(self) -> int:
-        """How long completed jobs are kept, in whole days, rounded up: the past is dropped by the day."""
+        """How long completed jobs are kept, in whole days, rounded up: the history is dropped by the day."""
         return math.ceil(self.keep_completed / _DAY)
 
     @property
     def keep_failed_days(self) -> int:
-        """How long failed, cancelled and expired jobs are kept, in whole days, rounded up."""
+        """How long failed, canceled and expired jobs are kept, in whole days, rounded up."""
         return math.ceil(self.keep_failed / _DAY)
 
 
@@ -185,7 +187,7 @@ def check_policy(
     redact: object = (),
     encrypt: object = False,
 ) -> Policy:
-    """Return the options as a Policy, or raise ValueError or TypeError that name the field, the value and the remedy."""
+    """Return the options as a Policy. Raises ValueError or TypeError naming the field, the value and the fix."""
     for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
         if not isinstance(switch, bool):
             message = f"{name} must be True or False, not {_shown(switch)}"

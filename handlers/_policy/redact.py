@@ -1,4 +1,4 @@
-"""The paths of `@handler(redact=...)`: which parts of a document are never shown. Reads paths; it looks into no document."""
+"""Parses the paths of `@handler(redact=...)`: parts of a document that are never shown. Reads no document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 MOST: Final = 100
-"""Paths of one kind; a kind with more should have `$.*`."""
+"""Most paths of one kind. A kind with more should use `$.*`."""
 
 _STEP: Final = re.compile(
     r"""(?P<dots>\.\.?)(?:(?P<name>[^\s.\[\]"'*]+)|(?P<all>\*))"""
@@ -17,23 +17,23 @@ _STEP: Final = re.compile(
 
 
 class Step(NamedTuple):
-    """One step of a path: to a name, to a place, to all, or to a name at any depth."""
+    """One step of a path: to a name, to an index, to all, or to a name at any depth."""
 
     name: str | None = None
     place: int | None = None
     deep: bool = False
 
     def takes_name(self, name: str) -> bool:
-        """Whether it leads to what has this name in an object."""
+        """Return whether the step matches the member with this name in an object."""
         return self.place is None and self.name in {None, name}
 
     def takes_place(self, place: int) -> bool:
-        """Whether it leads to what has this place in an array."""
+        """Return whether the step matches this index in an array."""
         return self.name is None and self.place in {None, place}
 
 
 def check_redact(value: object) -> tuple[str, ...]:
-    """Return paths as a handler declares them, or raise TypeError or ValueError with the rule.
+    """Return a handler's paths as a tuple. Raises TypeError or ValueError with the rule.
 
     >>> check_redact(["$.card", "$.items[*].code"])
     ('$.card', '$.items[*].code')

@@ -1,9 +1,10 @@
-"""Which network addresses are public, for calls to URLs that producers choose.
+"""Decides which network addresses are public, for requests to URLs that producers choose.
 
-The list is this module's own: `ipaddress` of older Pythons calls several special-purpose blocks global, and it changes between versions.
-It holds the special-purpose registries of IANA (IPv4 and IPv6), multicast, deprecated blocks that systems still route, and addresses in
-public ranges at which clouds serve their metadata. An address that wraps an IPv4 address is not public, whatever it wraps. The one
-exception is NAT64 (64:ff9b::/96), which hosts without IPv4 need: it is as public as the IPv4 address inside.
+The list is this module's own, because `ipaddress` of older Python versions calls several special-purpose
+blocks global and changes between versions. It contains IANA's special-purpose registries (IPv4 and IPv6),
+multicast, deprecated blocks that systems still route, and addresses in public ranges where clouds serve
+metadata. An address that embeds an IPv4 address is not public. The only exception is NAT64 (64:ff9b::/96),
+which hosts without IPv4 need: it is as public as the embedded IPv4 address.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 _NAT64: Final = ip_network("64:ff9b::/96")
 _UNICAST: Final = ip_network("2000::/3")
-"""The only IPv6 range that IANA allocates for global unicast. Everything outside is special or reserved."""
+"""The only IPv6 range that IANA allocates for global unicast. All others are special or reserved."""
 
 _SPECIAL: Final = tuple(
     ip_network(block)
@@ -47,7 +48,7 @@ _SPECIAL: Final = tuple(
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address belongs to a host that anyone on the internet can reach.
+    """Return whether an address belongs to a host that is reachable from the internet.
 
     >>> from ipaddress import ip_address
     >>> is_public(ip_address("93.184.215.14")), is_public(ip_address("::ffff:93.184.215.14"))

@@ -1,8 +1,9 @@
-"""For each type that may annotate a handler's parameter: what checks a JSON value against it, and builds it.
+"""Converts and checks a JSON value for each type that can annotate a handler's parameter.
 
-A converter takes a value that came out of JSON and returns the argument, or raises Misfit with what belongs there. Containers add
-the step to the misfit as it passes, so the path is only built when something is wrong. None in place of a converter means that
-anything goes, as for `Any`. A type that is not known here is refused: by `facts` when handlers are loaded, else with the first value.
+A converter takes a value decoded from JSON and returns the argument, or raises Misfit with what is
+expected. Containers add their step to the Misfit as it passes, so the path is built only on an error. A
+converter of None accepts any value, as for `Any`. An unsupported type is rejected: by `facts` when handlers
+are loaded, otherwise with the first value.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired)
 
 
 def converter_for(hint: Any) -> Convert | None:
-    """Return what converts a JSON value to `hint`, or None if anything goes. A type that is not known is refused with each value.
+    """Return the converter from a JSON value to `hint`, or None if any value is accepted.
+
+    The converter of an unsupported type rejects every value.
 
     >>> converter_for(tuple[int, ...])([1, 2])
     (1, 2)
@@ -45,12 +48,12 @@ def converter_for(hint: Any) -> Convert | None:
         return _converter(hint)
     except _UnknownError as unknown:
         return _refusing(unknown)
-    except (TypeError, RecursionError):  # a schema that its library cannot build, an annotation that only ever mentions itself
+    except (TypeError, RecursionError):  # a schema that its library cannot build, or an annotation that refers only to itself
         return _refusing(_UnknownError(hint))
 
 
 def facts(hint: Any) -> Facts:
-    """Return what there is to know about an annotation before any value is seen. Looks into every field of every class."""
+    """Return what can be known of an annotation without a value. Checks every field of every class."""
     found = Facts()
     _explore(hint, found, set())
     return found
@@ -58,9 +61,11 @@ def facts(hint: Any) -> Facts:
 
 @dataclasses.dataclass(slots=True)
 class Facts:
-    """unknown: names of types that no converter knows. compared: an argument may arrive changed, and has to be compared.
+    """Properties of an annotation.
 
-    own: types of JSON that have to arrive as themselves, since another member of a union travels as the same.
+    unknown: names of types without a converter.
+    compared: whether an argument may arrive changed and has to be compared.
+    own: JSON types that must arrive unchanged, because another member of a union has the same JSON form.
     """
 
     unknown: list[str] = dataclasses.field(default_factory=list)
@@ -77,7 +82,8 @@ class _UnknownError(Exception):
 class _Form(NamedTuple):
     """How an annotation is converted: `make` takes the converters of the annotations in `inner`.
 
-    later: annotations that are needed only once a value comes; they may mention this one. compared, own: as in `Facts`.
+    later: annotations needed only when a value arrives; they may refer to this one.
+    compared, own: as in `Facts`.
     """
 
     make: Callable[..., Convert | None]
@@ -109,7 +115,7 @@ def _explore(hint: Any, found: Facts, seen: set[int | Any]) -> None:
 
 
 def describe_type(hint: Any) -> str:
-    """Return how people call the type: `int`, `list[str]`, `Color`."""
+    """Return a type's name for people: `int`, `list[str]`, `Color`."""
     if isinstance(hint, type) and hint is not type(None) and not typing.get_args(hint):
         return hint.__name__
     if hint is None or hint is type(None):
@@ -120,7 +126,10 @@ def describe_type(hint: Any) -> str:
 
 
 def _converter(hint: Any) -> Convert | None:
-    """Raises _UnknownError, and TypeError for what cannot be an annotation of a payload."""
+    """Return the converter for an annotation.
+
+    Raises _UnknownError, and TypeError for what cannot annotate a payload.
+    """
     try:
         hash(hint)
     except TypeError:  # Annotated with a list in it
@@ -130,7 +139,7 @@ def _converter(hint: Any) -> Convert | None:
 
 @cache
 def _known_converter(hint: Any, _written: str) -> Convert | None:
-    return _build(hint)  # two unions in another order are equal, and not the same: `_written` tells them apart
+    return _build(hint)  # two unions in different order are equal but convert differently: `_written` tells them apart
 
 
 def _build(hint: Any) -> Convert | None:
@@ -151,7 +160,7 @@ def _form(hint: Any) -> _Form:  # one return for each form of annotation
         hint = type(None)
     if isinstance(hint, collections.abc.Hashable) and hint in _PLAIN:
         return _Form(lambda: _PLAIN[hint])
-    if isinstance(hint, typing.ForwardRef):  # what nobody could resolve
+    if isinstance(hint, typing.ForwardRef):  # a name that could not be resolved
         return _Form(lambda: None)
     if isinstance(hint, typing.TypeVar):
         return _Form(_itself, (substituted(hint, {}),))
@@ -184,7 +193,7 @@ def _itself(convert: Convert | None) -> Convert | None:
 
 
 def _lazy(hint: Any) -> Convert:
-    """A type alias may mention itself."""
+    """Return a converter that is built on first use: a type alias may refer to itself."""
 
     def convert(value: Any) -> Any:
         known = converter_for(hint)
@@ -211,7 +220,7 @@ def _container_form(origin: Any, arguments: tuple[Any, ...]) -> _Form:
 
 
 def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
-    # A member that takes any object would take the others' too: it is asked last.
+    # A member that accepts any object would also accept the values of the others, so it comes last.
     members = tuple(sorted(map(_bare, members), key=_is_mapping))
     others = [member for member in members if member not in _JSON_TYPES]
     own: set[type] = set()
@@ -228,7 +237,7 @@ def _union_form(hint: Any, members: tuple[Any, ...]) -> _Form:
 
 
 def _bare(hint: Any) -> Any:
-    """Return what a NewType or an Annotated that no library checks stands for."""
+    """Return the type below a NewType, or below an Annotated that no library checks."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
@@ -264,7 +273,7 @@ def _float(value: Any) -> float:
 
 
 def _text(build: Callable[[str], object], name: str, example: str) -> Convert:
-    """Return a converter for what travels as text."""
+    """Return a converter for a type that travels as text."""
 
     def convert(value: Any) -> object:
         if type(value) is not str:
@@ -280,7 +289,7 @@ def _text(build: Callable[[str], object], name: str, example: str) -> Convert:
 
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
-    if moment.utcoffset() is None:  # a bare date has none either
+    if moment.utcoffset() is None:  # a date without a time has no zone either
         raise ValueError
     return moment
 
@@ -321,7 +330,7 @@ def _union(hint: Any, members: tuple[Any, ...], converts: tuple[Convert | None, 
         if known is not None:
             return known(value)
         if alone is not None and len(others) == 1 and alone.steps:
-            raise alone  # the one member that could be meant says where it is wrong
+            raise alone  # only one member fits the value's form: its error names the place
         raise Misfit(_mismatch(expected, value))
 
     return convert_union
@@ -355,7 +364,7 @@ def _enum(kind: type[Enum]) -> Convert:
             return found
         try:
             if type(value) is not bool:
-                return kind(value)  # flags, and enums with a _missing_ of their own
+                return kind(value)  # flags, and enums with their own _missing_
         except Exception:  # noqa: S110  # _missing_ is user code
             pass
         raise Misfit(_mismatch(expected, value))
@@ -371,7 +380,7 @@ def _list(item: Convert | None, build: Callable[[list[Any]], Any]) -> Convert:
             result = []
             try:
                 for part in value:
-                    result.append(item(part))  # noqa: PERF401  # its length says where a misfit is
+                    result.append(item(part))  # noqa: PERF401  # its length is the index of a misfit
             except Misfit as misfit:
                 misfit.steps.append(f"[{len(result)}]")
                 raise
@@ -423,7 +432,10 @@ def _mapping(key_of: Convert | None, value_of: Convert | None) -> Convert:
 
 
 def _record(hint: Any, kind: Any) -> Convert:
-    """Return what reads an object with known keys. Its fields are asked for at the first use: a type may mention itself."""
+    """Return a converter for an object with known keys.
+
+    Its fields are resolved on first use: a type may refer to itself.
+    """
     fields: list[tuple[Field, Convert | None]] = []
     name = kind.__name__
 
@@ -460,7 +472,7 @@ def _object(hint: Any, kind: Any) -> Convert:
     names = kind._fields if is_named_tuple(kind) else None
 
     def convert(value: Any) -> Any:
-        if names is not None and type(value) is list and len(value) == len(names):  # as other libraries write a named tuple
+        if names is not None and type(value) is list and len(value) == len(names):  # other libraries write a named tuple as a list
             value = dict(zip(names, value, strict=True))
         fields = read(value)
         if not arguments:
@@ -470,7 +482,7 @@ def _object(hint: Any, kind: Any) -> Convert:
             for name, argument in arguments.items():
                 if argument is None and name in fields:
                     object.__setattr__(made, name, fields[name])  # the class may be frozen
-        except Exception as problem:  # user code: __post_init__
+        except Exception as problem:  # user code raised: __post_init__
             reason = f"makes no {kind.__name__}: {describe_exception(problem, message_bytes=500)[0]}"
             raise Misfit(reason) from None
         return made

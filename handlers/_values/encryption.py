@@ -1,13 +1,14 @@
-"""Payloads, results and errors that the database, its backups and whoever may read it must not see: sealed here, opened here.
+"""Encrypts and decrypts payloads, results and errors, so that the database, its backups and its readers cannot see them.
 
-AES-256-GCM of the package cryptography (the extra `crypto`). A key has a name; the newest seals, all of them open, so a new one is put in
-front and an old one is taken away when nothing is left that it has sealed. What is sealed is bound to its place: a payload to its kind, since a
-job has no number before the database gives it one, and whoever asked for the number first would pay a round trip for each job; what a job
-leaves to its kind and its number. So nobody can pass one job's result off as another's; a payload can be moved to another job of its kind by
-somebody who may write the tables, who could as well enqueue it a second time.
+Encryption is AES-256-GCM from the package cryptography (the extra `crypto`). Each key has a name. The newest
+key encrypts and all keys decrypt. So put a new key first, and remove an old one when nothing encrypted with
+it is left. Encrypted data is bound to its place. A payload is bound to its kind only: a job has no id before
+the database assigns one, and fetching the id first would cost a round trip per job. Result, error and log
+are bound to kind and id. So one job's result cannot be passed off as another's. A user who can write the
+tables can move a payload to another job of its kind, but could as well enqueue it a second time.
 
-Keys are read from the environment (JOBHERD_KEYS, or the file that JOBHERD_KEYS_FILE names) when something is sealed or opened first, and never
-shown: errors name keys, never what they are.
+Keys are read from the environment (JOBHERD_KEYS, or the file named by JOBHERD_KEYS_FILE) on first use. They
+are never shown: errors contain names of keys only.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from jobherd.handlers._values.outcome import Outcome
 
 MARK: Final = "jobherd:sealed"
-"""The one key of a JSON document that is sealed, and what a sealed text begins with."""
+"""The only key of an encrypted JSON document, and the prefix of an encrypted text."""
 HEAD: Final = f'{{"{MARK}":"'
 _BYTES: Final = b"jobherd:sealed:"
 _KEY: Final = re.compile(r"([A-Za-z0-9_-]{1,40})=([A-Za-z0-9+/_-]{43}=?)")
 _NONCE: Final = 12
-"""Bytes, drawn anew for each text: with one key up to some 4,000,000,000 of them."""
+"""Bytes of random nonce for each text: enough for about 4,000,000,000 texts per key."""
 _HOW: Final = (
     "set JOBHERD_KEYS to NAME=KEY, the newest first and separated by commas or lines, or JOBHERD_KEYS_FILE to a file of them; "
     "`openssl rand -base64 32` makes a key"
@@ -45,22 +46,30 @@ _HOW: Final = (
 
 
 class KeyMissingError(Exception):
-    """Something is to be sealed or opened, and the key for it is not here. The message says which, and what to do."""
+    """Raised if the key to encrypt or decrypt something is missing.
+
+    The message names the key and says what to do.
+    """
 
 
 class KeyRing:
     """Keys by name, the newest first.
 
-    text: `NAME=KEY`, separated by commas, spaces or lines; a key is 32 bytes in base64. Lines that begin with # are passed over.
-    Raises ValueError for what is none, without showing it.
+    Args:
+        text: `NAME=KEY` pairs, separated by commas, spaces or lines. A key is 32 bytes in base64. Lines
+            that begin with # are ignored.
 
-    >>> KeyRing("2026=" + base64.b64encode(bytes(32)).decode()).names
-    ('2026',)
+    Raises:
+        ValueError: a pair is invalid. The message does not show it.
+
+    Example:
+        >>> KeyRing("2026=" + base64.b64encode(bytes(32)).decode()).names
+        ('2026',)
     """
 
     def __init__(self, text: str) -> None:
         try:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra that few need
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra that few users need
         except ImportError:
             message = "sealing needs the extra `crypto`: pip install 'jobherd[crypto]'"
             raise KeyMissingError(message) from None
@@ -79,17 +88,21 @@ class KeyRing:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the keys, that of the one that seals first."""
+        """Names of the keys; the first key encrypts."""
         return tuple(self._keys)
 
     def seal(self, data: bytes, *bound: object) -> bytes:
-        """Return the data so that only these keys open it, and only as what it is bound to."""
+        """Return the data encrypted: only these keys decrypt it, and only with the same `bound` values."""
         name, cipher = next(iter(self._keys.items()))
         nonce = os.urandom(_NONCE)
         return name.encode() + b":" + nonce + cipher.encrypt(nonce, data, _bond(name, bound))
 
     def open(self, sealed: bytes, *bound: object) -> bytes:
-        """Return what was sealed. Raises KeyMissingError for a key that is not here, PayloadError for what was changed or is another's."""
+        """Return the decrypted data.
+
+        Raises KeyMissingError if the key is missing, PayloadError if the data was changed or is bound to
+        other values.
+        """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         head, _, rest = sealed.partition(b":")
@@ -107,7 +120,10 @@ class KeyRing:
 
 @cache
 def ring() -> KeyRing:
-    """Return the keys of the environment; they are read once a process. Raises KeyMissingError if there are none, or bad ones."""
+    """Return the keys of the environment, read once per process.
+
+    Raises KeyMissingError if there are none, or if they are invalid.
+    """
     text = os.environ.get("JOBHERD_KEYS", "").strip()
     file = os.environ.get("JOBHERD_KEYS_FILE", "").strip()
     if not text and file:
@@ -126,46 +142,47 @@ def ring() -> KeyRing:
 
 
 def is_sealed(document: object) -> bool:
-    """Whether a decoded document is a sealed one."""
+    """Return whether a decoded document is encrypted."""
     return isinstance(document, dict) and document.keys() == {MARK} and isinstance(document[MARK], str)
 
 
 def seal_document(text: str, what: str, *bound: object) -> str:
-    """Return a JSON text, sealed, as a JSON text. what: payload or result."""
+    """Return a JSON text that holds the encrypted JSON text. what: payload or result."""
     return f'{HEAD}{_text(ring().seal(text.encode(), what, *bound))}"}}'
 
 
 def open_document(document: object, what: str, *bound: object) -> object:
-    """Return the decoded document that is in a decoded, sealed one; another stays as it is. Raises as `KeyRing.open`."""
+    """Return the document in a decoded, encrypted one; others unchanged. Raises what `KeyRing.open` raises."""
     return decode_payload(ring().open(_data(document[MARK]), what, *bound)) if is_sealed(document) else document  # type: ignore[index]
 
 
 def seal_text(text: str | None, what: str, *bound: object) -> str | None:
-    """Return a text, sealed. what: error, traceback or log."""
+    """Return a text encrypted. what: error, traceback or log."""
     return None if text is None else f"{MARK}:{_text(ring().seal(text.encode(errors='replace'), what, *bound))}"
 
 
 def open_text(text: str | None, what: str, *bound: object) -> str | None:
-    """Return what is in a sealed text; another stays as it is. Raises as `KeyRing.open`."""
+    """Return the text in an encrypted one; others unchanged. Raises what `KeyRing.open` raises."""
     if text is None or not text.startswith(MARK + ":"):
         return text
     return ring().open(_data(text[len(MARK) + 1 :]), what, *bound).decode()
 
 
 def seal_bytes(data: bytes | None, kind: str) -> bytes | None:
-    """Return the bytes of a job, sealed."""
+    """Return the bytes of a job encrypted."""
     return None if data is None else _BYTES + ring().seal(data, "payload_bytes", kind)
 
 
 def open_bytes(data: bytes | None, kind: str) -> bytes | None:
-    """Return the bytes that are in sealed ones; others stay as they are. Raises as `KeyRing.open`."""
+    """Return the bytes in encrypted ones; others unchanged. Raises what `KeyRing.open` raises."""
     return data if data is None or not data.startswith(_BYTES) else ring().open(data[len(_BYTES) :], "payload_bytes", kind)
 
 
 def open_payload(payload: object, kind: str, *, only: bool) -> object:
-    """Return the payload of a job of a kind that seals; one that came in clear is taken, unless `only` sealed ones are.
+    """Return the payload of a job whose kind encrypts. With `only`, an unencrypted payload is rejected.
 
-    Raises KeyMissingError also for one in clear: what the job leaves could not be sealed. PayloadError as `KeyRing.open`.
+    Raises KeyMissingError also for an unencrypted payload, because the job's result could not be
+    encrypted. Raises PayloadError as `KeyRing.open` does.
     """
     keys = ring()
     if is_sealed(payload):
@@ -179,7 +196,7 @@ def open_payload(payload: object, kind: str, *, only: bool) -> object:
 
 
 def seal_outcome(outcome: Outcome, kind: str, job: int) -> Outcome:
-    """Return an outcome whose result, error and traceback are sealed. Its code and its label are not."""
+    """Return an outcome with encrypted result, error and traceback. Code and label stay readable."""
     if outcome.result is None and outcome.error is None and outcome.traceback is None:
         return outcome
     return replace(
@@ -191,18 +208,23 @@ def seal_outcome(outcome: Outcome, kind: str, job: int) -> Outcome:
 
 
 def seal_log(log: str | None, kind: str, job: int) -> str | None:
-    """Return what an attempt has printed and logged, sealed, in the form in which it is kept."""
+    """Return an attempt's printed and logged output encrypted, in the form in which it is stored."""
     return None if log is None else json.dumps({"output": seal_text(log, "log", kind, job)})
 
 
 def decrypt(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's row with what is encrypted in it opened: payload, payload_bytes, result, error, and the errors of its attempts.
+    """Return a job's row decrypted: payload, payload_bytes, result, error, and the errors of its attempts.
 
-    row: as `Client.job` and `Client.wait` return it.
-    Raises KeyMissingError if a key is not here, PayloadError if something was changed.
+    Args:
+        row: a row that `Client.job` or `Client.wait` returned.
 
-    >>> decrypt({"id": 7, "kind": "mail:receipt", "payload": {"order_id": 7}})["payload"]
-    {'order_id': 7}
+    Raises:
+        KeyMissingError: a key is missing.
+        PayloadError: encrypted data was changed.
+
+    Example:
+        >>> decrypt({"id": 7, "kind": "mail:receipt", "payload": {"order_id": 7}})["payload"]
+        {'order_id': 7}
     """
     kind, job = row["kind"], row["id"]
     found = dict(row)
@@ -225,7 +247,7 @@ def decrypt(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cover(text: str) -> str:
-    """Return a text for people without what is sealed in it: its length would tell nothing, and fill the screen.
+    """Return a text for people with its encrypted parts replaced: they would fill the screen without information.
 
     >>> cover('jobherd:sealed:MjAyNjo')
     '(encrypted)'

@@ -1,8 +1,9 @@
-"""Whether an argument arrives as it was given: what a producer enqueues and what the handler gets are compared before the job is sent.
+"""Checks that an argument arrives as given: compares the producer's value with the handler's before the job is sent.
 
-JSON has no types of its own for most of Python's. A union may take a value for another member, a `__post_init__` may compute a field
-twice, a model may leave a field out of its dump. The producer has both sides at hand, so it refuses such an argument.
-A document that a caller gives in place of an object (a dict for a dataclass, the text of a date) is the object's JSON form and fits.
+JSON has no types of its own for most of Python's. A union may convert a value to another member, a
+`__post_init__` may compute a field twice, a model may omit a field from its dump. The producer has both
+values, so it rejects such an argument. If a caller passes a document instead of an object (a dict for a
+dataclass, the text of a date), the document is the object's JSON form and fits.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ _JSON: Final = frozenset({str, int, float, bool, type(None), list, dict})
 
 
 def compare(given: object, arrived: object, own: frozenset[type]) -> None:
-    """Raise Misfit with the first place at which an argument does not arrive as it was given.
+    """Raise Misfit with the first place at which an argument does not arrive as given.
 
-    own: types of JSON that have to arrive as themselves, see `Facts`.
+    own: JSON types that must arrive unchanged, see `Facts`.
     """
     kind, came = type(given), type(arrived)
     if kind is not came:
         _compare_types(given, arrived, own)
     elif isinstance(given, list | tuple) and not hasattr(kind, "_fields"):
-        _compare_items(list(given), list(arrived), own)  # type: ignore[call-overload]  # of the same type
+        _compare_items(list(given), list(arrived), own)  # type: ignore[call-overload]  # both have the same type
     elif isinstance(given, dict):
         assert isinstance(arrived, dict)
-        # A TypedDict arrives in the order of its fields; keys that are converted stay in theirs.
+        # A TypedDict arrives in the order of its fields. Converted keys keep their order.
         values = [arrived[key] for key in given] if given.keys() == arrived.keys() else list(arrived.values())
         _compare_items(list(given.values()), values, own, list(given))
     elif names := attributes(kind):
@@ -55,7 +56,7 @@ def _compare_types(given: object, arrived: object, own: frozenset[type]) -> None
     if isinstance(given, list | tuple) and isinstance(arrived, list | tuple) and not (own & {kind, came} or attributes(kind)):
         _compare_items(list(given), list(arrived), own)
     elif own & {kind, came}:
-        # An IntEnum equals its number and a Decimal an int, and yet a handler tells them apart.
+        # An IntEnum equals its number and a Decimal an int, but a handler can tell them apart.
         alike = (issubclass(kind, came) and not issubclass(kind, Enum)) or (kind is int and came is float and int not in own)
         if not (alike and _is_equal(given, arrived)):
             raise Misfit(_taken_for(kind, came))
@@ -84,7 +85,7 @@ def _compare_items(given: list[object], arrived: list[object], own: frozenset[ty
 def _is_equal(given: object, arrived: object) -> bool:
     try:
         if isinstance(given, datetime) and isinstance(arrived, datetime) and given.tzinfo and arrived.tzinfo:
-            return given.astimezone(UTC) == arrived.astimezone(UTC)  # in an hour that comes twice, == between zones is always False
+            return given.astimezone(UTC) == arrived.astimezone(UTC)  # in an hour that occurs twice, == between zones is always False
         return bool(given == arrived)
-    except Exception:  # an __eq__ of the application
+    except Exception:  # the application's __eq__ raised
         return False

@@ -1,4 +1,4 @@
-"""A value that does not fit its annotation, and the path that leads to it."""
+"""A value that does not fit its annotation, and the path to it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,79}")
 
 
-class Misfit(Exception):  # noqa: N818  # never leaves the package
-    """A value does not fit. `steps` leads to it, the innermost first."""
+class Misfit(Exception):  # noqa: N818  # not an error: it never leaves the package
+    """A value does not fit its annotation. `steps` is the path to it, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -19,6 +19,6 @@ class Misfit(Exception):  # noqa: N818  # never leaves the package
 
 
 def path_step(key: object) -> str:
-    """Return how a key continues a path. It is cut and escaped: a key comes from outside, and the path goes to logs."""
+    """Return a key as a step of a path. It is cut and escaped: keys are untrusted, and paths are logged."""
     text = str(key)[:80]
     return f".{text}" if _PLAIN_KEY.fullmatch(text) else f"[{json.dumps(text)}]"

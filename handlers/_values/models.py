@@ -1,7 +1,8 @@
-"""Payload types of Pydantic 2 and msgspec: their values are dumped and validated by their own library.
+"""Payload types of Pydantic 2 and msgspec: their own library dumps and validates the values.
 
-Neither library is imported here: an object of one exists only in a process that has imported it. A library's error becomes a Misfit
-with the place in the document. The message must not show the value, so the two libraries' messages that quote it are replaced.
+Neither library is imported here: a process can have their objects only if it has imported the library. A
+library's error becomes a Misfit with the place in the document. The message must not show the value, so
+messages of the libraries that quote it are replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LIBRARIES: Final = {"pydantic": "pydantic", "annotated_types": "pydantic", "msgspec": "msgspec"}
-"""By the package that a piece of an annotation's metadata is from: who honors it."""
+"""The library that applies a piece of an annotation's metadata, by the metadata's package."""
 _QUOTES: Final = {"union_tag_invalid": "has a tag that is none of its union's", "uuid_parsing": "must be a UUID"}
 """Pydantic's errors whose text quotes the value."""
 _QUOTED: Final = re.compile(r"(Invalid (?:enum )?value) .*", re.DOTALL)
@@ -35,9 +36,10 @@ def is_model(kind: object) -> bool:
 
 
 def library_of(hint: Any) -> str | None:
-    """Return "pydantic" or "msgspec" if one of them validates this annotation by itself, and is imported.
+    """Return "pydantic" or "msgspec" if that library validates this annotation and is imported.
 
-    It does so for its own classes, and for `Annotated[...]` with its own constraints, like `Field(gt=0)` or `Meta(gt=0)`.
+    A library validates its own classes, and `Annotated[...]` with its own constraints, such as
+    `Field(gt=0)` or `Meta(gt=0)`.
     """
     kind = typing.get_origin(hint) or hint
     if kind is typing.Annotated:
@@ -49,7 +51,10 @@ def library_of(hint: Any) -> str | None:
 
 
 def dump_model(value: Any) -> object:
-    """Return a model's value as JSON types, or with datetimes that the caller turns into text. Raises TypeError."""
+    """Return a model's value as JSON types. Datetimes may be left for the caller to convert to text.
+
+    Raises TypeError if the model cannot be dumped.
+    """
     kind = type(value)
     try:
         if hasattr(kind, "__pydantic_serializer__"):
@@ -61,13 +66,13 @@ def dump_model(value: Any) -> object:
 
 
 def naive_in(value: Any) -> str | None:
-    """Return the path to the first datetime without a zone in a Pydantic value, or None. Its JSON form does not show it."""
+    """Return the path to the first datetime without a zone in a Pydantic value, or None. Its JSON form hides it."""
     kind = type(value)
     if not hasattr(kind, "__pydantic_serializer__"):
         return None
     try:
         return _naive_in(kind.__pydantic_serializer__.to_python(value, round_trip=True, warnings=False), "")
-    except Exception:  # as above; the dump says it
+    except Exception:  # serializers are user code; dumping the value reports the error
         return None
 
 
@@ -84,12 +89,15 @@ def _naive_in(value: object, path: str) -> str | None:
 
 
 def model_converter(hint: Any, library: str) -> Callable[[Any], Any]:
-    """Return what builds a value of the annotation from a decoded document. Raises TypeError for one that the library does not take."""
+    """Return a function that builds a value of the annotation from a decoded document.
+
+    Raises TypeError for an annotation that the library rejects.
+    """
     if library == "msgspec":
         return lambda value: _by_msgspec(value, hint)
     try:
         validate = sys.modules["pydantic"].TypeAdapter(hint).validator.validate_json
-    except Exception as problem:  # a schema that cannot be built, a name that is not there yet
+    except Exception as problem:  # the schema cannot be built, or a name does not exist yet
         message = f"pydantic cannot validate {hint!r}: {type(problem).__name__}"
         raise TypeError(message) from problem
 
@@ -124,11 +132,12 @@ def _text(value: Any) -> bytes:
 
 def _pydantic_misfit(problem: Any, document: Any) -> Misfit:
     errors = getattr(problem, "errors", None)
-    if errors is None:  # a validator raised what pydantic does not take for an answer
+    if errors is None:  # a validator raised an exception that pydantic does not handle
         return Misfit(f"does not fit: {type(problem).__name__}")
     first = errors(include_url=False, include_input=False, include_context=False)[0]
     misfit = Misfit(f"does not fit: {sanitize(_QUOTES.get(first['type'], first['msg']), 500)}")
-    # Pydantic's location also names members of unions and kinds of validators: only steps that the document has are a path.
+    # Pydantic's location also names union members and kinds of validators. Only steps that exist in
+    # the document belong to the path.
     for step in first["loc"]:
         if isinstance(step, int) and isinstance(document, list) and step < len(document):
             misfit.steps.insert(0, f"[{step}]")

@@ -1,4 +1,4 @@
-"""The outcome of an attempt as a value: label, state, error codes. How an ending becomes one is decided in `_run.classify`."""
+"""The outcome of an attempt as a value: label, state, error codes. `jobherd.handlers._run.classify` decides it."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ KEY_MISSING: Final = "KEY_MISSING"
 POISON: Final = "POISON"
 NACK: Final = "NACK"
 WEBHOOK: Final = "jobs:webhook"
-"""The kind of jobs that tell of the end of others. Every supervisor that has a secret serves it."""
+"""Kind of the jobs that send webhooks. Every supervisor with a webhook secret serves it."""
 BATCH_ANSWER_MISSING: Final = "BATCH_ANSWER_MISSING"
 BATCH_ANSWER_INVALID: Final = "BATCH_ANSWER_INVALID"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one attempt. Every text in it is fit to be stored."""
+    """Outcome of one attempt. Every text in it is safe to store."""
 
     label: Label
-    """What the metrics count."""
+    """Name of the outcome in metrics."""
     state: State
-    """Where the job goes."""
+    """State of the job after the attempt."""
     delay: float = 0.0
-    """Seconds until it may run again, if it does."""
+    """Seconds until the job is due again, if it is."""
     counted: bool = True
     """Whether the attempt counts towards max_attempts."""
     result: str | None = None
-    """The result as JSON text."""
+    """Result as JSON text."""
     error: str | None = None
     """What went wrong, for people."""
     code: str | None = None
-    """What went wrong, for programs: one of the names in this module, or the handler's own."""
+    """Error code for programs: one of this module's names, or the handler's own."""
     traceback: str | None = None
-    """Where it went wrong."""
+    """Traceback of the exception."""
     error_class: str | None = None
-    """The class of the exception that the handler raised, with its module; None for what it said by a disposition."""
+    """Class of the exception that the handler raised, with its module; None for a disposition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler ended by this exception; anything else handed to `outcome_of` is what it returned."""
+    """Marks an ending as an exception that the handler raised; `outcome_of` takes any other value as its return value."""
 
     exception: BaseException
 

@@ -1,13 +1,13 @@
-"""The door: what may enter the queue as a payload, or leave a handler as a result, and how it comes back.
+"""Checks, encodes and decodes payloads and results.
 
-Everything a producer hands over passes `check_payload`, everything a handler returns passes `encode_result`, and what a worker reads
-passes `decode_payload`: raw SQL puts documents into the table that Python cannot load, so decoding fails with an error that can be
-stored, never with one that ends the process. This module must not show a payload's values in an error: payloads are secrets. It shows
-where they are (`$.items[3].name`).
+Every payload from a producer passes `check_payload`, every handler's result passes `encode_result`, and
+every document that a worker reads passes `decode_payload`. Raw SQL can insert documents that Python cannot
+load, so decoding raises an error that can be stored and never ends the process. This module must not show a
+payload's values in an error, because payloads may be secret. It shows where they are (`$.items[3].name`).
 
-orjson does the work. It is not asked about what it would change in silence: it writes NaN as null, drops fields of dataclasses that
-begin with an underscore, and reads integers beyond 64 bits as floats. Whatever looks like one of these takes the slow way, which
-walks the document.
+orjson does the work, except where it would silently change a value: it writes NaN as null, drops fields of
+dataclasses that begin with an underscore, and reads integers beyond 64 bits as floats. Documents that may
+contain one of these take the slow path, which walks the document.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ DEFAULT_BYTES: Final = 1_000_000
 _TOO_BIG: Final = 10**LONGEST_INTEGER
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19,}")
 _SAMPLED: Final = re.compile(r"[0-9]{3}")
-"""Nineteen digits in a row show in every sixth character as three in a row: most documents are known to hold none by a look at a sixth."""
+"""Nineteen digits in a row show as three in a row in every sixth character: checking a sixth clears most documents."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class PayloadError(ValueError):
-    """A document cannot be a payload. The message names the place in it and the remedy, never the value.
+    """Raised for an invalid payload. The message names the place and the fix, never the value.
 
-    path: the place, like `$.items[3].name`. index: of many payloads, which one, counted from 0; else None.
+    Attributes:
+        path: the place, such as `$.items[3].name`.
+        index: position of the payload among several, from 0; None for a single one.
     """
 
     def __init__(self, message: str, path: str = "$") -> None:
@@ -62,28 +64,34 @@ class PayloadError(ValueError):
 
 
 class ResultError(PayloadError):
-    """What a handler returned cannot be stored as its result."""
+    """Raised if a handler's return value cannot be stored as its result."""
 
 
 def check_payload(value: object, *, max_bytes: int | None = None) -> str:
-    """Return `value` as JSON text, fit to be a payload.
+    """Return `value` as JSON text if it is a valid payload.
 
-    value: None, bool, int, float, str, and lists, tuples and dicts of these; also dataclasses, attrs classes and named tuples (as
-        objects), models of Pydantic and msgspec (as they dump themselves), datetime with a zone, date and time (ISO 8601), UUID and
-        Decimal (as strings) and Enum members (as their values).
-    max_bytes: the longest text in UTF-8 bytes; default the environment's JOBHERD_MAX_PAYLOAD, or 1,000,000.
+    Args:
+        value: None, bool, int, float, str, and lists, tuples and dicts of these. Also dataclasses, attrs
+            classes and named tuples (as objects), models of Pydantic and msgspec (as their own dump),
+            datetime with a zone, date and time (ISO 8601), UUID and Decimal (as strings) and Enum
+            members (as their values).
+        max_bytes: longest text in UTF-8 bytes. Default: the environment variable JOBHERD_MAX_PAYLOAD,
+            or 1,000,000.
 
-    Raises PayloadError for NUL characters, lone surrogates, NaN and infinities, a datetime without a zone, nesting beyond 100 levels, integers beyond 1,000
-    digits, keys that are no strings, other types, and a text that is too long.
+    Raises:
+        PayloadError: NUL characters, lone surrogates, NaN or infinity, a datetime without a zone, more
+            than 100 levels, an integer of more than 1,000 digits, a key that is not a string, another
+            type, or a text that is too long.
 
-    >>> check_payload({"order_id": 7})
-    '{"order_id":7}'
+    Example:
+        >>> check_payload({"order_id": 7})
+        '{"order_id":7}'
     """
     return _encode(value, max_payload() if max_bytes is None else max_bytes, "payload", PayloadError)
 
 
 def check_bytes(value: object) -> bytes:
-    """Return `value` as the bytes of a job that are no JSON, or raise TypeError or PayloadError.
+    """Return `value` as the payload bytes of a job, or raise TypeError or PayloadError.
 
     >>> check_bytes(bytearray(b"PNG"))
     b'PNG'
@@ -100,7 +108,8 @@ def check_bytes(value: object) -> bytes:
 def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
     """Return a handler's return value as JSON text, or None for None.
 
-    The rules are those of `check_payload`; what breaks them raises ResultError with a message that can be stored.
+    The rules are those of `check_payload`. An invalid value raises ResultError with a message that can
+    be stored.
 
     >>> encode_result({"pages": 3})
     '{"pages":3}'
@@ -111,10 +120,10 @@ def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
 
 
 def decode_payload(text: str | bytes) -> object:
-    """Return the document in `text`, integers exact whatever their size.
+    """Return the document in `text`. Integers of any size are exact.
 
-    Raises PayloadError for what Python cannot hold: integers of more than 4,300 digits, nesting beyond about 1,000 levels, numbers
-    beyond a float, lone surrogates, and text that is no JSON.
+    Raises PayloadError for what Python cannot hold: integers of more than 4,300 digits, more than about
+    1,000 levels, numbers beyond a float, lone surrogates, and text that is not valid JSON.
 
     >>> decode_payload('{"big": 12345678901234567890123}')
     {'big': 12345678901234567890123}
@@ -124,8 +133,8 @@ def decode_payload(text: str | bytes) -> object:
             text = text.decode()
         if _SAMPLED.search(text[::6]) is None or _LONG_NUMBER.search(text) is None:
             return orjson.loads(text)
-        # Surrogates, depth and slips of syntax that json lets pass are refused on both ways. The numbers that orjson would refuse or
-        # round are taken out for it.
+        # orjson checks surrogates, depth and syntax that json would accept. The numbers that orjson would
+        # reject or round are replaced for that check.
         orjson.loads(_LONG_NUMBER.sub("0", text))
         return json.loads(text, parse_float=_finite, parse_constant=_no_number)
     except orjson.JSONDecodeError as problem:
@@ -169,9 +178,10 @@ def _no_number(name: str) -> NoReturn:
 def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError]) -> str:
     try:
         fast = orjson.dumps(value, default=_convert if error is ResultError else _convert_input, option=_OPTIONS)
-    except (TypeError, ValueError, RecursionError):  # orjson's own error is a TypeError; it does not say where
+    except (TypeError, ValueError, RecursionError):  # orjson's own error is a TypeError that does not name the place
         fast = b""
-    # The needles also occur in innocent documents (a None, a backslash in a text): those are walked and found good.
+    # These patterns also occur in valid documents (a None, a backslash in a text). Those take the walk
+    # and pass.
     if fast and b"\\u0000" not in fast and fast.count(b"[") + fast.count(b"{") <= DEEPEST and (b"null" not in fast or _holds_no_nan(value)):
         text = fast.decode()
         size = len(fast)
@@ -191,7 +201,10 @@ def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError])
 
 
 def _holds_no_nan(value: object) -> bool:
-    """Tell the nulls of a None from those of a NaN, for a document of plain types; False if it takes the long walk to say."""
+    """Return whether a document of plain types contains no NaN, so that its nulls come from None.
+
+    Returns False for other types, so that the document is walked.
+    """
     seen = [value]
     for part in seen:
         kind = type(part)
@@ -215,7 +228,7 @@ def _too_long(what: str, size: int, max_bytes: int) -> str:
 
 
 class _NaiveError(TypeError):
-    """A datetime has no zone. place: where inside of the value."""
+    """A datetime has no zone. place: its path inside the value."""
 
     def __init__(self, place: str) -> None:
         super().__init__("has no time zone, so it is another moment on each host: pass datetime.now(UTC) + ..., or value.astimezone()")
@@ -223,7 +236,7 @@ class _NaiveError(TypeError):
 
 
 def _convert_input(value: object) -> object:
-    """As `_convert`, for a payload, which must not hold datetimes without a zone."""
+    """Like `_convert`, for a payload, which must not contain datetimes without a zone."""
     place = "" if isinstance(value, datetime) and value.utcoffset() is None else naive_in(value)
     if place is not None:
         raise _NaiveError(place)
@@ -231,7 +244,7 @@ def _convert_input(value: object) -> object:
 
 
 def _convert(value: object) -> object:
-    """Return the JSON form of what JSON has no word for, or raise TypeError with the remedy."""
+    """Return the JSON form of a value that JSON has no type for, or raise TypeError with the fix."""
     match value:
         case datetime() | date() | time():
             return value.isoformat()
@@ -249,8 +262,10 @@ def _convert(value: object) -> object:
         return dump_model(value)
     if has_fields(kind):
         try:
-            parts = [(name, getattr(value, name, NOTHING)) for name in attributes(kind)]  # one that __init__ does not set may be missing
-        except Exception as problem:  # a property of the application
+            parts = [
+                (name, getattr(value, name, NOTHING)) for name in attributes(kind)
+            ]  # a field that __init__ does not set may be missing
+        except Exception as problem:  # a property of the application raised
             message = f"is a {_name(value)} whose fields cannot be read: {type(problem).__name__}"
             raise TypeError(message) from None
         return {name: part for name, part in parts if part is not NOTHING}

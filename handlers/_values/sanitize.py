@@ -1,9 +1,10 @@
-"""Make any text and any exception fit to be stored.
+"""Makes any text and any exception safe to store.
 
-A failure that cannot be written down is a job that is stuck: PostgreSQL refuses NUL characters, psycopg refuses lone surrogates, and
-an exception's own `__str__` may raise, lie about its type, or return a gigabyte. So nothing here raises, whatever it is handed, and
-the size of what comes out is bounded. It catches BaseException, interruptions of the job included: whoever asks for a description
-has already decided what becomes of the job, and an alarm that rings in the middle ends only the describing.
+If a failure cannot be stored, its job is stuck. PostgreSQL rejects NUL characters, psycopg rejects lone
+surrogates, and an exception's own `__str__` may raise, lie about its type, or return a gigabyte. So
+nothing here raises, whatever it gets, and the size of the result is bounded. It catches BaseException,
+including interruptions of the job: the caller has already decided the job's outcome, and an alarm in the
+middle ends only the description.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ TRACEBACK_BYTES: Final = 64_000
 
 _HOSTILE: Final = re.compile("[\0\ud800-\udfff]")
 _CUT: Final = " [cut]"
-_FRAMES = 30  # shown of one traceback, the innermost
+_FRAMES = 30  # shown of one traceback: the innermost
 _LINKS = 100_000  # followed in a chain of causes
-_OUTER, _INNER = 8, 4  # shown of a chain: what ended the job, and what it began with
+_OUTER, _INNER = 8, 4  # shown of a chain: what ended the job, and what started it
 _MEMBERS, _LEVELS = 10, 4  # shown of an exception group
 _NOTES = 10
 _ROOT: Final = str(Path(__file__).parents[2])
 _OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "handlers/_"))
-"""What leads to a handler, and is nobody's business but ours."""
+"""Code between the worker's loop and the handler. Tracebacks leave it out."""
 _loaded_at = float("inf")
 
 
 def loading(at: float) -> None:
-    """The handlers of this process are loaded now: a file that is changed later is not what runs here, and a traceback through it says so.
+    """Record when the handlers of this process are loaded.
 
-    at: the time, as `time.time()` has it.
+    A file that changes later is not what this process runs, and a traceback through it says so.
+
+    at: the time, as `time.time()` returns it.
     """
     global _loaded_at
     _loaded_at = at
@@ -46,28 +49,29 @@ def loading(at: float) -> None:
 def sanitize(text: object, limit: int = MESSAGE_BYTES) -> str:
     r"""Return `text` without NUL and lone surrogates (each becomes U+FFFD), at most `limit` bytes in UTF-8. Never raises.
 
-    text: a str; anything else is shown by its `str()`.
-    limit: the longest result in bytes, default 10,000; a longer one is cut and says so.
+    text: a str; anything else is converted with `str()`.
+    limit: longest result in bytes, default 10,000; a longer text is cut and marked as cut.
 
     >>> sanitize("a\0b", 100)
     'a�b'
     """
     try:
         limit = max(0, limit)
-        # A slice of the exact type: a subclass may do anything, and of a gigabyte only the head is looked at.
+        # A slice of the exact type: a subclass may do anything. Of a gigabyte only the head is read.
         plain = str.__getitem__(text if isinstance(text, str) else str(text), slice(0, limit + 1))
         return _cap(_HOSTILE.sub("\ufffd", plain), limit)
-    except BaseException:  # see the head of the file
+    except BaseException:  # see the module's docstring
         return _cap("<text that cannot be shown>", limit)
 
 
 def describe_exception(
     exception: BaseException, *, message_bytes: int = MESSAGE_BYTES, traceback_bytes: int = TRACEBACK_BYTES
 ) -> tuple[str, str]:
-    """Return (message, traceback) of `exception`, both fit to be stored. Never raises.
+    """Return (message, traceback) of `exception`, both safe to store. Never raises.
 
-    The message is "ValueError: what it says". The traceback begins where somebody else's code does, shows the innermost 30 frames of each
-    exception, the outer eight and the inner four of a chain of causes, and ten members of a group, four levels deep.
+    The message is "ValueError: its text". The traceback begins with the first frame outside Jobherd. It
+    shows the innermost 30 frames of each exception, the outer eight and inner four exceptions of a chain
+    of causes, and ten members of a group, four levels deep.
 
     >>> describe_exception(ValueError("no such order"))[0]
     'ValueError: no such order'
@@ -98,13 +102,13 @@ def _headline(exception: BaseException, limit: int) -> str:
 
 
 def class_path(value: object) -> str:
-    """Return module and name of an object's class, fit to be stored, at most 200 bytes. Never raises.
+    """Return module and name of an object's class, safe to store, at most 200 bytes. Never raises.
 
     >>> class_path(ValueError())
     'builtins.ValueError'
     """
     kind = type(value)
-    try:  # type's own slots, as below
+    try:  # type's own slots, as in `_type_name`
         return sanitize(f"{type.__dict__['__module__'].__get__(kind)}.{type.__dict__['__qualname__'].__get__(kind)}", 200)
     except BaseException:
         return "builtins.BaseException"
@@ -122,7 +126,7 @@ def _type_name(value: object) -> str:
 
 
 def _tell(exception: BaseException, lines: list[str], *, indent: str, level: int) -> None:
-    """Write a chain of exceptions, the oldest first as Python does."""
+    """Append a chain of exceptions to the lines, the oldest first as Python does."""
     chain = _chain(exception)
     hidden = max(0, len(chain) - _OUTER - _INNER)
     shown = list(enumerate(chain))
@@ -135,7 +139,7 @@ def _tell(exception: BaseException, lines: list[str], *, indent: str, level: int
 
 
 def _chain(exception: BaseException) -> list[tuple[BaseException, str]]:
-    """Return the exception and what stands behind it, outermost first, each with how it led to the one before."""
+    """Return the exception and its causes, outermost first, each with its relation to the previous one."""
     cause_of = BaseException.__dict__["__cause__"].__get__
     context_of = BaseException.__dict__["__context__"].__get__
     hidden_of = BaseException.__dict__["__suppress_context__"].__get__
@@ -179,14 +183,14 @@ def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level:
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], int, str]:
-    """Return the lines of the innermost frames, how many are left out, and a file that is not what runs here any more, or nothing."""
+    """Return the lines of the innermost frames, the number left out, and a file changed since loading, or ""."""
     last: deque[TracebackType] = deque(maxlen=_FRAMES)
     total = 0
     changed = ""
     outermost = traceback
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
         traceback = traceback.tb_next
-    traceback = traceback or outermost  # it is ours alone
+    traceback = traceback or outermost  # the whole traceback is inside Jobherd
     while traceback is not None:
         last.append(traceback)
         total += 1
@@ -217,7 +221,7 @@ def _cap(text: str, limit: int) -> str:
 
 
 def _squeeze(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of a traceback, cut in the middle: what ended the job stands at its end."""
+    """Return at most `limit` bytes of a traceback, cut in the middle: the exception that ended the job is at its end."""
     data = _HOSTILE.sub("\ufffd", text).encode()
     if len(data) <= limit:
         return data.decode()

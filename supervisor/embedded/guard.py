@@ -1,8 +1,10 @@
-"""A process beside a supervisor that starts the embedded PostgreSQL again when it has died.
+"""Restarts the embedded PostgreSQL when it has died, in a separate process next to the supervisor.
 
-A server of the system has its service manager; this one has nobody, and a fleet would wait for it for ever. The supervisor itself must not
-do it: a start takes seconds, recovery longer, and the parent never waits. The guard starts and nothing else: it is no user of the server
-beyond one look, so it can neither keep it running nor stop it, and it ends with whoever started it, by whatever death.
+A system's PostgreSQL has a service manager; the embedded one has none, and a fleet would wait for
+it indefinitely. The supervisor must not restart it: a start takes seconds, recovery longer, and the
+supervisor never waits. The guard only starts the server. Apart from one short check it is not a
+user of the server, so it can neither keep it running nor stop it. It ends with the process that
+started it, however that dies.
 """
 
 from __future__ import annotations
@@ -32,18 +34,22 @@ log = logging.getLogger("jobherd.embedded")
 _PR_SET_PDEATHSIG: Final = 1
 _REST_FIRST: Final = 0.5
 _REST_MOST: Final = 30.0
-"""Seconds between two tries to start it: doubling."""
+"""Seconds between two attempts to start it: doubled each time, up to this."""
 _STANDS: Final = 10.0
-"""A server that lived for so many seconds is started again at once."""
+"""A server that has run for this many seconds is restarted at once."""
 
 
 @contextlib.contextmanager
 def guarded(directory: Path, *, log_format: str = "auto", log_level: str = "INFO") -> Iterator[None]:
-    """Have the server of a working directory started again whenever it dies, until the end of the block.
+    """Restart the server of a working directory whenever it dies, until the end of the block.
 
-    directory: whose `.jobherd` it is; the caller has joined it already.
-    log_format, log_level: as of the supervisor, whose standard error the guard writes to.
-    Raises OSError when the system refuses a process.
+    Args:
+        directory: the folder that contains `.jobherd`; the caller has joined the server already.
+        log_format: the supervisor's; the guard writes to the same standard error.
+        log_level: the supervisor's.
+
+    Raises:
+        OSError: the kernel refuses a process.
 
     >>> with guarded(Path.cwd()):  # doctest: +SKIP
     ...     work()
@@ -59,13 +65,14 @@ def guarded(directory: Path, *, log_format: str = "auto", log_level: str = "INFO
 
 
 def watch(directory: Path) -> None:
-    """Start the server whenever it is not there, for ever."""
+    """Start the server whenever it does not run, indefinitely."""
     rest, told = 0.0, False
     while True:
         time.sleep(rest)
         since = time.monotonic()
         try:
-            # As a user it joins, and the server is there; then it leaves: the supervisor, which is a user too, decides how long it stays.
+            # Joining as a user starts the server if necessary. Then the guard leaves again: the
+            # supervisor, also a user, decides how long the server runs.
             with lifecycle.start(directory) as server:
                 pid, started = server.pid, server.started
         except lifecycle.EmbeddedUnavailable as problem:
@@ -96,11 +103,12 @@ def _main() -> int:
     parser.add_argument("--level")
     parser.add_argument("--parent", type=int)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # killed like a user that dies: the locks go with it, the server stays
+    # Killed like a user that dies: its locks are released and the server continues.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != given.parent:
-        return 0  # it died before we could ask to be told
+        return 0  # the parent died before prctl took effect
     logs.set_up(who="guard", log_format=given.format, level=given.level)
     watch(given.directory)
     return 0

@@ -1,19 +1,21 @@
-"""The PostgreSQL that comes along: started with its first user, shared by all, stopped with the last.
+"""The embedded PostgreSQL: started by its first user, shared by all, stopped by the last.
 
-It lives in ``.jobherd/`` of the working directory and needs nothing installed but the extra ``embedded``:
+It lives in ``.jobherd/`` of the working directory and needs nothing installed but the extra
+``embedded``:
 
-    postgres/          the data; the server's socket is in it, so only its owner (and root) can connect; no TCP at all
-    postgres.log       what the server says: never a failed statement, because payloads are in it
-    postgres.lock      held by whoever joins or leaves, so that no two of them overlap
+    postgres/          the data and the server's socket: only its owner and root can connect; no TCP
+    postgres.log       the server's log: without failed statements, because they contain payloads
+    postgres.lock      locked while a user joins or leaves, so that no two of them overlap
     postgres.users     every user holds a shared lock on it
 
-Who is there is never written down, because what is written down outlives a ``kill -9``. The kernel drops a lock with
-its holder: whoever leaves and can turn its shared lock into an exclusive one was the last, and stops the server. A user
-that was killed leaves the server running; the next one finds it.
+The list of users is never stored, because a file outlives a ``kill -9``. The kernel releases a lock
+with its holder. A user that leaves and can turn its shared lock into an exclusive one was the last,
+and stops the server. A killed user leaves the server running; the next user finds it.
 
-This module leaves no thread, no exit hook and no child process behind, and must not be used after a fork: the child
-shares its parent's place, and ``Server.leave`` does nothing in it. The processes of the server are for
-``jobherd.supervisor.embedded.server``, the programs for ``jobherd.supervisor.embedded.binaries``.
+This module leaves no thread, exit hook or child process behind. It must not be used after a fork:
+the child shares its parent's registration as a user, and ``Server.leave`` does nothing in it.
+``jobherd.supervisor.embedded.server`` manages the server's processes,
+``jobherd.supervisor.embedded.binaries`` its programs.
 """
 
 from __future__ import annotations
@@ -40,18 +42,19 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER", "EmbeddedUnavailable", "Server", "find", "start"]
 
 SETTINGS = (
-    "max_connections=200",  # 64 children, what runs beside them, and people
+    "max_connections=200",  # 64 workers, the other processes, and users
     "shared_buffers=128MB",
     "fsync=on",
     "synchronous_commit=on",
-    "io_method=sync",  # a queue is read from memory: three processes less
-    "jit=off",  # and its plans are never worth compiling
+    "io_method=sync",  # a queue is read from memory: saves three processes
+    "jit=off",  # the plans of a queue are never worth compiling
     "unix_socket_permissions=0700",
-    "log_min_error_statement=panic",  # a failed statement has the payload in its text,
-    "log_error_verbosity=terse",  # and a broken constraint has the row in its detail
+    "log_min_error_statement=panic",  # a failed statement contains the payload,
+    "log_error_verbosity=terse",  # and the detail of a constraint error contains the row
     "log_checkpoints=off",
 )
-"""Written to ``postgresql.conf`` when the data is made; from then on the file is the user's."""
+"""Written to ``postgresql.conf`` when the data folder is created; after that the file is the
+user's."""
 INITDB = (
     *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
     *(f"--set={setting}" for setting in SETTINGS),
@@ -60,18 +63,18 @@ INITDB = (
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server that this process is counted as a user of."""
+    """A running server that this process is registered for as a user."""
 
     dsn: str
-    """What libpq needs to connect. A restart of the server does not change it."""
+    """The connection string. A restart of the server does not change it."""
     data: Path
     log: Path
     version: int
     """The major version: 18."""
     pid: int
-    """The postmaster at the time of joining. Who ends stray processes must spare it."""
+    """The postmaster's pid when this process joined. Code that ends stray processes must spare it."""
     started: bool
-    """Whether this call started it, rather than found it running."""
+    """Whether this call started the server; otherwise it was running."""
     _spec: _Seat = field(repr=False, compare=False)
 
     def leave(self, *, timeout: float = 60.0) -> bool:
@@ -80,13 +83,14 @@ class Server:
         A second call does nothing, and neither does a call in a forked child.
 
         Parameters:
-            timeout: seconds for the server's last checkpoint; then it is stopped without, and its next start recovers.
+            timeout: seconds for the server's last checkpoint. Then it is stopped without one, and
+                its next start recovers.
 
         Returns:
             Whether the server was stopped.
 
         Raises:
-            EmbeddedUnavailable: another process joins or leaves, and was not through in time.
+            EmbeddedUnavailable: another process joins or leaves, and did not finish in time.
 
         Example:
             server = start(Path.cwd())
@@ -94,41 +98,40 @@ class Server:
                 work(server.dsn)
             finally:
                 server.leave()
-
         """
         if not self._spec.is_ours():
             return False
         until = time.monotonic() + timeout
         folder = self.data.parent
-        if not folder.is_dir():  # somebody removed it, and PostgreSQL sees that by itself
+        if not folder.is_dir():  # the folder was removed; PostgreSQL notices that itself
             self._spec.close()
             return False
         with _alone(folder, until):
             return _leave(self._spec, self.data, until)
 
     def __enter__(self) -> Self:
-        """Give the server: joining was ``start`` or ``find``."""
+        """Return the server; ``start`` or ``find`` has joined it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave."""
+        """Stop using the server."""
         self.leave()
 
 
 def start(directory: Path, *, timeout: float = 60.0) -> Server:
-    """Join the server of a working directory; start it, and make its data, where needed.
+    """Join the server of a working directory; create its data and start it if necessary.
 
     Parameters:
-        directory: the working directory; everything goes to ``.jobherd/`` in it.
-        timeout: seconds that a start may take, recovery after a crash included.
+        directory: the working directory; everything is in its ``.jobherd/``.
+        timeout: seconds that a start may take, including recovery after a crash.
 
     Raises:
-        EmbeddedUnavailable: the extra is not installed, or the server does not start; the text has the remedy.
+        EmbeddedUnavailable: the extra is not installed, or the server does not start; the text says
+            what to do.
 
     Example:
         with start(Path.cwd()) as server, psycopg.connect(server.dsn) as conn:
             work(conn)
-
     """
     folder = _folder_of(directory)
     with _explained(folder):
@@ -136,23 +139,22 @@ def start(directory: Path, *, timeout: float = 60.0) -> Server:
             folder.mkdir(mode=0o700, exist_ok=True)
             (folder / ".gitignore").write_text("*\n")
         server = _join(folder, may_start=True, until=time.monotonic() + timeout)
-    assert server is not None  # only a call that may not start gives None
+    assert server is not None  # only a call with may_start=False returns None
     return server
 
 
 def find(directory: Path, *, timeout: float = 60.0) -> Server | None:
-    """Join the server of a working directory if one is running. Starts nothing and makes no file where there is none.
+    """Join the server of a working directory if it runs; otherwise start and create nothing.
 
     Parameters:
         directory: the working directory.
-        timeout: seconds to wait for one that is just starting.
+        timeout: seconds to wait for a server that is just starting.
 
     Raises:
-        EmbeddedUnavailable: there is one, and it cannot be used.
+        EmbeddedUnavailable: the server exists, and it cannot be used.
 
     Example:
         server = find(Path.cwd())
-
     """
     folder = _folder_of(directory)
     with _explained(folder):
@@ -185,22 +187,23 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 class _Seat:
-    """One user's place: the descriptors whose locks say that it is there."""
+    """One user of the server: the descriptors whose locks prove that it exists."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.fds: list[int] = []
         self.link: Path | None = None
-        """The short link to the data, where its own path is too long, or is no text."""
+        """A short link to the data, if its own path is too long for a socket or is not valid text."""
 
     def is_ours(self) -> bool:
-        """Whether it is still taken, and by this process: forked children share the lock and must not drop it."""
+        """Return whether this process holds it: forked children must not release a shared lock."""
         return bool(self.fds) and self.process == os.getpid()
 
     def close(self) -> None:
         while self.fds:
             fd = self.fds.pop()
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with children that inherited the descriptor
+            # closing alone would leave the lock with children that inherited the descriptor
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 
@@ -217,7 +220,7 @@ def _lock(fd: int, how: int, path: Path, until: float) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path, until: float) -> Iterator[int]:
-    """Hold the lock under which users join and leave and servers start and stop; give its descriptor."""
+    """Hold the lock for joining, leaving, starting and stopping; yield its descriptor."""
     path = folder / "postgres.lock"
     fd = _open(path)
     try:
@@ -243,12 +246,12 @@ def _join(folder: Path, *, may_start: bool, until: float) -> Server | None:
             dsn = address(_socket_folder(data, spec))
             return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _spec=spec)
         except BaseException:
-            _leave(spec, data, until)  # or a Ctrl-C during the start would leave a server that nobody uses
+            _leave(spec, data, until)  # otherwise a Ctrl-C during the start would leave a server without users
             raise
 
 
 def _leave(spec: _Seat, data: Path, until: float) -> bool:
-    """Give up the place; stop the server if it was the last. The caller is alone."""
+    """Release the user's locks; stop the server after the last user. The caller holds the lock."""
     try:
         if not locked(spec.fds[0], fcntl.LOCK_EX):
             return False
@@ -259,7 +262,7 @@ def _leave(spec: _Seat, data: Path, until: float) -> bool:
         spec.close()
 
 
-# -- what joining needs ----------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _major(data: Path) -> int:
@@ -274,7 +277,7 @@ def _major(data: Path) -> int:
 
 
 def _start(data: Path, lock: int, until: float) -> int:
-    """Start the server, on data that is made if there is none; give its postmaster."""
+    """Start the server, creating its data if there is none; return its postmaster's pid."""
     major = _major(data) if data.exists() else None
     account = binaries.server_account(data)
     programs = binaries.readable(binaries.carried(major=major), account)
@@ -284,16 +287,17 @@ def _start(data: Path, lock: int, until: float) -> int:
 
 
 def _socket_folder(data: Path, spec: _Seat) -> Path:
-    """Give a path by which libpq reaches the socket: the data folder, or a short link to it.
+    """Return a path by which libpq reaches the socket: the data folder, or a short link to it.
 
-    The link is in a folder that nobody else can write to, so nobody else can point it elsewhere. It says nothing that
-    ``data`` does not say: each user makes it anew, and none misses it when /tmp was emptied.
+    The link is in a folder that no other user can write to, so no other user can redirect it. It
+    contains nothing but ``data``: each user creates it again, so an emptied /tmp does no harm.
     """
     if fits(data):
         return data
     private = _private_folder(*link_folders())
     spec.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-    fcntl.flock(spec.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)  # or systemd-tmpfiles clears the link away after ten days
+    # otherwise systemd-tmpfiles removes the link after ten days
+    fcntl.flock(spec.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
     link = private / link_name(data)
     if not link.is_symlink() or link.readlink() != data:
         fresh = link.with_suffix(f".{os.getpid()}")

@@ -1,10 +1,13 @@
-"""The server process on one data folder: whether one is there, how it starts, how it stops.
+"""The server process on one data folder: finds out whether it runs, starts it, stops it.
 
-It must not count users: every caller holds the lock of ``jobherd.supervisor.embedded.lifecycle``, under which nobody else starts or stops.
-What is true is asked of the kernel and not of ``postmaster.pid``, which outlives its writer and whose number may by now
-be somebody else's. A server holds a lock on its data folder. The lock is taken before it starts and inherited by each of
-its processes, so it is held for as long as one of them lives, even as the orphan of a killed postmaster that still runs
-a query: a second server on the same pages would destroy them.
+It must not count users: every caller holds the lock of ``jobherd.supervisor.embedded.lifecycle``,
+under which no other process starts or stops the server. It relies on the kernel and not on
+``postmaster.pid``, which outlives its writer and may contain a number that now belongs to another
+process.
+
+A server holds a lock on its data folder. The lock is taken before it starts and each of its
+processes inherits it. So it is held while one of them lives, even an orphan of a killed postmaster
+that still runs a query: a second server on the same pages would destroy them.
 """
 
 from __future__ import annotations
@@ -24,26 +27,27 @@ from jobherd.handlers._enqueue.embedded import SOCKET
 from jobherd.supervisor.embedded.binaries import Account, EmbeddedUnavailable, Programs, data_argument, environment, identity
 
 LARGEST_LOG = 10_000_000
-"""Bytes of log from which a start begins a new file and keeps this one as ``postgres.log.1``."""
+"""Size of the log in bytes from which a start begins a new file and keeps this one as
+``postgres.log.1``."""
 GLANCE = 0.005
-"""Seconds between two looks at a server that starts or stops."""
+"""Seconds between two checks of a server that starts or stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """What ``postmaster.pid`` says, held against the living processes."""
+    """The contents of ``postmaster.pid``, verified against the running processes."""
 
     pid: int
     state: Literal["starting", "ready", "stopping", "dead"]
 
 
 def log_of(data: Path) -> Path:
-    """Name the log of the server on this data."""
+    """Return the path of the log of the server on this data folder."""
     return data.with_name(data.name + ".log")
 
 
 def locked(fd: int, how: int) -> bool:
-    """Take this lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) if it is free now; say whether it is ours."""
+    """Take this lock (``fcntl.LOCK_SH`` or ``LOCK_EX``) if it is free; return whether it was."""
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -52,7 +56,7 @@ def locked(fd: int, how: int) -> bool:
 
 
 def postmaster(data: Path) -> Postmaster | None:
-    """Say what is known of the postmaster; None while there is no ``postmaster.pid``, or not yet a number in it."""
+    """Return the postmaster's state; None if ``postmaster.pid`` is missing or has no number yet."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
         pid = int(lines[0])
@@ -60,7 +64,7 @@ def postmaster(data: Path) -> Postmaster | None:
         return None
     if not _works_in(pid, data):
         return Postmaster(pid, "dead")
-    match lines[7:]:  # the eighth line; it is the last to be written
+    match lines[7:]:  # the eighth line, which is written last
         case [state] if state.strip() == "ready":
             return Postmaster(pid, "ready")
         case [state] if state.strip() == "stopping":
@@ -70,15 +74,16 @@ def postmaster(data: Path) -> Postmaster | None:
 
 
 def ready(data: Path, until: float) -> int | None:
-    """Wait for a server that starts or stops: give the postmaster that takes connections, None if no process is left.
+    """Wait for a server that starts or stops.
+
+    Returns the postmaster that accepts connections, or None if no process is left.
 
     Parameters:
         data: the data folder; it need not exist.
         until: the monotonic time at which to give up.
 
     Raises:
-        EmbeddedUnavailable: it is held, and was not ready in time.
-
+        EmbeddedUnavailable: the folder is locked, and the server was not ready in time.
     """
     while not is_free(data):
         found = postmaster(data)
@@ -96,20 +101,20 @@ def ready(data: Path, until: float) -> int | None:
 
 
 def launch(programs: Programs, data: Path, *, account: Account | None, until: float) -> int:
-    """Start a server where none is; give its postmaster once it takes connections.
+    """Start a server where none runs; return its postmaster's pid once it accepts connections.
 
-    The server is nobody's child, in a session of its own (or Ctrl-C in the terminal would stop it), and listens on a
-    socket inside its data folder, where only its owner and root can come. TCP is off.
+    The server is not a child of this process. It runs in a separate session, since otherwise Ctrl-C
+    in the terminal would stop it. It listens on a socket inside its data folder, which only its
+    owner and root can reach. TCP is off.
 
     Parameters:
         programs: of the version that the data needs; readable for the account.
         data: the data folder.
-        account: who it runs as; None for the user that we are.
+        account: the account it runs as; None for the current user.
         until: the monotonic time at which to give up.
 
     Raises:
-        EmbeddedUnavailable: it did not start; the text has its last words.
-
+        EmbeddedUnavailable: it did not start; the text has the last lines of its log.
     """
     found = postmaster(data)
     if found is not None and found.state != "dead":
@@ -126,9 +131,10 @@ def launch(programs: Programs, data: Path, *, account: Account | None, until: fl
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         subprocess.run(
             [
-                *("/bin/sh", "-c", '"$@" &', "sh", programs.bin / "postgres"),  # the shell leaves, and we have no child
+                # the shell exits, so this process has no child
+                *("/bin/sh", "-c", '"$@" &', "sh", programs.bin / "postgres"),
                 *("-D", data_argument(data, account)),
-                *("-k", ".", "-c", "listen_addresses="),  # the data folder again, and short whatever its path is
+                *("-k", ".", "-c", "listen_addresses="),  # the data folder again, which is short whatever its path is
             ],
             cwd=data,
             env=environment(),
@@ -144,7 +150,7 @@ def launch(programs: Programs, data: Path, *, account: Account | None, until: fl
         )
     finally:
         os.close(words)
-        os.close(alive)  # from here on the server alone holds the lock
+        os.close(alive)  # from here on only the server holds the lock
     pid = ready(data, until)
     if pid is None:
         raise EmbeddedUnavailable(
@@ -155,23 +161,22 @@ def launch(programs: Programs, data: Path, *, account: Account | None, until: fl
 
 
 def clear(data: Path) -> None:
-    """Remove what a killed server left: a number in it may be taken by now, and PostgreSQL would refuse to start."""
+    """Remove files of a killed server: their pid may be reused, and PostgreSQL would not start."""
     for name in ("postmaster.pid", f"{SOCKET}.lock", SOCKET):
         (data / name).unlink(missing_ok=True)
 
 
 def stop(data: Path, until: float) -> bool:
-    """Stop the server, the harder the longer it takes; say whether there was one.
+    """Stop the server, with stronger signals over time; return whether there was one.
 
     Parameters:
         data: the data folder.
-        until: the monotonic time up to which its last checkpoint may take. After that it is stopped without one, and
-            its next start recovers.
-
+        until: the monotonic time up to which its last checkpoint may take. After that it is stopped
+            without one, and its next start recovers.
     """
     soon = time.monotonic() + 2.0
     while (found := postmaster(data)) is None and not is_free(data) and time.monotonic() < soon:
-        time.sleep(GLANCE)  # launched this moment, and interrupted: it has not written its number yet
+        time.sleep(GLANCE)  # just launched and interrupted: it has not written its pid yet
     if found is None or found.state == "dead":
         return False
     steps = ((signal.SIGINT, max(0.0, until - time.monotonic())), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 5.0))
@@ -186,7 +191,7 @@ def stop(data: Path, until: float) -> bool:
 
 
 def is_free(data: Path) -> bool:
-    """Whether no process of a server is left on this data."""
+    """Return whether no process of a server on this data folder is left."""
     try:
         fd = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -198,7 +203,7 @@ def is_free(data: Path) -> bool:
 
 
 def _works_in(pid: int, data: Path) -> bool:
-    """Whether this process is a PostgreSQL whose working directory is the data folder. A zombie is not."""
+    """Return whether this process is a PostgreSQL that works in the data folder. A zombie is not."""
     try:
         program = Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)")
         return program == "postgres" and Path(f"/proc/{pid}/cwd").samefile(data)
@@ -207,18 +212,28 @@ def _works_in(pid: int, data: Path) -> bool:
 
 
 def end_orphans(data: Path) -> None:
-    """Kill what a dead postmaster left. Recovery follows anyway; waiting for their long queries would gain nothing."""
+    """Kill processes of a dead postmaster.
+
+    Recovery follows anyway, so it is no use to wait for their long queries.
+    """
     for process in Path("/proc").glob("[0-9]*"):
         if _works_in(int(process.name), data):
             _send(int(process.name), signal.SIGKILL, data, patience=0.0)
 
 
 def _send(pid: int, what: signal.Signals, data: Path, *, patience: float) -> bool:
-    """Signal a process of this server and wait this many seconds for its end; False if it lives on."""
+    """Signal a process of this server and wait for its end; return False if it is still alive.
+
+    Parameters:
+        pid: the process.
+        what: the signal.
+        data: the data folder of the server.
+        patience: seconds to wait.
+    """
     with contextlib.suppress(ProcessLookupError):
         fd = os.pidfd_open(pid)
         try:
-            if _works_in(pid, data):  # looked at again: the number may have changed hands before the pidfd held it
+            if _works_in(pid, data):  # check again: the number may have been reused before the pidfd was opened
                 signal.pidfd_send_signal(fd, what)
                 watch = select.poll()
                 watch.register(fd, select.POLLIN)

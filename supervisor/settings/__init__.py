@@ -1,4 +1,5 @@
-"""The settings of `jobherd run`: their definitions, the places they come from, and the page that documents them.
+"""Defines the settings of `jobherd run`, reads their values, and generates their documentation.
 
-`definitions` is the only list. A setting that is defined anywhere else would miss the documentation and the checks.
+`definitions` is the only list. A setting that is defined anywhere else would miss the documentation
+and the checks.
 """

@@ -1,1 +1,1 @@
-"""A child as a process: what it was started with, signals and interruptions, the wake-up, and the state that a job must leave unchanged."""
+"""A child process as an operating system process: its spec, signals, wake-ups, and state restored after jobs."""

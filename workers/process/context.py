@@ -1,4 +1,8 @@
-"""What every child process has, and the clean start: nothing of the supervisor's stays in it that a job could trip over."""
+"""What every child process has, and its clean start.
+
+After `start_clean`, nothing of the supervisor is left in the process that a job could be affected
+by.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +29,16 @@ if TYPE_CHECKING:
 
 
 _DEADLY: Final = (signal.SIGXCPU, signal.SIGSYS)
-"""Signals of the kernel that end a process, of which faulthandler by itself writes nothing: too much processor time, a forbidden call."""
+"""Signals of the kernel that end a process without a stack trace by faulthandler's default: CPU
+time limit exceeded, and a forbidden system call.
+"""
 
 
 @dataclass(slots=True)
 class ChildContext:
-    """What every child has: its seat, the place where it waits, its alarm, and a name in the list of processes.
+    """What every child process has: its spec, its wake pipe, its interrupts, and its process title.
 
-    blocked: signals that stay blocked, which is none but at a terminal.
+    blocked: signals that stay blocked. Empty, except at a terminal.
     """
 
     spec: ChildSpec
@@ -43,10 +49,10 @@ class ChildContext:
 
 
 def start_clean(spec: ChildSpec) -> ChildContext:
-    """Leave nothing of the parent's in this process that a job could trip over, and unblock the signals."""
+    """Remove what a job could be affected by from this process, and unblock the signals."""
     wake = Wake(spec.wake, parent=spec.parent)
     interrupts = Interrupts(spec.board, wake, lease=spec.settings.lease)
-    signal.set_wakeup_fd(-1)  # the parent's: what arrives here is not to wake its loop
+    signal.set_wakeup_fd(-1)  # It is the supervisor's: signals of this process must not wake the supervisor's loop.
     interrupts.install()
     _enable_traces(spec)
     random.seed()
@@ -54,11 +60,13 @@ def start_clean(spec: ChildSpec) -> ChildContext:
     gc.enable()
     _close_standard_input()
     settings = spec.settings
-    who = f"{spec.kind} {spec.slot}" if spec.kind == "worker" else spec.kind  # a number only where there can be several
+    # The number only for workers, the only kind with several processes.
+    who = f"{spec.kind} {spec.slot}" if spec.kind == "worker" else spec.kind
     logs.set_up(who=who, log_format=settings.log_format, level=settings.log_level, board=spec.board)
     for name in SECRETS:
-        os.environ.pop(name, None)  # what this child needs of them is in its settings
-    # Of one parent process, not of one registration: two databases on this machine both have a supervisor 1.
+        os.environ.pop(name, None)  # The settings hold what this process needs of them.
+    # Identifies one supervisor process, not one registration: two databases on this host may both
+    # have a supervisor 1.
     os.environ[MARKER] = f"{spec.control.owner}:{spec.incarnation}"
     title = _titles(spec)
     title("boots")
@@ -68,25 +76,30 @@ def start_clean(spec: ChildSpec) -> ChildContext:
 
 
 def _say_at_terminals() -> frozenset[int]:
-    """Return the signals to keep blocked, so that what we and our jobs say is written where it goes to a terminal.
+    """Return the signals to keep blocked, so that output to a terminal is written.
 
-    A child leads a group of its own, in the background of that terminal: under `stty tostop` the kernel would stop it at its first line.
+    A child process leads its own process group in the background of that terminal: under `stty
+    tostop` the kernel would stop it at its first line.
     """
     return frozenset({signal.SIGTTOU}) if os.isatty(1) or os.isatty(2) else frozenset()
 
 
 def _enable_traces(spec: ChildSpec) -> None:
-    trace = spec.board.open_trace()  # stays open: a stack is written by a signal handler in the worst of moments
+    trace = spec.board.open_trace()  # Stays open: a signal handler writes the stack, possibly while the process crashes.
     faulthandler.disable()
     faulthandler.enable(file=trace, all_threads=True)
     for number in _DEADLY:
         faulthandler.register(number, file=trace, all_threads=True, chain=True)
-    # The number that the parent opened and not another: it moves the position that both have in the file, and reads how far we are.
+    # Use the descriptor that the supervisor opened: both processes share its position in the file.
+    # The supervisor sets that position, and reads it to see how much was written.
     faulthandler.register(signal.SIGUSR1, file=spec.board.fd, all_threads=True)
 
 
 def _close_standard_input() -> None:
-    """A handler that reads a terminal would be stopped by the kernel, and its job with it."""
+    """Replace standard input by /dev/null.
+
+    The kernel would stop a handler that reads from a terminal, and its job with it.
+    """
     fd = os.open(os.devnull, os.O_RDONLY)
     if fd != 0:
         os.dup2(fd, 0)

@@ -1,19 +1,21 @@
-"""What Python keeps once for the whole process: remembered before the first job, and put back after each.
+"""Saves Python's process-wide state before the first job and restores it after each.
 
-All of `logging`, the current event loop and its policy, warnings, hooks and switches of `sys` and `threading`. The table:
+That is all of `logging`, the current event loop and its policy, warnings, and hooks and switches of
+`sys` and `threading`. The table:
 
-    put back    logging: `disable`, `raiseExceptions`, record factory, logger class; of each logger level, handlers, filters, `propagate`,
-                `disabled`; level, formatter and filters of the handlers that were there. A logger that a job has made becomes a new one
-                again, but for its NullHandlers.
+    restored    logging: `disable`, `raiseExceptions`, record factory, logger class; of each logger level, handlers, filters, `propagate`,
+                `disabled`; level, formatter and filters of the handlers that were there. A logger that a job has created becomes a new one
+                again, except for its NullHandlers.
                 asyncio: policy, current loop of the main thread, running loop
                 warnings: filters, showwarning, formatwarning
                 sys: path, argv, stdin, excepthook, unraisablehook, displayhook, breakpointhook, meta_path, path_hooks, coroutine origins
                 threading: excepthook, stack size, trace and profile functions of new threads
                 gc: callbacks, debug flags. decimal: the default of new threads. tracemalloc: stopped if a job started it
-    left alone  imported modules and every attribute of theirs; the state of `random`; codecs, error handlers, `mimetypes`, names of log
+    kept        imported modules and all their attributes; the state of `random`; codecs, error handlers, `mimetypes`, names of log
                 levels, audit hooks: Python cannot remove these, or a library adds them when it is first used
 
-The rest of the process, from the working folder to signal handlers, is in `belongings.py`; docs/writing-handlers.md has the whole table.
+The rest of the process, from the working folder to signal handlers, is in `process_state.py`.
+docs/writing-handlers.md has the whole table.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _VALUES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 _ABSENT: Final = object()
 _DEFAULT_POLICY: Final = (
     getattr(asyncio, "_DefaultEventLoopPolicy", None) or asyncio.DefaultEventLoopPolicy
-)  # Python 3.14 warns of the second
+)  # Python 3.14 warns about the second one.
 
 
 _STATE: Final = attrgetter("level", "propagate", "disabled", "handlers", "filters")
@@ -64,7 +66,7 @@ _State: TypeAlias = "tuple[int, bool, bool, list[logging.Handler], list[Any]]"
 
 
 class Interpreter:
-    """How the tables of this process's Python were before its first job."""
+    """Python's process-wide state as it was before this process's first job."""
 
     def __init__(self) -> None:
         self._attributes = [getattr(holder, name, _ABSENT) for holder, name in _ATTRIBUTES]
@@ -77,14 +79,14 @@ class Interpreter:
         self._loggers = _all_loggers()
         self._states: list[_State] = [_copy(logger) for logger in self._loggers]
         for place, logger in enumerate(self._loggers):
-            if logger.name.startswith("jobherd"):  # what a module configures at its import may disable ours
+            if logger.name.startswith("jobherd"):  # A module that configures logging at import may disable Jobherd's loggers.
                 self._states[place] = (*self._states[place][:2], False, *self._states[place][3:])
         self._handlers = {
             handler: (handler.level, handler.formatter, list(handler.filters)) for state in self._states for handler in state[3]
         }
 
     def put_back(self) -> bool:
-        """Put everything back and return whether anything was moved."""
+        """Restore everything and return whether anything had changed."""
         moved = self._put_back_attributes()
         moved = self._put_back_lists() or moved
         moved = self._put_back_values() or moved
@@ -105,10 +107,10 @@ class Interpreter:
             if getattr(holder, name, None) is was and was == content:
                 continue
             moved = True
-            if holder is not gc:  # whose list cannot be replaced
+            if holder is not gc:  # The list of `gc` cannot be replaced.
                 setattr(holder, name, was)
             if holder is warnings:
-                warnings.resetwarnings()  # or what was decided by the other filters is remembered
+                warnings.resetwarnings()  # Otherwise decisions of the other filters stay cached.
             was[:] = content
         return moved
 
@@ -128,7 +130,10 @@ class Interpreter:
         return moved
 
     def _put_back_loops(self) -> bool:
-        """Put back policy and current loop. A loop that a job leaves open is its own to close: a module may keep it for its next job."""
+        """Restore the policy and the current loop.
+
+        A loop that a job leaves open stays open: a module may keep it for its next job.
+        """
         now = _loops()
         if now == self._loops and asyncio._get_running_loop() is None:  # noqa: SLF001  # documented
             return False
@@ -156,7 +161,7 @@ class Interpreter:
                 moved = True
                 handler.level, handler.formatter, handler.filters = level, formatter, list(filters)
         if moved:
-            logging.root.setLevel(self._states[0][0])  # forgets what loggers have remembered of levels
+            logging.root.setLevel(self._states[0][0])  # Clears the levels that loggers have cached.
         return moved
 
     def _put_back_loggers(self, loggers: list[logging.Logger]) -> bool:
@@ -181,14 +186,20 @@ def _copy(logger: logging.Logger) -> _State:
 
 
 def _all_loggers() -> list[logging.Logger]:
-    """Return all loggers, the root first. Where only the child of a name exists, the table has a placeholder."""
+    """Return all loggers, the root first.
+
+    The table has a placeholder for a name of which only descendants exist.
+    """
     table = list(logging.root.manager.loggerDict.values())
     return [logging.root, *[logger for logger in table if isinstance(logger, logging.Logger)]]
 
 
 def _loops() -> tuple[Any, Any, bool]:
-    """Return policy, current loop, and whether a current one was ever set. A default policy that knows of no loop counts as none."""
-    policy = asyncio.events._event_loop_policy  # type: ignore[attr-defined]  # noqa: SLF001  # asking for it would make one
+    """Return the policy, the current loop, and whether a current loop was ever set.
+
+    A default policy without a loop counts as no policy.
+    """
+    policy = asyncio.events._event_loop_policy  # type: ignore[attr-defined]  # noqa: SLF001  # its getter would create one
     local = getattr(policy, "_local", None)
     loop, called = getattr(local, "_loop", None), getattr(local, "_set_called", False)
     if loop is None and not called and type(policy) is _DEFAULT_POLICY:

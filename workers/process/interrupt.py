@@ -1,19 +1,23 @@
-"""The timer and the signals that interrupt a job, and the promise that they interrupt nothing else.
+"""The timer and the signals that interrupt a job, and the guarantee that they interrupt nothing else.
 
-Only what runs between `alarm.open = True` and `alarm.open = False` can be interrupted. Both are plain stores: the interpreter looks for
-signals where a call ends and where a loop turns, never at a store, so no exception can slip in between the handler's return and the
-closing. A signal that comes while the alarm is closed is remembered, or is of no concern: it never reaches the next job, nor our own
-code.
+Invariant: only code between `interrupts.open = True` and `interrupts.open = False` can be
+interrupted. Both are plain stores. The interpreter checks for signals where a call ends and where a
+loop repeats, never at a store, so no exception can be raised between the handler's return and the
+closing store. A signal that arrives while `open` is false is remembered or ignored: it never
+reaches the next job or Jobherd's own code.
 
-One interval timer serves all jobs, and a job costs no system call: it is armed for the earliest deadline that was asked for, and when
-it rings early it is armed again for the one that is current. Once something was raised it rings each second, until the handler is out.
-Whether a job has moved it is told by its interval, which is a mark of ours and never comes to pass: times differ by when they are looked at,
-and a process that was held up between two looks would be taken for changed. Signal handlers are installed, never set to be ignored: that would survive an exec into grandchildren.
+One interval timer serves all jobs, and a job costs no system call. The timer is set for the
+earliest deadline requested. If it fires early, it is set again for the current deadline. After an
+exception was raised, it fires each second until the handler has ended. Whether a job has changed
+the timer shows in its interval, which is a marker that never elapses. Remaining times differ by
+when they are read, and a process that was delayed between two reads would count as changed. Signals
+get handlers and are never set to be ignored: an ignored signal would survive an exec into
+grandchildren.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # fifteen times the speed of the module around it
+import _signal  # type: ignore[import-not-found]  # fifteen times as fast as the module around it
 import mmap
 import os
 import signal
@@ -37,28 +41,38 @@ if TYPE_CHECKING:
 FOR_EVER: Final = float("inf")
 _EVERY: Final = 1.0
 _MARK: Final = 2.0**23 + 0.125
-"""The interval of our timer, 97 days, which the kernel gives back to the digit. A job that sets the timer for itself does not know it."""
+"""The interval of the timer, 97 days, which the kernel returns exactly. A job that sets the timer
+itself does not know it.
+"""
 _WIPE_ON_FORK: Final = 18
-"""MADV_WIPEONFORK, which the module mmap does not name."""
+"""MADV_WIPEONFORK, for which the module mmap has no name."""
 _LAST_WORDS: Final = 1.0
-"""So long an orphan may take to hand its job back. The keeper ends the process group half a second later."""
+"""Seconds that an orphan may take to release its job. The maintenance process kills the process
+group half a second later.
+"""
 
 
 class JobLost(JobCancelled):
-    """The claim is lost: somebody else has the job. Nothing is written of this run. Handlers see a JobCancelled."""
+    """The claim is lost: another worker has the job. Nothing is recorded for this attempt.
+
+    Handlers see a JobCancelled.
+    """
 
 
 class Interrupts:
     """What can end a running job from outside.
 
-    open: a job runs and may be interrupted. Set by whoever runs it, as a plain store.
-    together: several run in one call: who cancels one of them interrupts none. Set as `open` is.
-    raised: what was last raised in the current job, or None.
+    open: a job runs and may be interrupted. The code that runs the job sets it, as a plain store.
+    together: several jobs run in one call, so canceling one of them interrupts none. Set as `open`
+    is.
+    raised: what was raised last in the current job, or None.
     told: interruptions of jobs of the current claim that do not run yet, by id.
-    unheard: an interruption came while another one was raised: `hear` it before the next job.
-    lease: how long the supervisor's lease lasts, in seconds; exclusive jobs are ended a fifth of it before it lapses.
-    on_long: called once a job has run for as long as `enter` was told.
-    here: begins with a 0 in a copy of this process, as `forked` says, for who asks after each job.
+    unheard: an interruption arrived while another one was raised. Call `hear` before the next job.
+    lease: duration of the supervisor's lease in seconds. Exclusive jobs are ended a fifth of it
+    before the lease expires.
+    on_long: called once a job has run until `long_at` of `enter`.
+    here: its first byte is 0 in a fork of this process, as `forked` says. For code that checks
+    after each job.
     """
 
     def __init__(self, board: StatusBoard, wake: Wake, *, lease: float = 15.0) -> None:
@@ -81,11 +95,12 @@ class Interrupts:
         self._margin = lease / 5
         self._rings_at = FOR_EVER
         self._marked = False
-        """The timer has been armed, and carries our mark."""
+        """The timer has been set and carries the marker."""
         self._orphan_until = FOR_EVER
         self._long_at = FOR_EVER
         self.on_long: Callable[[], None] = _nobody
-        # Kept for being compared by identity after each job: a bound method is made anew at each look at it.
+        # Kept, because handlers are compared by identity after each job: a bound method is a new
+        # object at each access.
         self._installed: tuple[tuple[int, Callable[[int, FrameType | None], object]], ...] = (
             (signal.SIGALRM, self._ring),
             (signal.SIGUSR2, self._hear_order),
@@ -99,13 +114,20 @@ class Interrupts:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a copy that a handler has forked, from Python or from C; it must touch nothing of ours."""
+        """Whether this process is a copy that a handler has forked, from Python or from C.
+
+        Such a copy must not touch anything of Jobherd.
+        """
         return not self.here[0]
 
     def install(self) -> None:
-        """Install the handlers. Signals are still blocked then: what was sent meanwhile arrives at them and not at the parent's."""
+        """Install the handlers while signals are still blocked.
+
+        Signals sent meanwhile then reach these handlers and not the supervisor's.
+        """
         for number in signal.valid_signals():
-            # What the parent handles it handles in functions of its own, and Python itself ignores SIGPIPE and SIGXFSZ.
+            # Reset what the supervisor handles with its own functions. Python itself ignores
+            # SIGPIPE and SIGXFSZ.
             if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) is not signal.SIG_DFL:
                 signal.signal(number, signal.SIG_DFL)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -114,48 +136,55 @@ class Interrupts:
         os.register_at_fork(after_in_child=self._note_fork)
 
     def restore(self) -> None:
-        """Put the handlers back that a job has changed."""
+        """Restore handlers that a job has changed."""
         for number, handler in self._installed:
-            _signal.signal(number, handler)  # the module around it compares what stood there
+            _signal.signal(number, handler)  # The public function compares with the previous handler.
 
     def begin(self, token: int, jobs: Collection[int]) -> None:
-        """A claim begins: interruptions that name `token` and one of `jobs` are for us."""
+        """Begin a claim: interruptions that name `token` and one of `jobs` are for this process."""
         self._token = token
         self._batch = jobs
         self.told.clear()
         number = self._board.times_interrupted
         if number != self._times_interrupted:
             self._times_interrupted = number
-            self.hear()  # one that came before its claim was known here
+            self.hear()  # An interruption may have arrived before its claim was known here.
 
     def end(self) -> None:
-        """The claim is settled: no interruption can mean it any more."""
+        """End the claim: it is settled, and no interruption can refer to it any more."""
         self._token = 0
         self._batch = ()
         self.told.clear()
 
     def enter(self, job: int, deadline: float, timeout: float, lease: ControlBlock | None = None, long_at: float = FOR_EVER) -> None:
-        """A job is about to run; the caller opens the alarm next, and then calls `check` if `told` holds anything.
+        """Prepare for a job.
 
-        deadline: monotonic seconds. timeout: what it came from, in seconds, for the message.
-        lease: of a job that must be out before the supervisor's lease can lapse: where its end is written.
-        long_at: monotonic seconds at which `on_long` is called, should it still run.
+        The caller then sets `open`, and calls `check` if `told` holds anything.
+
+        deadline: monotonic seconds. timeout: its source in seconds, for the message.
+        lease: for an exclusive job, which must end before the supervisor's lease can expire: holds
+        the lease's deadline.
+        long_at: monotonic seconds at which `on_long` is called if the job still runs.
         """
         self.raised = None
         self._job = job
         self._timeout = timeout
         self._lease = lease
-        self._deadline = deadline  # before the look at the timer: a ring in between then finds it and arms again
+        # Order: before the timer is checked. A signal in between then finds it and sets the timer
+        # again.
+        self._deadline = deadline
         self._long_at = long_at
         rings = min(deadline, long_at) if lease is None else min(deadline, long_at, lease.lease_deadline - self._margin)
         if rings < self._rings_at:
             self._arm(rings)
 
     def judge(self, seconds: float) -> JobInterrupted | None:
-        """The handler is out, the alarm is closed, and its end is about to be judged: no interruption means that, but it may not last for ever.
+        """Start the time limit for judging the handler's end. `open` is false.
 
-        Returns what was raised until now. It is forgotten, or a second word of it, a SIGTERM or a ring, would tear out the judging too, and a cancelled job
-        would run again. Whoever called puts it back.
+        No interruption refers to the judging, but it must not run indefinitely. Returns what was
+        raised until now, which the caller must restore. It is reset because otherwise a second
+        SIGTERM or timer signal would raise it again and interrupt the judging too, and a canceled
+        job would run again.
         """
         before, self.raised = self.raised, None
         self._job = 0
@@ -168,19 +197,22 @@ class Interrupts:
         return before
 
     def leave(self) -> None:
-        """The job is out, and the alarm is closed."""
+        """Note that the job has ended. `open` is false."""
         self._deadline = self._long_at = FOR_EVER
         self._lease = None
         self._job = 0
 
     def check(self) -> None:
-        """Raise what was said of the current job between the look at it and its start."""
+        """Raise an interruption of the current job that arrived just before its start."""
         reason = self.told.pop(self._job, Reason.NONE)
         if reason is not Reason.NONE:
             self._raise(_for_reason(reason), None)
 
     def hear(self, frame: FrameType | None = None) -> None:
-        """Look at the board for an interruption of the current claim. `frame`: what the signal has interrupted, if it was one."""
+        """Read the status board for an interruption of the current claim.
+
+        frame: what the signal has interrupted, if called by one.
+        """
         self.unheard = False
         said = self._board.interruption()
         if said.reason is Reason.NONE or said.token != self._token or not self._token:
@@ -191,15 +223,22 @@ class Interrupts:
             self.told[said.job] = said.reason
 
     def is_intact(self) -> bool:
-        """Return whether the handlers are still ours; a look into the interpreter's own table, no system call."""
+        """Return whether the signal handlers are unchanged.
+
+        This reads the interpreter's own table, without a system call.
+        """
         return all(map(is_, map(_signal.getsignal, self._numbers), self._handlers))
 
     def rearm_if_touched(self) -> bool:
-        """Put the timer right if somebody stopped or set it; return whether it was as we left it. A system call: for long jobs."""
-        marked = self._marked  # before the look: a ring after it may be the first to arm
+        """Reset the timer if a job stopped or set it, and return whether it was unchanged.
+
+        Costs a system call, so it is for long jobs.
+        """
+        marked = self._marked  # Order: before the timer is read. A signal after it may be the first to set the timer.
         left, interval = signal.getitimer(signal.ITIMER_REAL)
         if abs(self._rings_at - time.monotonic() - left) > _EVERY / 10:
-            # Who puts back what he found puts it back late; for that alone nobody is taken for worn: see the head.
+            # A job that restores what it found restores it late. That alone does not make a process
+            # due for replacement: see the module docstring.
             self._rings_at = FOR_EVER
         if interval == _MARK or not (marked or interval or left):
             return True
@@ -218,7 +257,7 @@ class Interrupts:
         if now >= self._orphan_until:
             _end_group()
         if self._deadline == FOR_EVER:
-            return  # it was armed for a job that is out
+            return  # It was set for a job that has ended.
         if now >= self._long_at:
             self._long_at = FOR_EVER
             self.on_long()
@@ -228,14 +267,14 @@ class Interrupts:
         elif self.open and now >= lapses:
             self._raise(JobDrained("the supervisor could not renew its lease, and this kind is exclusive"), frame)
         else:
-            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))  # too early, or just before the job is open
+            self._arm(max(min(self._deadline, lapses, self._long_at), now + 0.001))  # Too early, or just before `open` is set.
 
     def _hear_order(self, _number: int, frame: FrameType | None) -> None:
         if self.forked:
             return
         self.unheard = True
         if self._hearing:
-            return  # a storm of interruptions would nest one look in the other until the stack ends
+            return  # Otherwise a flood of interruptions would nest these calls until the stack ends.
         self._hearing = True
         try:
             while self.unheard:
@@ -261,7 +300,8 @@ class Interrupts:
             self._wake.poke()
 
     def _time_out(self, frame: FrameType | None) -> None:
-        # Anew each time: the same exception raised twice drags the first time's frames and context along.
+        # A new exception each time: one raised twice keeps the frames and the context of the first
+        # time.
         again = self.raised
         self._raise(JobTimeout(f"ran longer than {self._timeout:g} s") if again is None else type(again)(*again.args), frame)
 
@@ -281,12 +321,13 @@ class Interrupts:
 
 
 def _page() -> mmap.mmap:
-    """Return a page of memory that begins with a 1 here, and with a 0 in every copy of this process: Python tells of those alone that it forks itself.
+    """Return a page of memory that begins with a 1 here and with a 0 in every fork of this process.
 
-    The kernel wipes it (Linux 4.14). A look at it costs a twelfth of asking for the number of the process, and it is looked at after each job.
+    Python's own hook notices only forks made from Python. The kernel wipes the page (Linux 4.14).
+    Reading it costs a twelfth of a getpid call, and it is read after each job.
     """
     page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel that cannot: then only what Python has forked is known
+    with suppress(OSError):  # On a kernel without this, only forks made from Python are noticed.
         page.madvise(_WIPE_ON_FORK)
     page[0] = 1
     return page
@@ -301,11 +342,11 @@ def _for_reason(reason: Reason) -> JobInterrupted:
 
 
 def _nobody() -> None:
-    """No one wants to know."""
+    """Do nothing: no callback was set."""
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """The terminal's Ctrl-C and hang-up are the parent's business."""
+    """Do nothing: the supervisor handles Ctrl-C and hang-up of the terminal."""
 
 
 def _leave_now(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -313,7 +354,10 @@ def _leave_now(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _end_group() -> None:
-    """SIGKILL our own process group, ourselves last of all. Only if we lead it: else it may be a stranger's."""
+    """Send SIGKILL to this process's own group, which ends this process too.
+
+    Only if this process leads the group: otherwise the group may be another process's.
+    """
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(128 + signal.SIGKILL)

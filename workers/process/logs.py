@@ -1,8 +1,10 @@
-"""How every process of ours speaks: one event a line, with its ids, for people on a terminal and as JSON for machines.
+"""Log output of every Jobherd process: one event per line with its ids, as text for people or as JSON.
 
-Ids travel as `extra`: `logger.info("a sentence", extra={"job": 7})`. What is no plain value there is left out, so a payload cannot
-get into a log by accident. A password that got into a text is masked here, on the last step before the line leaves, because error
-messages of drivers quote connection strings. Lines of a child also go to its board, where the parent finds them once the child is dead.
+Ids are passed as `extra`: `logger.info("a sentence", extra={"job": 7})`. A value there that is not
+a plain one is left out, so a payload cannot get into a log by accident. A password in a message is
+masked here, as the last step before the line is written, because error messages of drivers quote
+connection strings. Lines of a child process also go to its status board, where the supervisor finds
+them once the process is dead.
 """
 
 from __future__ import annotations
@@ -25,22 +27,22 @@ if TYPE_CHECKING:
 _PLAIN: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 LONGEST: Final = 8192
-"""Characters of a message."""
+"""Most characters of a message."""
 _LONGEST_ID: Final = 200
 _COLOURS: Final = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 
 
 class Stream(Protocol):
-    """Where lines go."""
+    """Where log lines are written."""
 
     def write(self, text: str, /) -> object:
-        """Take a line."""
+        """Write a line."""
 
     def flush(self) -> object:
-        """Pass it on."""
+        """Flush written lines."""
 
     def isatty(self) -> bool:
-        """Whether people look at it."""
+        """Whether it is a terminal."""
 
 
 def set_up(
@@ -52,14 +54,15 @@ def set_up(
     board: StatusBoard | None = None,
     ids: Callable[[], Mapping[str, object]] = dict,
 ) -> None:
-    """Send everything that is logged in this process to `stream`, and to `board` if there is one; what was set up before is replaced.
+    """Send all log records of this process to `stream`, and to `board` if there is one.
 
-    who: the process's name in each line, like "worker 3".
+    This replaces the previous setup.
+    who: the process's name in each line, such as "worker 3".
     log_format: "text", "json", or "auto": text on a terminal and JSON otherwise.
-    level: the least level that is shown, default "INFO".
+    level: the lowest level shown, default "INFO".
     stream: default standard error.
-    ids: asked at each line for ids that belong to it, such as the job that runs.
-    Raises ValueError for a format or level that does not exist.
+    ids: called for each line, returns ids that belong to it, such as the running job.
+    Raises ValueError for an unknown format or level.
     """
     stream = sys.stderr if stream is None else stream
     terminal = _is_terminal(stream)
@@ -79,22 +82,24 @@ def set_up(
     if board is not None:
         root.addHandler(_BoardHandler(board, TextFormatter(who, ids)))
     root.setLevel(level.upper())
-    # What the driver ignores when a session breaks is one event too many: whoever holds the session says that it broke.
+    # Messages of the driver about a broken session would be duplicates: the owner of the session
+    # logs that it broke.
     logging.getLogger("psycopg").setLevel(max(logging.ERROR, root.level))
     logging.getLogger("psycopg.pool").setLevel(logging.NOTSET if root.level > logging.WARNING else logging.WARNING)
     logging.captureWarnings(capture=True)
-    logging.raiseExceptions = False  # a log line that cannot be written must not write a traceback instead
+    logging.raiseExceptions = False  # A log line that cannot be written must not write a traceback instead.
 
 
 def make_formatter(who: str, log_format: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> logging.Formatter:
-    """Return what makes lines of the log, "text" or "json"."""
+    """Return the formatter of log lines: "text" or "json"."""
     return JsonFormatter(who, ids) if log_format == "json" else TextFormatter(who, ids, colour=colour)
 
 
 def keep_factory_quiet() -> None:
-    """Have what makes records of log lines raise nothing. Called once handlers are loaded, whose modules may have set one of their own.
+    """Make the log record factory raise nothing. Call it once handlers are loaded.
 
-    One that asks a context variable for its tenant has none where no job runs, and the line that tells of a lost session would end the worker.
+    Their modules may have set their own factory. One that reads a tenant from a context variable
+    has none while no job runs, and the log line about a lost session would end the worker.
     """
     make = logging.getLogRecordFactory()
     if make is logging.LogRecord:
@@ -103,14 +108,14 @@ def keep_factory_quiet() -> None:
     def quietly(*args: Any, **kwargs: Any) -> logging.LogRecord:
         try:
             return make(*args, **kwargs)
-        except Exception:  # user code
+        except Exception:  # User code may raise anything.
             return logging.LogRecord(*args, **kwargs)
 
     logging.setLogRecordFactory(quietly)
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, who, what happened, ids."""
+    """A line for people: time, level, process name, message, ids."""
 
     def __init__(self, who: str, ids: Callable[[], Mapping[str, object]] = dict, *, colour: bool = False) -> None:
         super().__init__()
@@ -119,7 +124,7 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows it, indented."""
+        """Return the line, followed by an indented traceback if there is one."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = f"{record.levelname:<7}"
         if self._colour and record.levelno in _COLOURS:
@@ -161,7 +166,7 @@ class _StreamHandler(logging.StreamHandler[Stream]):
         self.setFormatter(formatter)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Drop the line: the other end of standard error is gone or full, and work must go on."""
+        """Drop the line: standard error is closed or full, and work must continue."""
 
 
 class _BoardHandler(logging.Handler):
@@ -171,17 +176,17 @@ class _BoardHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append the line to the board's ring."""
+        """Append the line to the status board's ring."""
         try:
             self._board.log(self.format(record).encode(errors="replace") + b"\n")
         except (ValueError, TypeError, RecursionError, MemoryError):
-            return  # a message that cannot be formatted, or a board that is closed
+            return  # A message cannot be formatted, or the board is closed.
 
 
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()[:LONGEST]
-    except Exception as problem:  # arguments of user code: their __str__ may raise anything
+    except Exception as problem:  # Arguments are user code: their __str__ may raise anything.
         return f"<a log message that cannot be shown: {type(problem).__name__}>"
 
 
@@ -190,7 +195,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
         return ""
     try:
         return formatter.formatException(record.exc_info)[-LONGEST:]
-    except Exception as problem:  # the exception's own __str__ may raise anything
+    except Exception as problem:  # The exception's own __str__ may raise anything.
         return f"<a traceback that cannot be shown: {type(problem).__name__}>"
 
 
@@ -213,5 +218,5 @@ def _one_line(text: str) -> str:
 def _is_terminal(stream: Stream) -> bool:
     try:
         return stream.isatty()
-    except Exception:  # closed, or what a module of handlers has put in its place
+    except Exception:  # It is closed, or replaced by an object of a handler's module.
         return False

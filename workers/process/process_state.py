@@ -1,15 +1,16 @@
-"""What belongs to a process and to no job: remembered before the first one, and put back after each.
+"""Saves the state of the process before the first job and restores it after each.
 
-A handler may change any of it, and the next one, of another kind and perhaps another tenant, would run under it: a umask, a working folder, a
-variable of the environment, a limit, no garbage collection. What stays is what a process is used twice for: imported modules, with all that
-they keep. Python's own tables (logging, asyncio, warnings, hooks) are in `interpreter.py`. This module ends no job and decides nothing: what
-it cannot put back it names.
+A handler may change any of it: a umask, a working folder, an environment variable, a limit, or
+garbage collection. The next job, of another kind and perhaps another tenant, would then run with
+that change. Imported modules and everything they keep stay, because reusing them is why a process
+runs more than one job. Python's own tables (logging, asyncio, warnings, hooks) are in
+`interpreter.py`. This module ends no job and decides nothing: it names what it cannot restore.
 """
 
 from __future__ import annotations
 
 import _locale
-import _signal  # type: ignore[import-not-found]  # fifteen times the speed of the module around it
+import _signal  # type: ignore[import-not-found]  # fifteen times as fast as the module around it
 import ctypes
 import decimal
 import faulthandler
@@ -37,20 +38,23 @@ _NUMBERS: Final = [
 _OTHER_TIMERS: Final = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _C_ENVIRON: Final = ctypes.c_void_p.in_dll(_libc, "environ")
-"""What programs that are started see: os.putenv changes it and tells os.environ nothing."""
+"""The environment that started programs see: os.putenv changes it, but not os.environ."""
 _IOPRIO: Final = {"x86_64": (252, 251), "aarch64": (31, 30)}.get(os.uname().machine)
-"""The numbers of ioprio_get and ioprio_set, for which the C library has no names."""
+"""System call numbers of ioprio_get and ioprio_set, for which the C library has no functions."""
 _OOM: Final = "/proc/self/oom_score_adj"
 _TRACED: Final = frozenset(
     (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU, signal.SIGSYS)
 )
-"""Signals that faulthandler has: who takes one of them takes the stack from a post-mortem, and Python cannot say how it was before."""
+"""Signals that faulthandler handles. A job that takes one of them removes the stack from a
+post-mortem, and Python cannot restore the previous handler.
+"""
 
 
 class ProcessState:
-    """How this process was before its first job.
+    """The state of this process before its first job.
 
-    files: the numbers of our own files, which must stay what they are. shared: those of them that strangers have open too: what they wait for is theirs.
+    files: file descriptors of Jobherd, which must not change.
+    shared: those of them that other processes have open too. Their blocking mode is left alone.
     """
 
     def __init__(self, files: Iterable[int], shared: Iterable[int] = ()) -> None:
@@ -89,12 +93,17 @@ class ProcessState:
         self._writes_stacks = faulthandler.is_enabled()
 
     def put_back_soon(self) -> bool:
-        """Put back what the next job of the same claim would trip over, in a few microseconds; return whether anything was moved."""
+        """Restore what would affect the next job of the same claim, in a few microseconds.
+
+        Return whether anything had changed.
+        """
         found = False
         if _here() != self._home:
             found = True
             os.fchdir(self._home_fd)
-            self._home = _here()  # somebody may have renamed or removed it: it is ours all the same, and no job has moved
+            # The folder may have been renamed or removed. It is still the right one, and no job has
+            # changed it.
+            self._home = _here()
         if os.umask(self._umask) != self._umask:
             found = True
         if getattr(os, "environ", None) is not self._environ or _data(os.environ) != self._variables:
@@ -121,12 +130,16 @@ class ProcessState:
             socket.setdefaulttimeout(self._patience)
             sys.set_int_max_str_digits(self._digits)
             sys.set_asyncgen_hooks(*self._generators)
-        faulthandler.cancel_dump_traceback_later()  # it may be set to end the process, and nobody can say whether it is
+        faulthandler.cancel_dump_traceback_later()  # It may be set to end the process, and Python cannot tell whether it is.
         found = self._interpreter.put_back() or found
         return self._put_back_texts() or found
 
     def put_back(self) -> tuple[bool, str]:
-        """Put everything back; return whether anything was moved, and what could not be put back, in words that follow "a job". Between two claims."""
+        """Restore everything, between two claims.
+
+        Return whether anything had changed, and what could not be restored, in words that follow "a
+        job".
+        """
         found = self.put_back_soon()
         if self._is_seen_otherwise():
             found = True
@@ -136,7 +149,7 @@ class ProcessState:
             _locale.setlocale(_locale.LC_ALL, self._locale)
         if os.sched_getaffinity(0) != self._allowed:
             found = True
-            with suppress(OSError):  # its container was given others, and none of ours: nobody's job has done that
+            with suppress(OSError):  # The container was given other processors, and none of the old ones. No job has done that.
                 os.sched_setaffinity(0, self._processors)
             self._allowed = os.sched_getaffinity(0)
         moved, lost = self._put_back_signals()
@@ -146,7 +159,11 @@ class ProcessState:
         return found or moved, lost or self._look_at_files()
 
     def _is_moved(self) -> bool:
-        """Whether something is not the same: what a job has put there may have an equality of its own."""
+        """Return whether any of these objects was replaced.
+
+        They are compared by identity: an object that a job has put there may define its own
+        equality.
+        """
         generators = sys.get_asyncgen_hooks()
         return (
             sys.gettrace() is not self._trace
@@ -161,18 +178,21 @@ class ProcessState:
         )
 
     def _put_back_texts(self) -> bool:
-        """Put back how standard output and error write text: by another encoding, or none of what it lacks, the next job's words may be refused."""
+        """Restore how standard output and standard error encode text.
+
+        With a job's other encoding or error handling, the next job's output could raise an error.
+        """
         moved = False
         for stream, was in self._texts:
             now = _manner(stream)
             if now is not None and was is not None and now != was:
                 moved = True
-                with suppress(OSError, ValueError):  # it is flushed first, into what may be closed
+                with suppress(OSError, ValueError):  # The stream is flushed first, possibly into a closed file.
                     stream.reconfigure(encoding=was[0], errors=was[1], line_buffering=was[2], write_through=was[3])
         return moved
 
     def _put_back_variables(self) -> None:
-        os.environ = self._environ  # noqa: B003  # a job has put a mere dictionary there
+        os.environ = self._environ  # noqa: B003  # a job may have put a plain dictionary there
         present = _data(os.environ)
         for name in present.keys() - self._variables.keys():
             os.unsetenv(name)
@@ -185,7 +205,10 @@ class ProcessState:
         time.tzset()
 
     def _note_seen(self) -> None:
-        """Note where each of the variables lies that programs see: a few hundred bytes to compare, and no text."""
+        """Save the addresses of the variables that programs see.
+
+        Comparing them takes a few hundred bytes and no text.
+        """
         _, number = _seen_by_programs()
         self._place = _C_ENVIRON.value
         self._seen = b"" if self._place is None else ctypes.string_at(self._place, (number + 1) * ctypes.sizeof(ctypes.c_void_p))
@@ -195,7 +218,11 @@ class ProcessState:
         return place != self._place or (place is not None and ctypes.string_at(place, len(self._seen)) != self._seen)
 
     def _put_back_seen(self) -> None:
-        """Put back what programs see: `os.environ`, and what a module or the C library has told them alone."""
+        """Restore what programs see.
+
+        That is `os.environ`, and variables that a module or the C library has set only for
+        programs.
+        """
         seen, _ = _seen_by_programs()
         for name in seen.keys() - self._programs.keys():
             os.unsetenv(name)
@@ -217,7 +244,7 @@ class ProcessState:
         if taken := _TRACED.intersection(changed):
             return True, f"took the handler of {signal.Signals(min(taken)).name}"
         for number in changed:
-            _signal.signal(number, self._handlers[_NUMBERS.index(number)])  # as in alarm.py
+            _signal.signal(number, self._handlers[_NUMBERS.index(number)])  # as in interrupt.py
         return True, ""
 
     def _put_back_rights(self) -> tuple[bool, str]:
@@ -255,7 +282,10 @@ class ProcessState:
 
 
 def _here() -> str:
-    """Return the working folder, or nothing if it was removed, as a deploy does with an old release: a worker must start all the same."""
+    """Return the working folder, or an empty string if it was removed.
+
+    A deployment may remove the folder of an old release, and a worker must start all the same.
+    """
     try:
         return os.getcwd()
     except OSError:
@@ -268,14 +298,14 @@ def _data(environ: object) -> dict[bytes, bytes]:
 
 
 def _seen_by_programs() -> tuple[dict[bytes, bytes], int]:
-    """Return the variables that programs see, and how many entries there are for them."""
+    """Return the variables that programs see, and the number of their entries."""
     place = ctypes.POINTER(ctypes.c_char_p).from_buffer(_C_ENVIRON)
     seen: dict[bytes, bytes] = {}
     number = 0
     while place and (entry := place[number]):
         name, _, value = entry.partition(b"=")
-        if name:  # without one it can be neither set nor removed
-            seen.setdefault(name, value)  # of two the first is what a program finds
+        if name:  # A variable without a name can be neither set nor removed.
+            seen.setdefault(name, value)  # Of two entries with one name, a program finds the first.
         number += 1
     return seen, number
 
@@ -289,10 +319,10 @@ def _identity(file: int | str) -> tuple[int, int] | None:
 
 
 def _manner(stream: io.TextIOWrapper) -> tuple[str, str | None, bool, bool] | None:
-    """Return how a stream writes text, or None if it writes nothing more."""
+    """Return how a stream writes text, or None if it is closed."""
     try:
         return None if stream.closed else (stream.encoding, stream.errors, stream.line_buffering, stream.write_through)
-    except ValueError:  # its buffer was detached
+    except ValueError:  # Its buffer was detached.
         return None
 
 
@@ -301,7 +331,7 @@ def _reckoning(context: decimal.Context) -> tuple[object, ...]:
 
 
 def _priority() -> tuple[int, int, int, bytes]:
-    """Return what the kernel goes by: of processors, of disks, and when memory ends."""
+    """Return the priority for processors and disks, and the out-of-memory score."""
     disks = 0 if _IOPRIO is None else _libc.syscall(_IOPRIO[0], 1, 0)
     try:
         with open(_OOM, "rb", buffering=0) as file:
@@ -312,7 +342,7 @@ def _priority() -> tuple[int, int, int, bytes]:
 
 
 def _set_priority(priority: tuple[int, int, int, bytes]) -> None:
-    """Raises OSError where that is not everybody's right."""
+    """Set these priorities. Raises OSError if the OS user may not."""
     policy, nice, disks, memory = priority
     if os.sched_getscheduler(0) != policy:
         os.sched_setscheduler(0, policy, os.sched_param(0))

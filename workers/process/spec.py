@@ -1,4 +1,7 @@
-"""What a child is handed at its fork: its place, its pipes, its board, its settings. Values only; nothing here acts."""
+"""What a child process gets at its fork: its slot, its pipes, its status board, its settings.
+
+Values only. Nothing here acts.
+"""
 
 from __future__ import annotations
 
@@ -14,112 +17,140 @@ if TYPE_CHECKING:
 
 
 MARKER: Final = "JOBHERD_CHILD"
-"""The environment variable by which the parent finds what a handler has started and left behind, whatever group it has moved to."""
+"""Environment variable by which the supervisor finds programs that a handler has started and left
+behind, whatever process group they are in.
+"""
 
 SECRETS: Final = ("JOBHERD_PAGE_OPERATE_TOKEN", "JOBHERD_PAGE_VIEW_TOKEN", "JOBHERD_WEBHOOK_SECRET")
-"""Environment variables that no child process keeps: handlers and the programs that they start would see them."""
+"""Environment variables removed in every child process: handlers and the programs that they start
+would see them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """What children are told of the settings. Times in seconds."""
+    """The settings that child processes get. Times in seconds."""
 
     dsn: str
     schema: str = "jobherd"
     handlers: tuple[str, ...] = ()
-    """Folders, files or dotted modules that hold jobs."""
+    """Folders, files or dotted modules that contain handlers."""
     hooks: tuple[str, ...] = ()
-    """Further folders, files or dotted modules, of which only hooks are taken."""
+    """Further folders, files or dotted modules, of which only hooks are used."""
     reload: bool = False
-    """Handlers are reloaded whenever a file changes, so no compiled module may be kept: its check takes edits within a second for none."""
+    """Handlers are reloaded when a file changes, so compiled modules must not be written: their
+    check misses edits within the same second.
+    """
     app_dir: Path = field(default_factory=Path)
-    """Put first on the import path of children."""
+    """First folder on the import path of child processes."""
     code_version: str = ""
-    """What post-mortems call the version of the application's code; empty: the commit of `app_dir`."""
+    """Version of the application's code in post-mortems. Empty: the commit of `app_dir`."""
     queues: tuple[str, ...] = ()
-    """The queues to serve, or prefixes of them (`batch*`), the most urgent first; none: all, the most urgent job first."""
+    """Queues to serve, or prefixes of them (`batch*`), the most urgent first. Empty: all queues,
+    the most urgent job first.
+    """
     queue_turns: bool = True
-    """Whether workers take turns between the queues. False: the first queue that holds a job, by `queues`, else the most urgent job."""
+    """Whether workers take turns between the queues. False: the first queue that has a job, in the
+    order of `queues`; without `queues`, the most urgent job.
+    """
     queue_weights: Mapping[str, int] = field(default_factory=dict)
-    """The shares of queues, or prefixes, in the time of the workers; 1 without one."""
+    """Shares of queues, or prefixes, in the workers' time. Default 1."""
     queue_tiers: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of queues, or prefixes. Queues with a lower number come first; equal ones take turns."""
+    """Numbers of queues, or prefixes. Queues with a lower number come first; queues with equal
+    numbers take turns.
+    """
     limits: tuple[tuple[str, int], ...] = ()
-    """Queues, or prefixes, of which this supervisor runs at most so many jobs at a time."""
+    """The most jobs that this supervisor runs at a time, for queues or prefixes."""
     batch: int = 1
-    """How many jobs a child claims at a time, at the most."""
+    """The most jobs that a worker claims at a time."""
     hold: float = 0.0
-    """How many seconds of expected work it claims at a time; 0: as many jobs as it may."""
+    """Seconds of expected work that a worker claims at a time. 0: one job at a time is not
+    required, only `batch` limits the claim.
+    """
     budget: Mapping[str, float] = field(default_factory=dict)
-    """What all running jobs together may take of this host, by resource; empty: there is no budget."""
+    """Resources of this host for all running jobs together. Empty: no budget."""
     budget_patience: float = 60.0
-    """Seconds after which room is kept for a job that waits for it."""
+    """Seconds after which budget is reserved for a job that waits for it."""
     poll: float = 5.0
-    """Backstop: after so long one child looks for work without anybody having called, give or take a tenth."""
+    """Seconds, plus or minus a tenth, after which one worker looks for work without a wake."""
     retry_initial: float = 0.5
     retry_max: float = 30.0
-    """Back-off of a child that has lost its database: from initial, doubling, to max, for ever."""
+    """Backoff of a process that has lost its database: from `retry_initial`, doubling, to
+    `retry_max`, without end.
+    """
     lease: float = 15.0
     long_transaction: float = 60.0
-    """A job's transaction that was open longer is warned about."""
+    """A job's transaction that was open longer than this is logged as a warning."""
     grace: float = 5.0
-    """Each rung of the ladder: timer, then SIGTERM, then SIGKILL."""
+    """Duration of each stage of the stop sequence: timer, then SIGTERM, then SIGKILL."""
     unknown_delay: float = 60.0
     unknown_for: float = 86400.0
-    """A job of a kind that no module here declares comes back after `unknown_delay`, and fails once it is `unknown_for` old."""
+    """A job of a kind that no loaded module declares is retried after `unknown_delay`, and fails
+    once it is `unknown_for` old.
+    """
     sweep: float = 2.0
-    """How often a keeper looks for running jobs that nobody holds."""
+    """Interval at which the maintenance process looks for running jobs without an owner."""
     http: tuple[str, int] | None = ("127.0.0.1", 8790)
     page: bool = False
-    """Whether the page is served there too, if it is installed."""
+    """Whether the dashboard is served there too, if it is installed."""
     page_view_token: tuple[str, ...] = field(default=(), repr=False)
     page_operate_token: tuple[str, ...] = field(default=(), repr=False)
-    """Who shows one of these may look, or act; with none, only this machine is answered. Only the web process is told."""
+    """Tokens that allow viewing, or operating. Without tokens, only this host is answered. Only the
+    web process gets them.
+    """
     page_hosts: tuple[str, ...] = ()
     page_path: str = ""
-    """The names and the path by which it is reached through a proxy."""
+    """Host names and path under which a proxy serves the dashboard."""
     page_read_only: bool = False
     log_capture: bool = True
     log_size: int = 65536
-    """Whether what handlers print and log is kept with the attempt, and how many bytes of it at the most."""
+    """Whether the output and logs of handlers are kept with the attempt, and the most bytes of it."""
     log_jobs: str = "failures"
-    """Which finished jobs get a log line: `all`, `failures` or `none`."""
+    """Which finished jobs are logged: `all`, `failures` or `none`."""
     log_format: str = "text"
     log_level: str = "INFO"
     host: str = "localhost"
     webhook_secret: tuple[str, ...] = field(default=(), repr=False)
-    """What signs the calls of webhooks; without it they are not called here. Only workers are told."""
+    """Keys that sign webhook calls. Without them, this host makes no such calls. Only workers get
+    them.
+    """
     webhooks: bool = False
-    """Whether there is such a secret."""
+    """Whether there is such a key."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
     metrics_tenants: int = 0
-    """How many tenants the metrics show by name."""
+    """The most tenants that the metrics show by name."""
     audit_keep: float = 0.0
-    """How many seconds a note of the audit is kept; 0: for ever."""
+    """Seconds that an audit entry is kept. 0: indefinitely."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A numbered place for a child, as the child sees it."""
+    """A slot, as its child process sees it."""
 
     kind: str
     slot: int
     incarnation: int
-    """The parent's count of forks: names this child before the database has ever heard of it."""
+    """The supervisor's count of forks. It names this process before the database has a number for
+    it.
+    """
     supervisor: int
     parent: int
-    """The parent's pid: a child whose getppid() differs is an orphan."""
+    """The supervisor's pid. A process whose getppid() differs is an orphan."""
     wake: int
-    """File number it reads nudges from."""
+    """File descriptor from which it reads wakes."""
     report: int
-    """File number it sends reports to."""
+    """File descriptor to which it writes reports."""
     board: StatusBoard
     control: ControlBlock
     settings: ChildSettings
     output: tuple[int, int] | None = None
-    """The pipe of what its handlers print, both ends: reading, writing. None: it is not kept."""
+    """The pipe of the handlers' output, both ends: reading, writing. None: output is not kept."""
     deaths: int = -1
-    """File number of the socket that tells of jobs that died with their process; -1 but for the kind that is told."""
+    """File descriptor of the socket that reports jobs that died with their process; -1 for kinds
+    that do not get it.
+    """
     boards: tuple[StatusBoard, ...] = ()
-    """Every slot's board, for the kinds that look at all of them (keeper, web); else empty."""
+    """The status boards of all slots, for kinds that read all of them (maintenance, web). Empty for
+    others.
+    """

@@ -1,12 +1,12 @@
-"""What a job may have left changed in its process, put right where that can be done; where it cannot, the child is worn and will be replaced.
+"""Restores what a job may have changed in its process, or marks the worker as due for replacement.
 
-It ends no job and writes nothing. What is put back, by whom:
+It ends no job and writes nothing. What is restored, and where:
 
     interpreter.py      Python's own tables: logging, asyncio, warnings, hooks, `sys.path`
-    belongings.py       the process: folder, umask, environment, locale, limits, priority, garbage collection, streams, decimals, signals
-    here                replaced: blocked signals, the interval timer, the clock, a thread that is no daemon, a closed session, and what
-                        the two others cannot put back
-    nobody              imported modules and their attributes; docs/writing-handlers.md names what else stays
+    process_state.py    the process: folder, umask, environment, locale, limits, priority, garbage collection, streams, decimals, signals
+    here                replaced: blocked signals, the interval timer, the clock, a thread that is not a daemon, a closed session, and
+                        what the two others cannot restore
+    not restored        imported modules and their attributes; docs/writing-handlers.md names what else stays
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ if TYPE_CHECKING:
 
 
 TIDY: Final = 100
-"""Looks in a row that found nothing, after which a kind counts as tidy."""
+"""Consecutive checks without a change after which a kind counts as tidy."""
 SELDOM: Final = 0.25
-"""Seconds between two looks while only tidy kinds run. After each job of a few microseconds a look would take a third of the time; between two
-claims of longer jobs, which leave no cache warm, the whole of it was measured to take 0.7 ms, one part in eighty of three jobs of 20 ms."""
+"""Seconds between two checks while only tidy kinds run. After each job of a few microseconds, a
+check would take a third of the time. Between two claims of longer jobs, with cold caches, the whole
+check was measured to take 0.7 ms, one part in eighty of three jobs of 20 ms.
+"""
 
 
 class StateGuard:
-    """What a job may have left changed in its process.
+    """Detects and restores what a job may have changed in its process.
 
-    whole: says whether the session with the database is still the one that was opened. files: further files of ours. shared: those that strangers have open too.
-    worn: why this child takes no more jobs, in words; empty while it does.
-    tidy: kinds whose jobs have left nothing so far. due: when it is looked in any case, whoever ran.
+    whole: returns whether the database session is still the one that was opened.
+    files: further file descriptors of Jobherd. shared: those that other processes have open too.
+    worn: why this worker takes no more jobs, in words. Empty while it does.
+    tidy: kinds whose jobs have changed nothing so far. due: when the next check is made for every
+    kind.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class StateGuard:
         self.worn = ""
         self._interrupts = context.interrupts
         self._blocked = context.blocked
-        self._threads = _thread._count()  # noqa: SLF001 - all others make a list
+        self._threads = _thread._count()  # noqa: SLF001 - all alternatives build a list
         self._known = set(threading.enumerate())
         wake, spec = context.wake, context.spec
         self._belongings = ProcessState((0, 1, 2, *wake.files, spec.report, spec.control.fd, spec.board.fd, *files), shared)
@@ -56,12 +60,13 @@ class StateGuard:
         self.due = 0.0
         self._found_nothing: dict[str, int] = {}
         self._ran = True
-        """Something may have been left since it was last looked at everything."""
+        """Whether a job may have changed something since the last full check."""
 
     def put_back(self, kind: str, now: float) -> None:
-        """Put right what the next job of the same claim would trip over. After each job, but seldom while kinds run that are tidy.
+        """Restore what would affect the next job of the same claim.
 
-        Whoever is found out is looked after each time again, and so are all the others: it may have been one of them.
+        Called after each job, but seldom while only tidy kinds run. After a change is found, every
+        kind is checked after each job again: another kind may have caused it.
         """
         self.due, self._ran = now + SELDOM, True
         if self._belongings.put_back_soon():
@@ -73,10 +78,13 @@ class StateGuard:
             self.tidy.add(kind)
 
     def look(self, now: float) -> None:
-        """Put right what can be put right; between two claims, a few system calls, and many where that is due."""
+        """Restore what can be restored, between two claims.
+
+        Costs a few system calls, and many if a full check is due.
+        """
         if self.worn:
             return
-        whole = self._whole()  # first: what stands at its place is somebody else's
+        whole = self._whole()  # First: if the session is not whole, another file has its descriptor.
         if (mask := signal.pthread_sigmask(signal.SIG_BLOCK, ())) != self._blocked:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             changed = ", ".join(getattr(number, "name", f"signal {number}") for number in sorted(mask ^ self._blocked))
@@ -95,7 +103,10 @@ class StateGuard:
                 self.tidy.clear()
 
     def examine(self) -> None:
-        """Look whether the job has left this process as it found it; cheap, for it is done after each."""
+        """Check whether the job has left this process unchanged.
+
+        Cheap, because it runs after each job.
+        """
         interrupts = self._interrupts
         if interrupts.raised is not None:
             self.worn = f"a job was torn out by {type(interrupts.raised).__name__}"
@@ -103,17 +114,18 @@ class StateGuard:
             interrupts.restore()
             self.worn = "a job changed signal handlers"
         elif time.monotonic is not self._clock:
-            # By another one no deadline is right: the next job would be ended in the moment it begins, or a lease be held for ever.
+            # With another clock every deadline is wrong: the next job would be ended when it
+            # begins, or a lease be held indefinitely.
             time.monotonic = self._clock
             self.worn = "a job put another clock in the place of time.monotonic"
-        elif _thread._count() != self._threads and (left := self._threads_left()):  # noqa: SLF001 - all others make a list
+        elif _thread._count() != self._threads and (left := self._threads_left()):  # noqa: SLF001 - all alternatives build a list
             self.worn = f"a job left a thread behind: {left}"
 
     def _threads_left(self) -> str:
-        """Return the names of threads that a job left behind, or nothing if what it left are daemons.
+        """Return the names of threads that a job left behind, or an empty string if all are daemons.
 
-        Libraries keep daemons for as long as the process lives, a pool of connections is one: a child that was replaced for it would be
-        replaced after each job.
+        Libraries keep daemon threads for as long as the process lives, for example a connection
+        pool. A worker that was replaced for one would be replaced after each job.
         """
         now = set(threading.enumerate())
         left = [thread.name for thread in now - self._known if not thread.daemon]

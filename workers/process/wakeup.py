@@ -1,7 +1,8 @@
-"""Where a child waits: the wake pipe, and what ends a wait.
+"""Where a child process waits: the wake pipe, and what ends a wait.
 
-A signal by itself may arrive just before the wait and be slept through; a byte in a pipe cannot. So a signal handler that wants the
-loop's attention calls `poke`, and the wait looks at both pipes. Nothing here knows what is waited for.
+A signal may arrive just before the wait and not end it. A byte in a pipe cannot be missed like
+that. So a signal handler that must end the wait calls `poke`, and the wait polls both pipes. This
+module does not know what is waited for.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ _ROUNDS: Final = 64
 
 
 class Wake:
-    """The child's end of its wake pipe.
+    """The child process's end of its wake pipe.
 
-    dismissed: the parent has closed its end, or somebody sent SIGTERM to this process: finish what you hold and leave.
-    files: the numbers of what it holds open.
-    ended: the parent has closed its end, or is dead. The kernel closes what the dead had open a moment before their children change
-        parents: whoever looks at `orphaned` in that moment takes the dead for alive.
+    dismissed: the supervisor has closed its end, or this process got a SIGTERM: finish what is held
+    and exit.
+    files: the file descriptors that this object holds open.
+    ended: the supervisor has closed its end, or is dead. The kernel closes the files of a dead
+    process just before its child processes get another parent. A check of `orphaned` in between
+    takes the dead supervisor for alive.
     """
 
     def __init__(self, fd: int, *, parent: int) -> None:
@@ -37,26 +40,31 @@ class Wake:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the parent is dead: whoever it was that forked us is not our parent any more."""
+        """Whether the supervisor is dead: then this process has another parent."""
         return os.getppid() != self._parent
 
     def poke(self) -> None:
-        """End the wait, from a signal handler; a full pipe has been poked already."""
+        """End the wait, from a signal handler. A full pipe ends it already."""
         with suppress(OSError):
             os.write(self._poke, b"\1")
 
     def wait(self, seconds: float) -> bool:
-        """Wait until a nudge, a poke, the end of the pipe, or for so long. Return whether a nudge came."""
+        """Wait for a wake, a poke or the end of the pipe, at most `seconds`.
+
+        Return whether a wake arrived.
+        """
         nudged = False
         for fd, events in self._poll.poll(max(0.0, seconds) * 1000):
             if events & select.POLLNVAL:
-                # A job has closed it. What is held is still ended in order; with nothing to wait on, nothing more is begun.
+                # A job has closed it. Held jobs are still finished in order, but nothing new
+                # begins, because no wait is possible.
                 self._poll.unregister(fd)
                 self.dismissed = True
                 continue
             data = _drain(fd)
             if fd == self._fd and (data is None or events & select.POLLHUP):
-                # The end of a file can be read for ever: a loop that still holds outcomes would spin on it.
+                # The end of a file is always readable: a loop that still holds outcomes would spin
+                # on it.
                 self._poll.unregister(self._fd)
                 self.dismissed = self.ended = True
             elif fd == self._fd and data:
@@ -64,14 +72,14 @@ class Wake:
         return nudged
 
     def look(self) -> bool:
-        """Look without waiting, between two jobs of a batch. Return whether a nudge came."""
+        """Check without waiting, between two jobs of a claim. Return whether a wake arrived."""
         return self.wait(0.0)
 
 
 def _drain(fd: int) -> bytes | None:
     """Return what can be read, or None at the end of the file."""
     data = b""
-    for _ in range(_ROUNDS):  # what a job has put in the pipe's place may have no end
+    for _ in range(_ROUNDS):  # A job may have put an endless file in the pipe's place.
         try:
             part = os.read(fd, _MOST)
         except BlockingIOError:

@@ -1,1 +1,1 @@
-"""The operating system as children need it: /proc, threads, memory, addresses, and the fault points of tests."""
+"""Operating system access: /proc, threads, memory, addresses, and failpoints of tests."""

@@ -1,17 +1,22 @@
-"""Named points: the steps of the protocol at which a test can kill a process, stop it, hold it, delay it or make it raise.
+"""Failpoints: named steps at which a test can kill, stop, hold or delay a process, or make it raise.
 
-`reach("job.started")` does nothing, unless JOBHERD_POINTS names a folder; then a file `job.started@ANYTHING` in that folder is a token: the first
-process that reaches the point takes it, by renaming it to `job.started@ANYTHING:PID`, and does what stands in it. One word, or two:
+`reach("job.started")` does nothing unless JOBHERD_POINTS names a folder. Then a file
+`job.started@ANYTHING` in that folder is a token. The first process that reaches the point takes the
+token by renaming it to `job.started@ANYTHING:PID`, and executes its content. The content is one
+word or two:
 
     kill        SIGKILL to itself                      stop        SIGSTOP to itself
-    exit 3      leaves at once with that code          raise       raises PointError
-    delay 0.2   sleeps for so many seconds             hold        waits until the file that it has renamed is removed
+    exit 3      exits at once with that code           raise       raises PointError
+    delay 0.2   sleeps for this many seconds           hold        waits until the renamed file is removed
 
-So a test arms a point by writing a file, at any moment, and knows by the new name that it was reached, and by whom. While a file `seen` stands there,
-each process notes the names it reaches, once each, in `seen.PID`. Every statement has its points by itself: `claim_jobs.before` when it is about to be
-sent, `.sent` when it is with the kernel, `.done` when its answer was read; those of the parent begin with `parent:`.
+So a test sets a point at any moment by writing a file, and sees from the new name that it was
+reached, and by which process. While a file `seen` exists there, each process writes the names it
+reaches, once each, to `seen.PID`. Every statement has points automatically: `claim_jobs.before`
+when it is about to be sent, `.sent` when the kernel has it, `.done` when its response was read.
+Points of the supervisor begin with `parent:`.
 
-This is for tests only: nothing may depend on it, and no product code may write such files. It must stay free where it is off: a call of an empty function.
+This is for tests only. No other code may depend on it or write such files. If it is off, it must
+cost no more than the call of an empty function.
 """
 
 from __future__ import annotations
@@ -28,11 +33,11 @@ _noted: set[tuple[int, str]] = set()
 
 
 class PointError(RuntimeError):
-    """A test wanted a failure here."""
+    """A test requested a failure here."""
 
 
 def _nothing(_name: str, /) -> None:
-    """Most of all processes are under no test."""
+    """Do nothing: nearly all processes run outside such a test."""
 
 
 def _armed(name: str, /) -> None:
@@ -43,22 +48,24 @@ def _armed(name: str, /) -> None:
             file.write(name + "\n")
     for token in _tokens(folder, name):
         if ":" in token.name.rpartition("@")[2]:
-            continue  # somebody else's already
+            continue  # Another process has taken it.
         taken = token.with_name(f"{token.name}:{os.getpid()}")
         try:
-            order = token.read_text()  # first: whoever waits for the new name may remove it at once
+            order = token.read_text()  # Order: before the rename. A test that waits for the new name may remove it at once.
             token.rename(taken)
         except FileNotFoundError:
-            continue  # somebody was faster
+            continue  # Another process was faster.
         _act(name, order, taken)
         return
 
 
 def _tokens(folder: Path, name: str) -> list[Path]:
     try:
-        entries = os.listdir(folder)  # whole: a job may be interrupted right here, and an iterator over the folder would be left open
+        # As a list: a job may be interrupted right here, and an iterator over the folder would be
+        # left open.
+        entries = os.listdir(folder)
     except FileNotFoundError:
-        return []  # the test is over
+        return []  # The test is over.
     return [folder / entry for entry in sorted(entries) if entry.startswith(f"{name}@")]
 
 
@@ -84,6 +91,6 @@ def _act(name: str, order: str, taken: Path) -> None:
 
 
 armed: Final = VARIABLE in os.environ
-"""Whether this process and its children are under such a test."""
+"""Whether this process and its child processes run under such a test."""
 reach: Final = _armed if armed else _nothing
-"""Say that a step was reached. name: which."""
+"""Report that the step `name` was reached."""

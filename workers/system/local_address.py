@@ -1,4 +1,7 @@
-"""What may be said of the name of a host: whether it is this machine alone, and which one a Host header means. No name is resolved here."""
+"""Decides whether a host name means only this machine, and which host a Host header names.
+
+No name is resolved here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _HOST: Final = re.compile(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host is an address of this machine alone.
+    """Whether this host is an address of this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("jobs.example")
     (True, True, False, False)
@@ -24,7 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether this host is an address of this machine alone, or the name that every machine gives itself.
+    """Whether this host is an address of this machine only, or is named localhost.
 
     >>> is_local("localhost"), is_local("127.1.2.3"), is_local("localhost.evil.example")
     (True, True, False)
@@ -33,7 +36,10 @@ def is_local(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the host in a Host header, without its port: any port may have been forwarded to this one. Empty if the header is not one host and port.
+    """Return the host in a Host header, without its port.
+
+    The port is not checked, because any port may have been forwarded to this one. The result is
+    empty if the header is not one host and port.
 
     >>> host_of("localhost:8790"), host_of("[::1]:80"), host_of("::1")
     ('localhost', '::1', '::1')

@@ -1,6 +1,6 @@
-"""Which process a number stands for: a pid says it only together with when it was started, for numbers are given again.
+"""Identifies processes by pid and start time, because the kernel reuses pids.
 
-Everybody may ask; nothing here ends anybody.
+Nothing here ends a process.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ _GONE: Final = (b"Z", b"X")
 
 
 def started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None if there is none to be seen (a zombie counts as none).
+    """Return when a process started, in clock ticks since boot, or None if no such process is visible.
 
-    Raises OSError if it cannot be told: the system has no file to read it from.
+    A zombie counts as no process. Raises OSError if that cannot be determined: no file descriptor
+    is free to read it.
 
     >>> import os
     >>> started(os.getpid()) > 0, started(2**22 + 1)
@@ -28,7 +29,10 @@ def started(pid: int) -> int | None:
 
 
 def alive(pid: int, pid_started: int) -> bool:
-    """Return whether that very process still lives. Where it cannot be told it does: what it holds would be taken from it, and its jobs be ended.
+    """Return whether exactly that process is alive.
+
+    If that cannot be determined, it counts as alive: otherwise its jobs would be taken from it, and
+    its processes be ended.
 
     >>> import os
     >>> alive(os.getpid(), started(os.getpid())), alive(os.getpid(), 1), alive(2**22 + 1, 1)
@@ -41,19 +45,22 @@ def alive(pid: int, pid_started: int) -> bool:
 
 
 def space() -> int:
-    """Return the pid namespace that we are in, as the kernel numbers them: in another one the same pid is another process."""
+    """Return the number of this process's pid namespace: in another one, the same pid is another process."""
     return int(os.readlink("/proc/self/ns/pid").strip("pid:[]"))
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether there is a process of that number though /proc shows none, as where each user sees only what is his own."""
+    """Return whether a process with that pid exists although /proc does not show it.
+
+    With /proc mounted with hidepid, each OS user sees only its own processes.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return False  # one of ours that was born this instant: it is not who was meant
+    return False  # A process of this user that was created just now, so not the one in question.
 
 
 def _stat(pid: int) -> list[bytes]:

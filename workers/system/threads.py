@@ -1,4 +1,4 @@
-"""What the kernel knows of a process's threads, those of C libraries included: what each is at, and what it has used."""
+"""Reads the state and CPU time of a process's threads from the kernel, including threads of C libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 MOST: Final = 32
-"""Threads that are looked at: three small files each."""
+"""Most threads that are read: three small files each."""
 _BIT: Final = 1 << (signal.SIGUSR1 - 1)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _STATES: Final = {
@@ -21,7 +21,11 @@ _STATES: Final = {
 
 
 def tasks(pid: int) -> list[dict[str, Any]]:
-    """Return `tid`, `name`, `state` in words, `processor` in seconds and `waits_in`, a function of the kernel, by thread, the main one first."""
+    """Return the threads of a process, the main one first.
+
+    Each has `tid`, `name`, `state` in words, `processor` in seconds, and `waits_in`, a kernel
+    function.
+    """
     found = []
     with suppress(OSError):
         for name in sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:MOST]:
@@ -41,23 +45,26 @@ def tasks(pid: int) -> list[dict[str, Any]]:
 
 
 def processor(pid: int) -> float:
-    """Return how many seconds of processor time a process has used; 0 if it is gone."""
+    """Return how many seconds of CPU time a process has used; 0 if it is gone."""
     stat = _stat(f"/proc/{pid}")
     return 0.0 if stat is None else (int(stat[1][11]) + int(stat[1][12])) / _TICKS
 
 
 def hears(pid: int) -> bool:
-    """Return whether a process has a handler for SIGUSR1: without one the signal would end it."""
+    """Return whether a process has a handler for SIGUSR1: without one, the signal would end it."""
     return _signals(pid, b"SigCgt", unknown=True)
 
 
 def holds_back(pid: int) -> bool:
-    """Return whether SIGUSR1 is blocked in the main thread of a process: it is in the handler of that signal, or somebody has blocked it."""
+    """Return whether SIGUSR1 is blocked in the main thread of a process.
+
+    It is in the handler of that signal, or a job has blocked it.
+    """
     return _signals(pid, b"SigBlk", unknown=False)
 
 
 def silence(pid: int) -> str:
-    """Return why a process does not say where it is, as far as one can see."""
+    """Return why a process does not report its stack, as far as the kernel shows."""
     doing = next((task["state"] for task in tasks(pid)), "has ended")
     deaf = "" if hears(pid) else "has taken away what answers SIGUSR1, and "
     blocked = "has blocked SIGUSR1, and " if holds_back(pid) else ""
@@ -67,7 +74,7 @@ def silence(pid: int) -> str:
 def _signals(pid: int, name: bytes, *, unknown: bool) -> bool:
     with suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
         _, found, rest = file.read().partition(b"\n" + name + b":\t")
-        return bool(int(rest[:16], 16) & _BIT) if found else unknown  # a kernel that is none may leave it out
+        return bool(int(rest[:16], 16) & _BIT) if found else unknown  # A kernel of another kind may omit the line.
     return False
 
 

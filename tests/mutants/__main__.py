@@ -300,7 +300,7 @@ MUTANTS = (
     Mutant(
         "a cancel that comes before its claim is known is forgotten",
         "workers/process/interrupt.py",
-        "            self.hear()  # one that came before its claim was known here\n",
+        "            self.hear()  # An interruption may have arrived before its claim was known here.\n",
         "",
         ("tests/workers/process/test_interrupt.py", "tests/system/test_cancel.py"),
     ),

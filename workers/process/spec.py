@@ -64,9 +64,7 @@ class ChildSettings:
     batch: int = 1
     """The most jobs that a worker claims at a time."""
     hold: float = 0.0
-    """Seconds of expected work that a worker claims at a time. 0: one job at a time is not
-    required, only `batch` limits the claim.
-    """
+    """Seconds of expected work that a worker claims at a time. 0: as many jobs as `batch` allows."""
     budget: Mapping[str, float] = field(default_factory=dict)
     """Resources of this host for all running jobs together. Empty: no budget."""
     budget_patience: float = 60.0

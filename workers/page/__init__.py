@@ -1,16 +1,20 @@
-"""The page: what an operator looks at first. An ASGI application (Starlette, Jinja2: the extra `web`) that can be mounted in other sites.
+"""The dashboard: an ASGI application (Starlette, Jinja2: the extra `web`).
+
+It can be mounted in other sites:
 
     from jobherd.workers.page import application
     site.mount("/jobs", application("postgresql://...", authorize=who_may))
 
-`application.py` puts it together. `guard.py` says who may do what, and stands before everything; `access.py` holds its keys and cookies;
-`database.py` is the only way to PostgreSQL, `live.py` what changes while it is looked at, `render.py` how things are written, `redaction.py`
-what is never written. Beside them is one module for each page: its `routes`, and its `topics` if it is live. The templates are in
-`templates/`, the style sheet, the scripts and what is not ours among them (with its licence) in `static/`.
+`application.py` assembles it. `guard.py` checks every request and decides what it may do;
+`access.py` has the roles, tokens and cookies; `database.py` is the only access to PostgreSQL;
+`live_updates.py` sends updates to open pages; `render.py` formats values; `redaction.py` removes
+what must never be shown. Each page has its own module with `routes`, and `topics` if it is live.
+The templates are in `templates/`. The style sheet and the scripts are in `static/`, including
+third-party files with their license.
 
 A page is a module like `queues.py`:
 
-    topics = (live.Topic("queues", "queues/_live.html", ask),)       # async ask(database, argument) -> what the fragment knows
+    topics = (live_updates.Topic("queues", "queues/_live.html", ask),)   # async ask(database, argument) -> what the fragment knows
 
     async def show(request):
         return page(request, "queues.html", **await ask(database(request), ""))
@@ -22,13 +26,18 @@ A page is a module like `queues.py`:
 
     routes = (Route("/queues", show, name="queues"), Route("/queues/action", act, methods=["POST"], name="queues-action"))
 
-and its template includes the fragment where it is live: `<div data-live="queues">{% include "queues/_live.html" %}</div>`, with an argument
-`data-live="job:17"`. What stands in `data-live` is replaced part by part, so what somebody has opened, ticked, typed or focused stays; rows
-that come and go need an `id`.
+Its template includes the fragment at its place, here without and with an argument:
 
-Laws of a page: it reads with statements of `sql/queries/page/` that never scan the hot table; it changes something only in an endpoint
-made by `guard.action`; it says everything in server-rendered HTML, so that only live updates need a script; it makes no HTML by hand. It
-imports nothing of `workers/web/`, which serves it, and nothing that runs jobs.
+    <div data-live="queues">{% include "queues/_live.html" %}</div>
+    <div data-live="job:17">...
+
+The script replaces the content of `data-live` part by part, so it keeps what the viewer has opened,
+ticked, typed or focused; rows that come and go need an `id`.
+
+Rules for a page: it reads with statements of `sql/queries/page/` that never scan the hot table. It
+changes data only in an endpoint made by `guard.action`. It shows everything in server-rendered
+HTML, so that only live updates need a script. It builds no HTML outside templates. It must not
+import from `workers/web/`, which serves it, or anything that runs jobs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Roles, tokens, and the signed cookies of sessions. `guard` decides about requests; `sessions` keeps the secrets that are used here.
+"""Defines roles and tokens, and signs the cookies of sessions.
 
-Every signature needs a secret of the server, which no token holder has. A session is signed with the secret and the digest of its token: the
-role and the name are the token's as it is configured now, and a token that is withdrawn ends its sessions.
+`guard` decides about requests; `sessions` keeps the secrets that are used here. Every signature
+needs a secret of the server, which no token holder has. A session is signed with the secret and the
+digest of its token. Its role and name are those of the token in the current configuration, and a
+removed token ends its sessions.
 """
 
 from __future__ import annotations
@@ -20,28 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TOKEN: Final = re.compile(r"(?:([A-Za-z0-9_.@-]{1,40})=)?([!-+\--~]{16,200})")
-"""A token, perhaps with the name of its holder before it: `alice=...`."""
+"""A token, optionally with the name of its holder before it: `alice=...`."""
 SESSION: Final = 12 * 3600.0
 """Seconds a session is valid."""
 
 
 class Role(IntEnum):
-    """What a viewer may do; the greater may what the lesser may."""
+    """The permissions of a viewer; a greater role includes the lesser one."""
 
     VIEW = 1
-    """Look at everything that is not redacted."""
+    """Read everything that is not redacted."""
     OPERATE = 2
-    """And act: pause, retry, cancel, change."""
+    """Also act: pause, retry, cancel, change."""
 
     @property
     def word(self) -> str:
-        """The role's name, as people write it."""
+        """The role's name in lower case."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that a cookie stands for."""
+    """The session of a cookie."""
 
     role: Role
     name: str
@@ -53,15 +55,18 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The sender of a request that was let in."""
+    """The sender of an admitted request."""
 
     role: Role
     actor: str
     """The name in the audit log."""
     csrf: str
-    """What a form must carry; empty for requests that no browser sends on behalf of another site."""
+    """The token that a form must contain.
+
+    Empty for requests that no browser sends on behalf of another site.
+    """
     way: str
-    """How it was proved: cookie, bearer, local or site."""
+    """The kind of authentication: cookie, bearer, local or site; without one `nobody`."""
     session: Session | None = None
     """The session of the cookie."""
 
@@ -70,7 +75,8 @@ class Viewer:
 class Keys:
     """The configured tokens.
 
-    view, operate: tokens of these roles, each perhaps `name=token`. Raises ValueError for one that is too short to be safe.
+    view, operate: tokens of these roles, each optionally `name=token`.
+    Raises ValueError for a token that is too short to be safe.
 
     >>> keys = Keys(view=("only-to-look-at-it",), operate=("alice=wonderful-rabbit-hole",))
     >>> keys.bearer("wonderful-rabbit-hole").name
@@ -89,7 +95,10 @@ class Keys:
         return bool(self.known)
 
     def bearer(self, token: str) -> Token | None:
-        """Return the configured token that equals this text. Compares with every token, so the time taken reveals nothing."""
+        """Return the configured token that equals this text.
+
+        It compares with every token, so the time taken reveals nothing.
+        """
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         found = None
         for known in self.known:
@@ -108,9 +117,10 @@ class Token:
 
 
 class Signer:
-    """Signs and checks cookies and forms.
+    """Sign and check cookies and forms.
 
-    keys: the tokens. server: secrets of the server, the newest first; the newest signs, each of them is accepted.
+    keys: the tokens.
+    server: secrets of the server, newest first; the newest signs, each of them is accepted.
     ended: ids of sessions that have ended by a logout.
 
     >>> keys = Keys(view=("only-to-look-at-it",))
@@ -128,7 +138,8 @@ class Signer:
     def cookie(self) -> str:
         """The name of the session's cookie.
 
-        A browser sends cookies to all ports of a host, so dashboards with other tokens or another database need another name.
+        A browser sends cookies to all ports of a host, so dashboards with other tokens or another
+        database need another name.
         """
         return self._cookie(self._server[0])
 
@@ -139,7 +150,7 @@ class Signer:
         return f"{body}.{_mac(_session_key(self._server[0], token), body)}"
 
     def session(self, cookies: Mapping[str, str], *, now: float | None = None) -> Session | None:
-        """Return the session that these cookies stand for, or None if there is none, or it is forged or has ended."""
+        """Return the session of these cookies. None if there is none, it is forged or has ended."""
         for secret in self._server:
             body, _, signature = cookies.get(self._cookie(secret), "").partition(".")
             for token in self._keys.known:
@@ -150,16 +161,16 @@ class Signer:
         return None
 
     def shown(self, cookies: Mapping[str, str]) -> str:
-        """Return the session's cookie among these, whether or not it is valid; empty without one."""
+        """Return the session's cookie, whether or not it is valid; empty if there is none."""
         return next((cookies[name] for name in map(self._cookie, self._server) if name in cookies), "")
 
     def seal(self, text: str, purpose: str) -> str:
-        """Return the text as a cookie that only this server can have made, and only for this purpose."""
+        """Return the text as a cookie that only this server can create, for one purpose."""
         body = _encode(text.encode())
         return f"{body}.{self.sign(body, purpose)}"
 
     def unseal(self, cookie: str, purpose: str) -> str | None:
-        """Return what was sealed, or None if it was not sealed here and for this purpose."""
+        """Return the sealed text, or None if it was not sealed by this server for this purpose."""
         body, _, signature = cookie.partition(".")
         return _decode(body) if self.is_signed(body, purpose, signature) else None
 
@@ -168,7 +179,7 @@ class Signer:
         return _mac(_form_key(self._server[0]), f"{purpose}\0{text}")
 
     def is_signed(self, text: str, purpose: str, signature: str) -> bool:
-        """Whether this is a signature of the text for this purpose, by any secret that still counts."""
+        """Whether this is a signature of the text for this purpose, by any accepted secret."""
         return any(_equal(signature, _mac(_form_key(secret), f"{purpose}\0{text}")) for secret in self._server)
 
     def _cookie(self, secret: bytes) -> str:

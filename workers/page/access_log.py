@@ -1,7 +1,9 @@
-"""Who came in and who was turned away, noted in the audit. Nobody waits for it, and nobody who is turned away can have much written.
+"""Writes logins, logouts and rejected requests to the audit log.
 
-A guess is noted at once; what the same address tries in the next minutes is counted, and noted as one at their end. A database that is away
-loses the note, not the visitor: the log has it.
+No request waits for the entry, and a rejected client cannot cause many entries. The first wrong
+token of an address is written at once. Further ones in the next 10 min are counted, and written as
+one entry at the end of that time. If the database is away, the entry is lost and the request is
+not; the process log has it.
 """
 
 from __future__ import annotations
@@ -27,39 +29,39 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.page")
 
 TOGETHER: Final = 600.0
-"""Seconds in which the wrong tokens of one address become one note."""
+"""Seconds in which the wrong tokens of one address become one entry."""
 ADDRESSES: Final = 100
-"""Addresses that are counted by themselves at a time; those of all others together."""
+"""Addresses that are counted separately at a time; all others are counted together."""
 WAITING: Final = 300
-"""Notes that wait to be written; of a database that is away the oldest are lost."""
+"""Entries that wait to be written; if the database is away, the oldest are lost."""
 NOBODY: Final = "page:unknown"
 
 
 class Door:
-    """Notes it. Made by `application`, one a process."""
+    """Write the entries. Made by `application`, one a process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._notes: deque[dict[str, object]] = deque(maxlen=WAITING)
         self._writing: asyncio.Task[None] | None = None
         self._since: dict[tuple[str, str], int] = {}
-        """How often each address has been refused for each reason since that was last noted."""
+        """Rejections since the last entry, by reason and address."""
         self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
     def opened(self, request: HTTPConnection, actor: str, role: str) -> None:
-        """Somebody has logged in."""
+        """Record a login."""
         self._note(actor, "log in", {"address": address_of(request), "may": role})
 
     def left(self, request: HTTPConnection, actor: str) -> None:
-        """Somebody has logged out."""
+        """Record a logout."""
         self._note(actor, "log out", {"address": address_of(request)})
 
     def refused(self, request: HTTPConnection) -> None:
-        """A request came with a wrong token."""
+        """Record a request with a wrong token."""
         self._refuse(request, "refuse login", "a wrong token was shown")
 
     def limited(self, request: HTTPConnection) -> None:
-        """A request came after too many wrong tokens, and its own was not looked at."""
+        """Record a request after too many wrong tokens; its own token was not compared."""
         self._refuse(request, "limit logins", "logins are limited after too many wrong tokens")
 
     def _refuse(self, request: HTTPConnection, action: str, said: str) -> None:
@@ -75,7 +77,7 @@ class Door:
         self._timers[what] = asyncio.get_running_loop().call_later(TOGETHER, self._count, what)
 
     async def close(self) -> None:
-        """Write what is counted and not noted."""
+        """Write the counts that have no entry yet."""
         for timer in self._timers.values():
             timer.cancel()
         for what in list(self._since):

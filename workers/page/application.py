@@ -1,4 +1,4 @@
-"""Puts the page together: its modules' routes and topics, the guard before them, and what is said when something goes wrong."""
+"""Assembles the dashboard: routes and topics of its modules, the guard, and the error pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["application"]
 log = logging.getLogger("jobherd.page")
 
 PAGES: Final = (overview, jobs, job, profile, fleet, queues, kinds, audit, search, login, live_updates)
-"""The modules of pages. Each has `routes`; one that is live has `topics`."""
+"""The modules of pages. Each has `routes`; a live one also has `topics`."""
 
 
 def application(
@@ -56,17 +56,22 @@ def application(
     read_only: bool = False,
     boards: Sequence[StatusBoard] = (),
 ) -> Starlette:
-    """Return the page as an ASGI application, to be served alone or mounted in another site at any path.
+    """Return the dashboard as an ASGI application, to serve alone or to mount in another site.
 
-    dsn, schema: the database of the queue. No session is opened before somebody looks.
-    authorize: asked with each request, sync or async, for `Role.VIEW`, `Role.OPERATE` or None (403). Given, it replaces the tokens: your own
-        authentication must stand before it. actor: names whoever acts, for the audit; default "site".
-    view_tokens, operate_tokens: secrets of 16 to 200 characters, each perhaps with a name before it (`alice=...`).
-    hosts: the names by which the page is reached, beside those of the machine itself. With tokens and no hosts every name will do.
+    dsn, schema: the database of the queue. No session is opened before the first request.
+    authorize: called with each request, sync or async; returns `Role.VIEW`, `Role.OPERATE` or None
+        (403). It replaces the tokens: your own authentication must run before it.
+    actor: returns the name of the acting user, for the audit log; default "site".
+    view_tokens, operate_tokens: secrets of 16 to 200 characters, each optionally with a name before
+        it (`alice=...`).
+    hosts: the host names of the dashboard, in addition to those of the machine itself. With tokens
+        and no hosts, every name is accepted.
     read_only: nothing can be changed, whatever the role.
-    boards: those of the supervisor on this machine, to show what its jobs log while they run; default none.
+    boards: status boards of the supervisor on this host, to show what its jobs log while they run;
+        default none.
 
-    Without `authorize` and tokens it answers requests from this machine alone. Raises ValueError for a token that is too short.
+    Without `authorize` and tokens it answers only requests from this host. Raises ValueError for a
+    token that is too short.
 
     >>> page = application("postgresql://jobs", operate_tokens=["alice=correct-horse-battery"])
     >>> page.url_path_for("job", id=17)
@@ -101,7 +106,7 @@ def application(
 
 
 class _Static(StaticFiles):
-    """Files whose address changes with their content: a browser may keep them for good."""
+    """Files whose address changes with their content: a browser may cache them permanently."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
@@ -123,7 +128,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         await app.state.database.close()
 
 
-# -- when something goes wrong ----------------------------------------------------------------------------------------
+# -- error pages ------------------------------------------------------------------------------------------------------
 
 
 async def _refused(request: Request, problem: Exception) -> Response:
@@ -147,7 +152,7 @@ async def _trouble(request: Request, problem: Exception) -> Response:
             request, HTTPStatus.GATEWAY_TIMEOUT, "This took too long", "The database was stopped after 2 s. Narrow what you look for."
         )
     assert isinstance(problem, psycopg.Error)
-    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))  # a trace would quote the row
+    log.error("%s: the database refused (%s): %s", request.url.path, name_of(problem), said(problem))  # a traceback would quote the row
     if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
         reason = "The database's schema is not the one of this version. Run `jobherd migrate`, or start a supervisor of this version."
         return _say(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The schema does not fit", reason)

@@ -1,7 +1,9 @@
-"""Limits wrong tokens: per address, and over all addresses. No clock is read here except by default.
+"""Limits wrong tokens, per address and over all addresses.
 
-Each wrong token costs one attempt; attempts come back with time. Without any left, a token is not compared at all, right or wrong. The limit over all
-addresses does not apply to an address that has shown a right token lately: a flood of guesses from elsewhere does not lock its people out.
+Each wrong token costs one attempt; attempts come back with time. Without any left, a token is not
+compared at all, right or wrong. The limit over all addresses does not apply to an address that has
+recently shown a right token: a flood of guesses from elsewhere does not lock legitimate users out.
+Must not read a clock except by default.
 """
 
 from __future__ import annotations
@@ -14,15 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ADDRESS: Final = (10, 10.0)
-"""Wrong tokens of one address: how many at once, and the seconds after which one more is allowed."""
+"""Allowed wrong tokens of one address.
+
+How many at once, and the seconds after which one more is allowed.
+"""
 ALL: Final = (100, 1.0)
-"""The same of all addresses together."""
+"""The same for all addresses together."""
 KEPT: Final = 4096
-"""Addresses that are counted separately; of more than that, the one that was wrong longest ago is forgotten."""
+"""Addresses that are counted separately.
+
+If there are more, the address whose last wrong token is the oldest is forgotten.
+"""
 
 
 class Attempts:
-    """Counts them. Made by `application`, one a process.
+    """Count wrong tokens. Made by `application`, one a process.
 
     >>> attempts = Attempts(clock=lambda: 0.0)
     >>> for _ in range(10):
@@ -34,7 +42,7 @@ class Attempts:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._all = 0.0
-        """When all attempts will have come back."""
+        """The time at which all attempts will have come back."""
         self._each: dict[str, float] = {}
         """The same by address, in the order of the last wrong token."""
         self._right: dict[str, None] = {}
@@ -47,7 +55,7 @@ class Attempts:
         return own if key in self._right else max(own, _left(self._all, self._clock(), ALL))
 
     def failed(self, address: str) -> None:
-        """A wrong token came from this address."""
+        """Count a wrong token from this address."""
         key, now = _network(address), self._clock()
         self._all = max(self._all, now) + ALL[1]
         self._each[key] = max(self._each.pop(key, 0.0), now) + ADDRESS[1]
@@ -55,7 +63,7 @@ class Attempts:
             del self._each[next(iter(self._each))]
 
     def succeeded(self, address: str) -> None:
-        """A right token came from this address."""
+        """Store that a right token came from this address."""
         key = _network(address)
         self._right.pop(key, None)
         self._right[key] = None
@@ -69,7 +77,7 @@ def _left(back_at: float, now: float, limit: tuple[int, float]) -> float:
 
 
 def _network(address: str) -> str:
-    """Return what is counted as one address: of IPv6 the /64, which one host has all of."""
+    """Return the network that counts as one address: of IPv6 the /64, which one host controls."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who did what and when: the notes of `jobherd.audit`, the latest first, page by page by their numbers."""
+"""Shows the audit log: the entries of `jobherd.audit`, latest first, page by page by number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MOST: Final = 50
-"""Notes on one page."""
+"""Entries on one page."""
 ACTIONS: Final = 100
-"""Actions to choose from."""
+"""Actions in the selection field."""
 LONGEST: Final = 200
 
 
 async def show(request: Request) -> Response:
-    """The page. `?actor=` and `?action=` narrow it, `?before=` is where the page before has ended."""
+    """Show the page.
+
+    `?actor=` and `?action=` filter it; `?before=` is where the previous page ended.
+    """
     asked: dict[str, Any] = {name: request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST] for name in ("actor", "action")}
     before = request.query_params.get("before", "")
     wanted: dict[str, Any] = {name: value or None for name, value in asked.items()}
@@ -49,7 +52,7 @@ async def show(request: Request) -> Response:
 
 
 def parts(target: str | None) -> list[tuple[str, object]]:
-    """Return what an action was done to, as names and values, the empty ones left out, moments as such."""
+    """Return the target of an action as names and values, without empty ones, timestamps parsed."""
     return [(name, _moment(name, value)) for name, value in document(target).items() if value is not None and value != []]
 
 

@@ -1,8 +1,10 @@
-"""What is done to many jobs: in slices, each one transaction that also says how far it came, by a task that needs no viewer.
+"""Runs bulk actions on jobs in slices, in a task that needs no viewer, and shows their progress.
 
-The row in `jobherd.bulks` is the only truth. Whoever works on it names where it stood: if somebody else has moved it, or has stopped it, nothing is
-done. So a bulk that a web child left behind when it died is taken up by the next one, on whatever host, and nothing happens twice. Here
-stand the work and the page that shows it; what may be asked for, and of which jobs, `jobs` decides.
+Each slice is one transaction that also stores the progress. The row in `jobherd.bulks` is the only
+truth. A process that works on it names the position it has read. If another process has moved the
+row, or a user has stopped it, nothing is done. So if a web process dies, the next one continues its
+bulk actions, on whatever host, and nothing happens twice. `jobs` decides which actions are allowed,
+and on which jobs.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.page")
 
 SLICE: Final = 200
-"""Jobs in a transaction: what they lock is not locked for long."""
+"""Jobs in a transaction: their locks must be short."""
 SCAN: Final = 5_000
-"""Waiting jobs that are walked past for a slice."""
+"""Waiting jobs that a search for a slice walks past."""
 BUDGET: Final = 10.0
 """Seconds to find a slice."""
 STILL: Final = 15.0
-"""Seconds after which a bulk that nobody moves is taken up by whoever sees it."""
+"""Seconds without progress after which any process that sees a bulk action continues it."""
 AGAIN: Final = (0.5, 30.0)
-"""Seconds before it is tried again when the database is away: the first and the longest."""
+"""Seconds before the next try if the database is away: the first and the longest."""
 TRIES: Final = 8
-"""Times that a slice is tried which collides with what others do."""
+"""Tries for a slice that collides with other transactions."""
 _COLLISIONS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.QueryCanceled)
 WORDS: Final = {
     "retry": ("Retrying", "retried"),
@@ -66,9 +68,9 @@ _WHY: Final = {
 
 
 class Runner:
-    """The bulks that this process works on, one after the other.
+    """Run the bulk actions of this process, one after the other.
 
-    database: where they are. enabled: False where nothing may be changed.
+    at: the database. enabled: False if nothing may be changed.
     """
 
     def __init__(self, at: Database, *, enabled: bool = True) -> None:
@@ -79,20 +81,23 @@ class Runner:
         _RUNNERS[at] = self
 
     def take(self, bulk: int) -> None:
-        """Work on it from now on, unless that is done already."""
+        """Start working on a bulk action, unless that is already so."""
         if self._enabled and bulk not in self._tasks:
             task = asyncio.get_running_loop().create_task(self._run(bulk))
             self._tasks[bulk] = task
             task.add_done_callback(lambda _: self._tasks.pop(bulk, None))
 
     def take_up(self, bulks: list[Row]) -> None:
-        """Work on those that somebody has left behind."""
+        """Work on those that another process has left unfinished."""
         for bulk in bulks:
             if bulk["ended_at"] is None and bulk["still_for"] > STILL:
                 self.take(bulk["id"])
 
     async def resume(self) -> None:
-        """Take up what is left behind, as soon as the database answers. For the start of a process."""
+        """Continue unfinished bulk actions as soon as the database answers.
+
+        Called at process start.
+        """
         patience, longest = AGAIN
         while self._enabled:
             try:
@@ -103,7 +108,7 @@ class Runner:
                 patience = min(longest, patience * 2)
 
     async def close(self) -> None:
-        """Leave everything where it stands."""
+        """Stop working; every bulk action stays at its position."""
         self._enabled = False
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -128,12 +133,13 @@ class Runner:
                     if tries >= TRIES and await self._broken(bulk, said(problem)):
                         return
                 except psycopg.Error as problem:
-                    log.error("bulk %d: the database refused (%s); its row says why", bulk, name_of(problem))  # a trace would quote the job
+                    # No traceback: it would quote the job.
+                    log.error("bulk %d: the database refused (%s); its row says why", bulk, name_of(problem))
                     if await self._broken(bulk, said(problem)):
                         return
 
     async def _broken(self, bulk: int, error: str) -> bool:
-        """Write down that it cannot go on. False if the database is away."""
+        """Store that the bulk action cannot continue. False if the database is away."""
         try:
             await self._database.act("page/end_bulk", {"id": bulk, "error": error})
         except (Away, psycopg.Error):
@@ -142,7 +148,7 @@ class Runner:
         return True
 
     async def _move(self, bulk: int, size: int) -> bool:
-        """Do the next slice; return whether there is more to do here."""
+        """Do the next slice; return whether there is more to do in this process."""
         row = await self._database.row("page/show_bulk", {"id": bulk})
         if row is None or row["ended_at"] is not None:
             return False
@@ -151,14 +157,17 @@ class Runner:
             step = {"id": bulk, "reached": row["reached"], "ids": ids, "reaches": reaches}
             if not await self._database.act("page/move_bulk", step):
                 row = await self._database.row("page/show_bulk", {"id": bulk})
-                return row is not None and row["stopped_by"] is not None  # else somebody else is at it
+                return row is not None and row["stopped_by"] is not None  # otherwise another process works on it
             if reaches > 0:
                 return True
         await self._database.act("page/end_bulk", {"id": bulk, "error": None})
         return False
 
     async def _next(self, row: Row, size: int) -> tuple[list[int], int]:
-        """Return the jobs of the next slice, and the id down to which all is done with after it: 0 for all."""
+        """Return the jobs of the next slice, and the id down to which all are done after it.
+
+        An id of 0 means that all are done.
+        """
         chosen = json.loads(row["wanted"])
         if "ids" in chosen:
             left = sorted((number for number in chosen["ids"] if number < row["reached"]), reverse=True)
@@ -173,21 +182,21 @@ class Runner:
 
 
 _RUNNERS: WeakKeyDictionary[Database, Runner] = WeakKeyDictionary()
-"""By database, for what knows no application: a live topic."""
+"""By database, for code without the application: a live topic."""
 
 
 def runner_of(request: Request) -> Runner:
-    """Return what works on bulks for this application."""
+    """Return the application's runner of bulk actions."""
     found = request.app.state.bulks
     assert isinstance(found, Runner)
     return found
 
 
-# -- the page that shows one ---------------------------------------------------------------------------------------------
+# -- the page of one bulk action --------------------------------------------------------------
 
 
 def shown(bulk: Row) -> dict[str, Any]:
-    """Return a bulk as the templates show it."""
+    """Return a bulk action as the templates need it."""
     refused = json.loads(bulk["refused"])
     jobs = bulk["done"] + sum(refused.values())
     doing, done = WORDS[bulk["action"]]
@@ -221,7 +230,7 @@ async def _ask(at: Database, argument: str) -> dict[str, object]:
 
 
 async def show(request: Request) -> Response:
-    """How far one is."""
+    """Show the progress of a bulk action."""
     context = await _ask(database(request), str(request.path_params["id"]))
     if context["bulk"] is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -230,10 +239,10 @@ async def show(request: Request) -> Response:
 
 @action
 async def stop(request: Request, _form: Form) -> Done:
-    """Stop one after the slice it is at."""
+    """Stop a bulk action after its current slice."""
     bulk = request.path_params["id"]
     stopped = await database(request).act("page/stop_bulk", {"id": bulk, "actor": viewer_of(request).actor})
-    runner_of(request).take(bulk)  # if nobody works on it, nobody would say that it has ended
+    runner_of(request).take(bulk)  # if no process works on it, nothing would store its end
     to = f"{root_of(request)}{request.app.url_path_for('bulk', id=bulk)}"
     return Done("It stops after the jobs it is at.", to) if stopped else Done("It had ended already.", to, well=False)
 

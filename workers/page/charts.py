@@ -1,7 +1,8 @@
-"""Charts as plain figures: where each bar and line stands, what is written on the axes. Templates draw them (`_chart.html`); no script does.
+"""Calculates charts: positions of bars and lines, and the labels of the axes.
 
-Pure: no request and no database. A chart says nothing that the table below it does not say; it is for the eye. Everything stands in a frame of
-`WIDE` by `HIGH` that the browser stretches, so nothing that has a shape (letters, dots) is drawn in it.
+Templates draw them (`_chart.html`) without a script. A chart shows nothing that is not also in the
+table below it. Everything is in a frame of `WIDE` by `HIGH` that the browser stretches, so nothing
+with a fixed shape (text, dots) is drawn in it. Pure: no request and no database.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ if TYPE_CHECKING:
 WIDE: Final = 1000.0
 HIGH: Final = 100.0
 _GAP: Final = 0.14
-"""Of a bar's place, what is left free."""
+"""Share of a bar's width that stays free."""
 _NICE: Final = (1, 2, 4, 6, 10)
-"""The first digits of an axis' end: the half of each is easy to read as well."""
+"""The first digits of the end of an axis: half of each is also easy to read."""
 _SPANS: Final = (60, 120, 240, 600, 1200, 2400, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800)
-"""Beyond a minute, seconds that are easy to read, and so are their halves."""
+"""Ends of a time axis above a minute, in seconds: each and its half are easy to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of time that is looked back on.
+    """A time window of the charts.
 
-    name: in addresses. seconds: its length. point: the seconds of a bar. per: how its unit is said. ticks: what stands below the axis, evenly.
+    name: in addresses.
+    seconds: its length.
+    point: the seconds of a bar.
+    per: the word for its unit.
+    ticks: the labels below the axis, evenly spaced.
     """
 
     name: str
@@ -62,7 +67,12 @@ def window_of(name: str | None) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One row of values. column: of the rows. name: in the legend. tone: a class of the style sheet: accent, bad, warn, soft."""
+    """One series of values.
+
+    column: of the rows.
+    name: in the legend.
+    tone: a class of the style sheet: accent, bad, warn, soft.
+    """
 
     column: str
     name: str
@@ -82,7 +92,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The whole height above a point, and what is said of it."""
+    """The area above a point, and its tooltip."""
 
     x: float
     width: float
@@ -91,9 +101,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What a template draws.
+    """The data that a template draws.
 
-    marks: what is written on the upright axis, from above. bars, lines (of a tone; points as SVG has them): one of the two. empty: nothing to show.
+    marks: labels of the vertical axis, from the top. bars, lines (a tone and a path in SVG): one of
+        the two.
+    empty: there is nothing to show.
     """
 
     title: str
@@ -109,7 +121,10 @@ class Chart:
 
 
 def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
-    """Return a chart of counts, the series stacked. rows: one a point, in order, with `at` and a column of each series."""
+    """Return a chart of counts with stacked series.
+
+    rows: one a point, in order, with `at` and a column for each series.
+    """
     values = [[_number(row[one.column]) for one in series] for row in rows]
     top = nice(max((sum(each) for each in values), default=0.0))
     wide = WIDE / max(1, len(rows))
@@ -118,7 +133,7 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
         below = 0.0
         for one, value in zip(series, each, strict=True):
             if value:
-                height = max(0.8, HIGH * value / top)  # one among thousands is seen
+                height = max(0.8, HIGH * value / top)  # one among thousands stays visible
                 drawn.append(_bar(place, below, height, wide, one.tone))
                 below += height
     whole = sum(map(sum, values))
@@ -137,7 +152,10 @@ def bars(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series]
 
 
 def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series], window: Window) -> Chart:
-    """Return a chart of durations in seconds, a line for each series, with gaps where nothing is known. rows: as for `bars`."""
+    """Return a chart of durations in seconds, a line for each series.
+
+    A line has gaps where no value is known. rows: as for `bars`.
+    """
     known = [_number(row[one.column]) for row in rows for one in series if row[one.column] is not None]
     top = nice_seconds(max(known, default=0.0))
     wide = WIDE / max(1, len(rows))
@@ -158,7 +176,7 @@ def lines(title: str, rows: Sequence[Mapping[str, Any]], series: Sequence[Series
 
 
 def nice(most: float) -> float:
-    """Return where an axis ends that has to hold so many.
+    """Return the end of an axis for values up to `most`.
 
     >>> nice(0), nice(3), nice(41), nice(1234)
     (4.0, 4.0, 60.0, 2000.0)
@@ -170,7 +188,7 @@ def nice(most: float) -> float:
 
 
 def nice_seconds(most: float) -> float:
-    """Return where an axis of time ends.
+    """Return the end of a time axis, in seconds.
 
     >>> nice_seconds(0.0031), nice_seconds(9), nice_seconds(61)
     (0.004, 10.0, 120.0)
@@ -191,7 +209,7 @@ def _bar(place: int, below: float, height: float, wide: float, tone: str) -> Bar
 
 
 def _paths(values: Sequence[object], top: float, wide: float) -> list[str]:
-    """Return a path for each run of known values; one that stands alone is a short stroke."""
+    """Return a path for each run of known values; a single value becomes a short stroke."""
     found: list[str] = []
     run: list[tuple[float, float]] = []
     for place, value in enumerate([*values, None]):

@@ -1,7 +1,9 @@
-"""The page's only way to PostgreSQL: statements by name, on few sessions, none while nobody looks, and none for long.
+"""The dashboard's only access to PostgreSQL: named statements on few, short-lived sessions.
 
-Every read is a read-only transaction of at most `STATEMENT` seconds, which the server ends. A database that is away is said once, as
-`Away`, with the time since when; the next request tries again. An error is logged by its class alone: its text can quote a row or the DSN.
+There is no session while no page is open. Every read is a read-only transaction of at most
+`STATEMENT` seconds, which the server ends. If the database is away, that is logged once and raised
+as `Away`, with the time since when. The next request tries again. Errors are logged by class only:
+their text can quote a row or the DSN.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.page")
 
 STATEMENT: Final = 2.0
-"""The longest a statement may take, in seconds."""
+"""Seconds that a statement may take."""
 SESSIONS: Final = 4
-"""The most sessions at a time; there is none a while after the last page was closed."""
+"""Maximum number of sessions. `IDLE` seconds after the last page was closed there is none."""
 IDLE: Final = 30.0
-"""Seconds after which a session that nobody needs ends."""
+"""Seconds after which an idle session is closed."""
 PATIENCE: Final = 3.0
-"""Seconds after which a database that gives no session counts as away."""
+"""Seconds to wait for a session; after that the database counts as away."""
 _SESSION: Final[dict[str, Any]] = {
     "application_name": "jobherd page",
     "connect_timeout": "3",
-    # A network that swallows packets must not hold a page for the kernel's quarter of an hour.
+    # A network that drops packets must not block a page for the kernel's 15 minutes.
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
@@ -52,7 +54,7 @@ Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
 
 class Away(Exception):  # noqa: N818 - says what happened
-    """The database does not answer. since: the first time it did not."""
+    """The database does not answer. since: the first failure."""
 
     def __init__(self, since: datetime) -> None:
         super().__init__("the database does not answer")
@@ -60,19 +62,24 @@ class Away(Exception):  # noqa: N818 - says what happened
 
 
 class _JsonText(TextLoader):
-    """Gives JSON as its text. psycopg's own raises for documents that Python cannot hold, and then the job could not be shown."""
+    """Load JSON as text.
+
+    psycopg's own loader raises for documents that Python cannot hold, and then the job could not be
+    shown.
+    """
 
 
 class Database:
-    """Sends the statements of `sql/queries`. Made by `application`, one a process; `database(request)` finds it.
+    """Run the statements of `sql/queries`.
 
-    dsn, schema: where. Opens nothing before the first statement.
+    Made by `application`, one a process; `database(request)` returns it. dsn, schema: the database.
+    Opens no session before the first statement.
     """
 
     def __init__(self, dsn: str, schema: str = sql.SCHEMA) -> None:
         self.schema = schema
         self.away_since: datetime | None = None
-        """When it was first found away; None while it answers."""
+        """Time of the first failure; None while the database answers."""
         self._dsn = dsn
         self._room = asyncio.Semaphore(SESSIONS)
         self._idle: list[Connection] = []
@@ -82,30 +89,35 @@ class Database:
     async def rows(
         self, name: str, parameters: Mapping[str, object] | None = None, *, before: tuple[str, Mapping[str, object]] | None = None
     ) -> list[Row]:
-        """Send a statement that reads, and return its rows by column name. JSON comes as text (`redaction` reads it).
+        """Run a statement that only reads, and return its rows by column name.
 
-        name: below sql/queries, like "page/list_jobs". before: a statement with its parameters that goes first in the same transaction, to tie the
-        plan or the time; default none.
-        Raises Away, or psycopg.Error if the statement itself is refused: psycopg.errors.QueryCanceled if it took too long.
+        JSON is returned as text (`redaction` parses it). name: below sql/queries, such as
+        "page/list_jobs". before: a statement with its parameters to run first in the same
+        transaction, to control the plan or the time; default none.
+        Raises Away, or psycopg.Error if the server rejects the statement:
+        psycopg.errors.QueryCanceled if it took too long.
 
         >>> await database(request).rows("page/list_jobs", {"most": 50})  # doctest: +SKIP
         """
         return await self._send(name, parameters, read_only=True, before=before)
 
     async def row(self, name: str, parameters: Mapping[str, object] | None = None) -> Row | None:
-        """Send a statement that reads, and return its first row, if there is one. Raises as `rows`."""
+        """Run a statement that only reads, and return its first row, or None. Raises as `rows`."""
         found = await self.rows(name, parameters)
         return found[0] if found else None
 
     async def act(self, name: str, parameters: Mapping[str, object] | None = None) -> list[Row]:
-        """Send a statement that changes something, in a transaction of its own, and return its rows. Raises as `rows`.
+        """Run a statement that changes data, in its own transaction, and return its rows.
 
-        After Away it is not known whether it was committed.
+        Raises as `rows`. After Away it is unknown whether it was committed.
         """
         return await self._send(name, parameters, read_only=False)
 
     async def close(self) -> None:
-        """Let go of all sessions, now and as they come back. A site that mounts the application may call it when it ends."""
+        """Close all sessions, now and when they are returned.
+
+        A site that mounts the application may call this when it shuts down.
+        """
         self._closed = True
         await self._end_idle()
 
@@ -136,7 +148,10 @@ class Database:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
-        """Lend a session: one that lies idle, else a new one. Raises Away if it cannot be had, or breaks."""
+        """Borrow a session: an idle one, else a new one.
+
+        Raises Away if there is none, or if it breaks.
+        """
         async with self._room:
             try:
                 async with self._lent() as connection:
@@ -168,18 +183,18 @@ class Database:
             if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE and not self._closed:
                 self._idle.append(connection)
                 self._end_later()
-            else:  # broken, or whoever waited has left in the middle of a statement; or we are closed, and nobody would end it
+            else:  # broken, or the request was canceled in a statement; or this Database is closed, and no timer would end the session
                 await connection.close()
 
     async def _connect(self) -> Connection:
         options = {**_SESSION, **conninfo_to_dict(self._dsn), "client_encoding": "UTF8"}
         try:
-            async with asyncio.timeout(PATIENCE):  # connect_timeout does not count the time in which the name is looked up
+            async with asyncio.timeout(PATIENCE):  # connect_timeout does not include the name lookup
                 connection = await psycopg.AsyncConnection[Row].connect(
                     "",
                     row_factory=dict_row,
                     autocommit=True,
-                    prepare_threshold=None,  # a pooler in transaction mode would lose what is prepared
+                    prepare_threshold=None,  # a pooler in transaction mode would lose prepared statements
                     context=OURS,
                     **options,
                 )
@@ -189,13 +204,13 @@ class Database:
             connection.adapters.register_loader(kind, _JsonText)
         try:
             await connection.execute(sql.load("allow_idling"), {"promised": connection.info.backend_pid})
-        except BaseException:  # whoever waited has left: nobody else knows of this session
+        except BaseException:  # the request was canceled: no other code has this session
             await connection.close()
             raise
         return connection
 
     def _end_later(self) -> None:
-        """End the idle sessions once none was asked for in `IDLE` seconds."""
+        """Close the idle sessions once none was used for `IDLE` seconds."""
         if self._ending is not None:
             self._ending.cancel()
         loop = asyncio.get_running_loop()
@@ -210,7 +225,7 @@ def database(request: HTTPConnection) -> Database:
 
 
 def is_away(problem: Exception) -> bool:
-    """Whether an error says that the database is not there now, rather than that it does not like the statement."""
+    """Whether an error means that the database is away now, not that the statement is wrong."""
     if not isinstance(problem, psycopg.Error):
         return True
     code = problem.sqlstate
@@ -218,7 +233,7 @@ def is_away(problem: Exception) -> bool:
 
 
 def name_of(error: BaseException) -> str:
-    """Return what may be said of an error of the database in a log: its class, and the server's code if it has one.
+    """Return the loggable part of a database error: its class, and the server's code if any.
 
     >>> name_of(psycopg.errors.QueryCanceled())
     'QueryCanceled, 57014'
@@ -228,9 +243,12 @@ def name_of(error: BaseException) -> str:
 
 
 def _has_ended(connection: Connection) -> bool:
-    """Whether the server has ended a session that lies idle: its end is in the socket already, so no round trip is needed."""
+    """Whether the server has ended an idle session.
+
+    The end is already in the socket, so no round trip is needed.
+    """
     if connection.closed:
         return True
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(0))  # nobody has asked anything: whatever there is to read is the end
+    return bool(poll.poll(0))  # no query is pending: readable data can only be the end

@@ -1,7 +1,8 @@
-"""Which jobs are wanted: the filter of the list, as the address holds it and as the statements take it. Pure: it asks nothing.
+"""Represents the filter of the job list, in its address and in statements.
 
-The whole filter stands in the address, so that it can be sent to somebody. A span of time in it stays one ("24h" means the last 24 hours also
-tomorrow); what is done to many jobs keeps the moment instead.
+The whole filter is in the address, so that it can be shared. A duration in it stays one ("24h"
+still means the last 24 hours tomorrow); a bulk action stores the timestamp instead. Pure: must not
+query the database.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ LIVE: Final = ("running", "ready", "retrying", "scheduled")
 TROUBLED: Final = ("failed", "cancelled", "expired")
 OVER: Final = (*TROUBLED, "completed")
 STATES: Final = (*LIVE, *OVER)
-"""As the view `jobherd.jobs` names them."""
+"""In the words of the view `jobherd.jobs`."""
 LONGEST: Final = 200
 """Characters of a field."""
 TEXT_REACHES: Final = "24h"
-"""How far back a text is looked for if nothing is said: no index knows what stands in a payload."""
+"""How far back text is searched by default: no index covers the contents of payloads."""
 _WORDS: Final = ("kind", "queue", "tenant", "code", "since", "until")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter; an empty field lets everything through.
+    """A filter; an empty field matches every job.
 
-    states: any of these. kind, queue, tenant, code (of the error): exactly this. since, until: the time at which a job ended, else started, else is
-    due: a moment ("2026-01-31 08:00", UTC unless it says otherwise) or how long ago ("24h"). text: stands in the payload or the error.
+    states: any of these. kind, queue, tenant, code (of the error): exactly this.
+    since, until: bounds of the time at which a job finished, else started, else is due. Each is a
+        timestamp ("2026-01-31 08:00", UTC unless it has an offset) or a duration before now
+        ("24h").
+    text: part of the payload or the error.
 
     >>> Wanted(states=("failed",), since="24h").query()
     'state=failed&since=24h'
@@ -52,7 +56,10 @@ class Wanted:
 
     @classmethod
     def read(cls, given: ImmutableMultiDict[str, str]) -> tuple[Wanted, dict[str, str]]:
-        """Return what an address or a form asks for, without what makes no sense, and for each such field a sentence."""
+        """Return the filter of an address or a form, and a message for each invalid field.
+
+        Invalid fields are left out of the filter.
+        """
         problems: dict[str, str] = {}
         states = given.getlist("state")
         if unknown := [state for state in states if state not in STATES]:
@@ -77,41 +84,41 @@ class Wanted:
         return cls(**{**document, "states": tuple(document.get("states", ()))})
 
     def document(self) -> dict[str, object]:
-        """Return what is said of it, for JSON."""
+        """Return the filter as a document for JSON."""
         return {name: list(value) if name == "states" else value for name, value in asdict(self).items() if value}
 
     @property
     def is_everything(self) -> bool:
-        """Whether it lets everything through."""
+        """Whether the filter matches every job."""
         return self == Wanted()
 
     @property
     def is_relative(self) -> bool:
-        """Whether it depends on what time it is."""
+        """Whether the filter depends on the current time."""
         return bool(self.text and not self.since) or any(_is_span(text) for text in (self.since, self.until))
 
     def fixed(self, now: datetime) -> Wanted:
-        """Return the same with moments for spans of time."""
+        """Return the same filter with timestamps instead of durations."""
         since, until = ("" if moment is None else moment.isoformat() for moment in self._bounds(now))
         return replace(self, since=since, until=until)
 
     def among(self, states: Iterable[str]) -> Wanted | None:
-        """Return the same among these states only; None if it wants none of them."""
+        """Return the same filter limited to these states; None if it wants none of them."""
         allowed = tuple(states)
         left = tuple(state for state in self.states or STATES if state in allowed)
         return replace(self, states=left) if left else None
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return it as the fields of a form."""
+        """Return the filter as the fields of a form."""
         words = [("q" if name == "text" else name, getattr(self, name)) for name in (*_WORDS, "text")]
         return [("state", state) for state in self.states] + [(name, value) for name, value in words if value]
 
     def query(self, **more: object) -> str:
-        """Return it as an address has it, with what else is given behind it; None is left out."""
+        """Return the filter as a query string, followed by `more`; None values are left out."""
         return urlencode([*self.pairs(), *((name, str(value)) for name, value in more.items() if value is not None)])
 
     def parameters(self, now: datetime) -> dict[str, object]:
-        """Return it as the statements `page/list_*` take it."""
+        """Return the filter as parameters of the statements `page/list_*`."""
         since, until = self._bounds(now)
         escaped = self.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         return {

@@ -1,7 +1,8 @@
-"""Every supervisor of the cluster with its children, as they say it themselves, and the buttons that steer them, on whatever host.
+"""Shows the supervisors of the fleet with their child processes, and sends them fleet commands.
 
-While somebody looks on, each supervisor is asked now and then to say it every second; nobody looking, nobody is asked. What is in the facts
-was written by other processes, perhaps of another version: each value is looked at before it is shown.
+While a page is open, it asks each supervisor from time to time to publish a report every second.
+Without an open page no supervisor is asked. The reports were written by other processes, perhaps of
+another version: each value is checked before it is shown.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ if TYPE_CHECKING:
 MOST: Final = 200
 """Supervisors on one page."""
 WATCH: Final = 10.0
-"""Seconds for which supervisors are asked to say what they are at."""
+"""Seconds for which supervisors are asked to publish reports."""
 RENEW: Final = 3.0
-"""They are asked again when less than this is left of it."""
+"""Seconds left of that time at which they are asked again."""
 OLD: Final = 30.0
-"""Seconds after which what a supervisor has said is old: it says something every 15 s, unasked."""
+"""Seconds after which a report is outdated. A supervisor publishes one every 15 s on its own."""
 PATIENCE: Final = 3.0
-"""Seconds that an order's answer is waited for."""
+"""Seconds to wait for the answer to a fleet command."""
 GLANCE: Final = 0.1
 LONGEST: Final = 300
-"""Letters of a reason."""
+"""Characters of a reason."""
 ORDERS: Final = {
     "drain": "drains: it claims nothing more, and leaves when what runs has ended",
     "add": "starts a worker more",
     "remove": "lets a worker go",
     "reload": "reloads: its workers are replaced one by one",
 }
-"""What can be ordered here, and what it then does."""
+"""The fleet commands of this page, and what the supervisor then does."""
 COURSES: Final = frozenset({"serving", "draining", "fast shutdown", "immediate shutdown"})
 STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "stopped", "resting"})
 QUIET: Final = frozenset({"left", "worn"})
-"""Ends that were asked for."""
+"""Causes of an end that was requested."""
 
 
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the context of the page."""
     rows = await db.rows("list_fleet", {"most": MOST})
     await _have_it_said(db, rows)
     supervisors = [supervisor(row) for row in rows]
@@ -73,13 +74,13 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Show the page."""
     return page(request, "fleet.html", **await ask(database(request)))
 
 
 @action
 async def order(request: Request, form: Form) -> Done:
-    """Tell a supervisor what to do, and wait a moment for its answer."""
+    """Send a fleet command to a supervisor, and wait up to `PATIENCE` seconds for its answer."""
     name, number = form.get("order", ""), form.get("supervisor", "")
     if name not in ORDERS or not (number.isascii() and number.isdigit()) or len(number) > 18:
         return Done("That is no order to a supervisor of this page.", to=None, well=False)
@@ -115,18 +116,18 @@ async def _have_it_said(db: Database, rows: list[Row]) -> None:
         try:
             await db.act("page/ask_reports", {"supervisors": asked, "seconds": WATCH})
         except psycopg.Error:
-            pass  # a role that may only look, or a supervisor that has left meanwhile: what is shown is what was said last
+            pass  # a read-only role, or a supervisor that has exited meanwhile: the last report is shown
 
 
 def _is_ending(facts: Mapping[str, Any], age: float | None) -> bool:
     return age is None or (number_of(facts.get("watched")) or 0.0) - age < RENEW
 
 
-# -- what was said, made fit to be shown --------------------------------------------------------------------------------------
+# -- reports, checked before they are shown ---------------------------------------------
 
 
 def supervisor(row: Row) -> dict[str, Any]:
-    """Return one supervisor as the template knows it."""
+    """Return one supervisor as the template needs it."""
     facts = document(row["facts"])
     age = row["facts_age"]
     children = [child(one) for one in listed(facts.get("children"))]
@@ -161,7 +162,7 @@ def supervisor(row: Row) -> dict[str, Any]:
 
 
 def child(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one child as the template knows it."""
+    """Return one child process as the template needs it."""
     progress = said.get("progress") if isinstance(said.get("progress"), dict) else {}
     end = said.get("last_end") if isinstance(said.get("last_end"), dict) else {}
     assert isinstance(progress, dict)
@@ -195,7 +196,7 @@ def child(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(found: str | None) -> Mapping[str, Any]:
-    """Return a JSON object of the database; anything else is an empty one."""
+    """Return a JSON object from the database; anything else becomes an empty one."""
     try:
         value = json.loads(found) if found else {}
     except (ValueError, RecursionError):
@@ -204,22 +205,22 @@ def document(found: str | None) -> Mapping[str, Any]:
 
 
 def listed(value: object) -> list[dict[str, Any]]:
-    """Return a list of objects; what is none is left out."""
+    """Return a list of objects; other elements are left out."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def text(value: object) -> str:
-    """Return a text; anything else is empty."""
+    """Return a text; anything else becomes an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def known(value: object, words: frozenset[str]) -> str:
-    """Return one of these words; anything else is empty."""
+    """Return one of these words; anything else becomes an empty text."""
     return value if isinstance(value, str) and value in words else ""
 
 
 def number_of(value: object) -> float | int | None:
-    """Return a number; anything else is none."""
+    """Return a finite number; anything else becomes None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0 else None
 
 

@@ -1,10 +1,14 @@
-"""The guard: stands before every page and every file, and decides who may do what. It shows nothing of its own and asks no database.
+"""Checks every request for a page or a file, and decides what the client may do.
 
-What it refuses, and what would follow otherwise:
-a Host that is not ours (a page of the web has its own name resolved to 127.0.0.1 and reads from here with the visitor's browser);
-a change that another site sends with the visitor's cookies (Origin, SameSite, and a token in each form: each would do, all three are
-asked); a change by somebody who may only look, or while the page is read-only; anybody without a token, where there are tokens.
-Every answer, also a refusal, carries the headers that allow no script and no style but our own files.
+It rejects:
+- A foreign Host. Otherwise a web page could resolve its own name to 127.0.0.1 and read this
+  dashboard with the visitor's browser.
+- A change that another site sends with the visitor's cookies. Origin, SameSite and a token in each
+  form would each suffice; all three are checked.
+- A change by a read-only role, or while the dashboard is read-only.
+- A request without a token, if tokens are configured.
+Every response, including a rejection, has headers that allow only our own script and style files.
+Must not show pages or query the database.
 """
 
 from __future__ import annotations
@@ -50,34 +54,37 @@ HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not "no-referrer": browsers then send `Origin: null` with our own forms.
+    # Not "no-referrer": browsers would then send `Origin: null` with our own forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""What every answer carries."""
+"""Headers of every response."""
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 VISIT: Final = "jobherd_visit"
-"""A number that each browser is given; the token in a form is its signature."""
+"""Cookie with a random number for each browser; the token in a form is its signature."""
 SAID: Final = "jobherd_said"
-"""What the last action has to say, until the next page says it."""
+"""Cookie with the message of the last action, until the next page shows it."""
 FILES: Final = "/static/"
 FORM_MOST: Final = 2 * 2**20
-"""Bytes of a form: an edited payload is the largest thing that is sent here."""
+"""Bytes of a form: an edited payload is the largest one."""
 FIELDS_MOST: Final = 20_000
 PATH_MOST: Final = 2000
-"""Characters of an address: Python reads no number of thousands of digits, and nothing here has a longer name."""
+"""Characters of an address.
+
+Python rejects numbers of thousands of digits, and no name here is longer.
+"""
 FORM_PATIENCE: Final = 10.0
 """Seconds for a form to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the guard goes by.
+    """The configuration of the guard.
 
-    keys: the tokens. hosts: names that this page answers to beside those of the machine itself.
-    authorize: asked for the role instead of any token, None: nobody. actor: asked who it is.
-    read_only: nobody may act.
+    keys: the tokens. hosts: accepted host names, in addition to those of the machine itself.
+    authorize: returns the role, instead of a token; None: not set. actor: returns the user's name.
+    read_only: nothing can be changed.
     """
 
     keys: Keys = field(default_factory=Keys)
@@ -88,12 +95,12 @@ class Rules:
 
     @property
     def is_open(self) -> bool:
-        """Nobody has to prove anything: then it answers this machine alone."""
+        """Whether no authentication is configured: then it answers only this host."""
         return self.authorize is None and not self.keys
 
 
 class Refused(Exception):  # noqa: N818 - says what happened
-    """The request is refused, in a sentence that repeats nothing of it."""
+    """The request is rejected. The reason must not repeat parts of the request."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -103,14 +110,19 @@ class Refused(Exception):  # noqa: N818 - says what happened
 
 
 class Form(ImmutableMultiDict[str, str]):
-    """The fields of a form: `form["id"]`, `form.get("reason", "")`, and `form.getlist("id")` for those that stand there several times."""
+    """The fields of a form.
+
+    `form["id"]`, `form.get("reason", "")`, and `form.getlist("id")` for repeated fields.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action has to say, and where to go from there.
+    """The message of an action, and the next page.
 
-    message: one sentence, shown above the next page. to: its path; None: back to where the form was. well: False for what did not go well.
+    message: one sentence, shown above the next page.
+    to: its path; None: back to the form's page.
+    well: False if the action failed.
     """
 
     message: str
@@ -119,36 +131,38 @@ class Done:
 
 
 def viewer_of(request: HTTPConnection) -> Viewer:
-    """Return who asks. Only in what the guard has let through."""
+    """Return the viewer of a request. Only for requests that the guard has admitted."""
     viewer = request.scope["state"]["viewer"]
     assert isinstance(viewer, Viewer)
     return viewer
 
 
 def rules_of(request: HTTPConnection) -> Rules:
-    """Return what the guard goes by."""
+    """Return the configuration of the guard."""
     rules = request.app.state.rules
     assert isinstance(rules, Rules)
     return rules
 
 
 def signer_of(request: HTTPConnection) -> Signer:
-    """Return what signs the cookies and forms of this request. Only in what the guard has let through."""
+    """Return the signer of this request. Only for requests that the guard has admitted."""
     signer = request.scope["state"]["signer"]
     assert isinstance(signer, Signer)
     return signer
 
 
 def may_act(request: HTTPConnection) -> bool:
-    """Whether whoever asks may change anything: no button is shown to the others."""
+    """Whether the viewer may change anything; other viewers see no buttons."""
     return viewer_of(request).role >= Role.OPERATE and not rules_of(request).read_only
 
 
 def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """Make an endpoint for a form that changes something: checked, carried out, answered with 303 and a sentence.
+    """Make an endpoint for a form that changes something.
 
-    endpoint: takes the request and the form (`form["id"]`, `form.getlist("id")`) and returns `Done`, or a response of its own. It may
-        raise `Refused`. What the database refuses is said in the database's words.
+    It checks the request, runs the endpoint, and answers with 303 and a message.
+    endpoint: takes the request and the form (`form["id"]`, `form.getlist("id")`) and returns
+        `Done`, or its own response. It may raise `Refused`. If the database rejects the action, the
+        message is the database's.
 
     >>> @action
     ... async def pause(request: Request, form: Form) -> Done:
@@ -176,7 +190,7 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
 
 
 def allow_acting(request: Request) -> None:
-    """Raise Refused unless whoever asks may change something."""
+    """Raise Refused unless the viewer may change something."""
     if rules_of(request).read_only:
         raise Refused(HTTPStatus.FORBIDDEN, "This page is read-only: nothing can be changed from it (setting page_read_only).")
     if viewer_of(request).role < Role.OPERATE:
@@ -184,7 +198,7 @@ def allow_acting(request: Request) -> None:
 
 
 def check_csrf(request: Request, form: Form) -> None:
-    """Raise Refused unless the form was made by this page for this browser."""
+    """Raise Refused unless the form was made by this dashboard for this browser."""
     if viewer_of(request).csrf and not signer_of(request).is_signed(_csrf_text(request), "csrf", str(form.get("csrf", ""))):
         raise Refused(
             HTTPStatus.FORBIDDEN, "This form is older than the page's server, or was not made by it. Go back, reload and try again."
@@ -192,23 +206,26 @@ def check_csrf(request: Request, form: Form) -> None:
 
 
 def _csrf_text(request: HTTPConnection, visit: str = "") -> str:
-    """Return what the token in a form is the signature of: the number of the browser, and its session."""
+    """Return the text that the token in a form signs: the browser's number and its session."""
     return (request.cookies.get(VISIT, "") or visit) + signer_of(request).shown(request.cookies)
 
 
 def count_wrong(request: Request) -> None:
-    """A request came with a wrong token."""
+    """Count and record a wrong token."""
     request.app.state.attempts.failed(address_of(request))
     request.app.state.door.refused(request)
 
 
 def count_right(request: Request) -> None:
-    """A request came with a right token."""
+    """Record a right token."""
     request.app.state.attempts.succeeded(address_of(request))
 
 
 def check_attempts(request: Request) -> None:
-    """Raise Refused if too many wrong tokens came from this address, or from all: then the token is not compared."""
+    """Raise Refused if too many wrong tokens came from this address, or from all.
+
+    The token is not compared then.
+    """
     if wait := request.app.state.attempts.wait(address_of(request)):
         request.app.state.door.limited(request)
         seconds = math.ceil(wait)
@@ -218,12 +235,12 @@ def check_attempts(request: Request) -> None:
 
 
 def address_of(request: HTTPConnection) -> str:
-    """Return the address that a request came from."""
+    """Return the client address of a request."""
     return request.client.host if request.client else "?"
 
 
 async def read_form(request: Request) -> Form:
-    """Return the fields of a form as browsers send it without files. Raises Refused."""
+    """Return the fields of a form without files, as browsers send it. Raises Refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "A form is sent as application/x-www-form-urlencoded.")
     body = bytearray()
@@ -235,7 +252,7 @@ async def read_form(request: Request) -> Form:
                     raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The form is longer than {FORM_MOST // 2**20} MiB.")
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The form did not arrive in time.") from None
-    except ClientDisconnect:  # not an error of the page: anyone can cause it, and must not fill the log
+    except ClientDisconnect:  # not an error of the dashboard: any client can cause it, so it must not fill the log
         raise Refused(HTTPStatus.BAD_REQUEST, "The connection ended before the form did.") from None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MOST)
@@ -247,7 +264,7 @@ async def read_form(request: Request) -> Form:
 
 
 def answer_of(request: Request, done: Done, form: Form) -> Response:
-    """Return the answer to an action: go there, and say this."""
+    """Return the response to an action: a redirect with a message."""
     back = done.to or str(form.get("next", "")) or _referer(request)
     answer = RedirectResponse(local(back) or f"{root_of(request)}/", status_code=HTTPStatus.SEE_OTHER)
     text = ("1" if done.well else "0") + done.message[:1000]
@@ -256,33 +273,36 @@ def answer_of(request: Request, done: Done, form: Form) -> Response:
 
 
 def take_said(request: Request, answer: Response) -> None:
-    """Have the browser forget what the last action had to say."""
+    """Delete the cookie with the message of the last action."""
     if SAID in request.cookies:
         answer.delete_cookie(SAID, **_cookie(request))
 
 
 def last_said(request: Request) -> tuple[bool, str] | None:
-    """Return what the last action had to say, and whether it went well."""
+    """Return the message of the last action, and whether the action succeeded."""
     text = signer_of(request).unseal(request.cookies.get(SAID, ""), "said")
     return (text[0] == "1", text[1:]) if text else None
 
 
 def begin_session(request: Request, answer: Response, token: Token) -> None:
-    """Let the browser in with its next request."""
+    """Begin a session, valid from the browser's next request."""
     signer = signer_of(request)
     answer.set_cookie(signer.cookie, signer.open_session(token), **_cookie(request))
-    answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))  # a form of before it logged in is void
+    answer.set_cookie(VISIT, secrets.token_urlsafe(18), **_cookie(request))  # forms from before the login become invalid
 
 
 async def end_session(request: Request, answer: Response) -> None:
-    """End the session of this request: its cookie is no longer accepted, and the browser is told to delete it."""
+    """End the session of this request.
+
+    Its cookie is no longer accepted, and the browser deletes it.
+    """
     if session := viewer_of(request).session:
         await request.app.state.sessions.end(session)
     answer.delete_cookie(signer_of(request).cookie, **_cookie(request))
 
 
 async def is_still_let_in(request: HTTPConnection) -> bool:
-    """Whether the session of a request that is still being answered has not ended. Always true without a session."""
+    """Whether the session of an ongoing request is still valid. True without a session."""
     if viewer_of(request).session is None:
         return True
     signer: Signer = await request.app.state.sessions.signer()
@@ -290,7 +310,7 @@ async def is_still_let_in(request: HTTPConnection) -> bool:
 
 
 def local(path: str) -> str | None:
-    r"""Return a path of this host, or None if it leads, or could lead, to another.
+    r"""Return a path of this host, or None if it leads, or could lead, to another host.
 
     >>> local("/jobs?state=failed"), local("//evil.example/"), local("https://evil.example/"), local("/\\evil.example")
     ('/jobs?state=failed', None, None, None)
@@ -301,12 +321,12 @@ def local(path: str) -> str | None:
 
 
 def root_of(request: HTTPConnection) -> str:
-    """Return the path below which this application lies, without a slash at its end."""
+    """Return the path at which this application is mounted, without a trailing slash."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def said(problem: psycopg.Error) -> str:
-    """Return an error of the database as a sentence. Its details are not shown: rows are in them."""
+    """Return a database error as a sentence, without its details: they contain rows."""
     text = problem.diag.message_primary or type(problem).__name__
     if problem.diag.message_hint:
         text = f"{text}. {problem.diag.message_hint}"
@@ -320,7 +340,7 @@ def _referer(request: Request) -> str:
 
 
 def _split(address: str) -> SplitResult:
-    """Return the parts of an address; of what is none, empty ones."""
+    """Return the parts of an address; of an invalid one, empty parts."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -333,10 +353,13 @@ def _cookie(request: HTTPConnection) -> dict[str, Any]:
 
 
 class Guard:
-    """The middleware before everything.
+    """The outermost middleware.
 
-    app: what is guarded. rules: what it goes by. free: paths below the root that need no token (the form to log in, its style sheet).
-    broken: answers for an endpoint that failed; Starlette's own place for it is outside of this, where the headers would be missing.
+    app: the guarded application.
+    rules: its configuration.
+    free: paths below the root that need no token (the login form, its style sheet).
+    broken: answers if an endpoint failed. Starlette's own handler runs outside of this middleware,
+        where the headers would be missing.
     """
 
     def __init__(self, app: ASGIApp, *, rules: Rules, broken: Broken, free: tuple[str, ...] = ("/login", FILES)) -> None:
@@ -346,7 +369,7 @@ class Guard:
         self._free = free
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through, or answer it."""
+        """Pass the request on, or answer it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -394,7 +417,7 @@ class Guard:
         if request.method not in SAFE:
             self._check_origin(request)
         rules, sessions = self._rules, request.app.state.sessions
-        # A file needs no form, and no session: it is answered while the database is away, too.
+        # A file needs no form and no session, so it is served even while the database is away.
         signer = sessions.known if self._path(request).startswith(FILES) else await sessions.signer()
         request.scope.setdefault("state", {})["signer"] = signer
         csrf = self._csrf(request, fresh)
@@ -462,7 +485,7 @@ class Guard:
         return request.url.path.removeprefix(root_of(request))
 
     def _turn_away(self, request: Request) -> Response:
-        """Answer somebody who has shown no token: people see the form to log in, programs a sentence."""
+        """Answer a client without a token: browsers get the login form, programs a message."""
         if request.method in SAFE and "text/html" in request.headers.get("accept", ""):
             asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"{root_of(request)}/login?{urlencode({'next': asked})}", HTTPStatus.SEE_OTHER)

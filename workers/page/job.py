@@ -1,8 +1,9 @@
-"""One job: what it was given, what became of it and why, and what can be done with it.
+"""Shows one job: its payload, its outcome and the reason, and the actions on it.
 
-What is live comes in two fragments, since they change at different speeds: the head (state, reasons, progress) once a second, what the job
-left (attempts, result, descent) every three. Both hold what everybody sees; the payload, which does not change, and the form in which it is
-edited stand in the page alone.
+The live parts are two fragments because they change at different speeds. The head (state, reasons,
+progress) is updated once a second, and the trail (attempts, result, parent and child jobs) every
+three. Both contain only what every viewer may see. The payload, which does not change, and the form
+that edits it are only in the page.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 LARGEST_ID: Final = 2**63 - 1
 GONE: Final = "It never was, it was deleted, or its time in the history is over."
 SELDOM: Final = 10.0
-"""Seconds between two looks at a job that is over."""
+"""Seconds between two queries of a finished job."""
 _ANSWERS: Final = {
     ("retry", "ready"): ("Job {id} is ready to run again.", True),
     ("retry", "running"): ("Job {id} runs already.", False),
@@ -46,11 +47,11 @@ _ANSWERS: Final = {
     ("cancel", "cancelling"): ("Job {id} runs and has been told to end.", True),
     ("delete", "deleted"): ("Job {id} is deleted.", True),
 }
-"""What the database answers to an action, in a sentence, and whether it was done."""
+"""The message for each answer of the database to an action, and whether the action was done."""
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Show the page."""
     number = _number(request)
     at, hidden = database(request), request.app.state.redactions
     head, trail = await head_of(at, hidden, number), await trail_of(at, hidden, number)
@@ -69,7 +70,7 @@ async def show(request: Request) -> Response:
 
 
 async def show_document(request: Request) -> Response:
-    """A payload or a result alone, whole, as text: what is too long for the page."""
+    """Return a whole payload or result as text, for those that are too long for the page."""
     number, name = _number(request), request.path_params["part"]
     row = await database(request).row("show_job", {"id": number})
     if row is None or name not in {"payload", "result"} or row[name] is None:
@@ -79,7 +80,7 @@ async def show_document(request: Request) -> Response:
 
 
 async def edit(request: Request) -> Response:
-    """The form in which the payload of a job that is over is edited, to run it again."""
+    """Show the form that edits the payload of a finished job, to run it again."""
     allow_acting(request)
     row = await _past(request)
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
@@ -88,12 +89,12 @@ async def edit(request: Request) -> Response:
 
 @action
 async def retry_edited(request: Request, form: Form) -> Done | Response:
-    """Run it again with what was edited: it goes through the door that every payload goes through."""
+    """Run the job again with the edited payload, after the checks that apply to every payload."""
     row = await _past(request)
     text = form.get("payload", "")
     paths = (await request.app.state.redactions.read(database(request))).get(row["kind"], ())
     try:
-        # By the document as it is stored, and not by that which the browser was shown: that never had the values.
+        # Restore hidden values from the stored document: the browser never received them.
         payload = check_payload(restore(_read(text), row["payload"], paths))
     except (PayloadError, ValueError) as problem:
         return _form(request, row, text, str(problem), status=HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -106,7 +107,7 @@ async def retry_edited(request: Request, form: Form) -> Done | Response:
 
 @action
 async def act(request: Request, form: Form) -> Done:
-    """Retry, cancel or delete it."""
+    """Retry, cancel or delete the job."""
     number, what = _number(request), form.get("do", "")
     if what not in {"retry", "cancel", "delete"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A job can be told to retry, to cancel and to delete.")
@@ -120,7 +121,7 @@ async def act(request: Request, form: Form) -> Done:
 
 
 def topics_of(app: Starlette) -> tuple[Topic, ...]:
-    """Return what of a job is live: they know the application, for its boards and for what it redacts."""
+    """Return the live topics of a job. They need the application for its boards and redactions."""
     return (
         Topic("job", "job/_head.html", partial(_ask_head, app), every=1.0),
         Topic("trail", "job/_trail.html", partial(_ask_trail, app), every=3.0),
@@ -139,7 +140,11 @@ async def _ask_trail(app: Starlette, at: Database, argument: str) -> Mapping[str
 
 
 def _pace(state: str | None) -> dict[str, object]:
-    """Return how often a job in this state is looked at: one that is gone no more, one that is over now and then, for it may be run again."""
+    """Return the update interval for a state.
+
+    A job that no longer exists is not queried again. A finished one is queried seldom, because it
+    may be run again.
+    """
     return {FINAL: True} if state is None else {PACE: SELDOM} if state in OVER else {}
 
 
@@ -149,13 +154,13 @@ def _known(argument: str) -> int:
 
 async def _tail(app: Starlette, at: Database, job: Row) -> str | None:
     if job["state"] != "running" or (job["payload"] or "").startswith(HEAD):
-        return None  # what a job prints whose payload is encrypted is not shown either
+        return None  # the output of a job with an encrypted payload is not shown either
     tail = tail_of(app.state.boards, job["id"], job["token"])
     return await said_elsewhere(at, job["id"], job["token"]) if tail is None else tail
 
 
 async def _past(request: Request) -> Row:
-    """Return the job. Raises Refused unless it is over."""
+    """Return the job. Raises Refused unless it has finished."""
     number = _number(request)
     row = await database(request).row("show_job", {"id": number})
     if row is None:
@@ -170,14 +175,18 @@ def _form(request: Request, row: Row, text: str, error: str = "", *, status: int
 
 
 def _read(text: str) -> Any:
-    """Return what was edited. Raises ValueError with the line for what is no JSON, PayloadError for what Python cannot hold."""
+    """Return the edited value.
+
+    Raises ValueError with the position for invalid JSON, PayloadError for a value that Python
+    cannot hold.
+    """
     try:
         json.loads(text)
     except json.JSONDecodeError as problem:
         message = f"This is no JSON: {problem.msg}, in line {problem.lineno}, column {problem.colno}."
         raise ValueError(message) from None
     except RecursionError:
-        pass  # the door says it better
+        pass  # decode_payload has a better message
     return decode_payload(text)
 
 

@@ -1,7 +1,8 @@
-"""One job as its page shows it: read, redacted, taken apart into what the templates write. Sends nothing to a browser and changes nothing.
+"""Reads one job and prepares it for its page: redacted, and split into what the templates need.
 
-What a handler, a producer or a dead process has written may be anything: a document that cannot be read is shown as its text, one of an
-unexpected shape without the part that was expected. Looking at a bad job must work.
+Documents of handlers, producers and dead processes may contain anything. A document that cannot be
+parsed is shown as text, and one of an unexpected shape without the missing part. The page of a bad
+job must work. Must not send anything to a browser or change anything.
 """
 
 from __future__ import annotations
@@ -27,50 +28,50 @@ if TYPE_CHECKING:
 
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 IN_FULL: Final = 20
-"""Attempts that are shown with all they left; of those before, a line each."""
+"""Attempts that are shown in full; earlier ones get a line each."""
 SET_OFF: Final = 50
-"""Jobs that one has set off, that are listed."""
+"""Child jobs that are listed."""
 GENERATIONS: Final = 20
-"""Jobs that led to one, that are listed."""
+"""Ancestors that are listed."""
 _MEMORY: Final = {
     "group": "control group", "limit": "may take", "peak": "took at most", "used": "takes", "oom_kills": "killed there so far:",
 }  # fmt: skip
-"""What a post-mortem says of memory, in words."""
+"""The labels of the memory values in a post-mortem."""
 _SIZES: Final = frozenset({"limit", "peak", "used"})
 LONG: Final = 4000
-"""Characters of a document from which on it is folded."""
+"""Characters from which on a document is collapsed."""
 SHOWN: Final = 100_000
-"""Characters of a document that its job's page shows; more is a page of its own."""
+"""Characters of a document that the job's page shows; a longer one has its own page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A payload or a result, in lines. name: the word for it in its address."""
+    """A formatted payload or result. name: the word for it in its address."""
 
     name: str
     text: str
     size: int
-    """Of the whole, in bytes."""
+    """Size of the whole document, in bytes."""
 
     @property
     def is_long(self) -> bool:
-        """Whether it is folded."""
+        """Whether it is collapsed."""
         return len(self.text) > LONG
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more of it than its job's page shows."""
+        """Whether it is longer than the job's page shows."""
         return len(self.text) > SHOWN
 
     @property
     def shown(self) -> str:
-        """As much as a job's page shows."""
+        """The part that the job's page shows."""
         return self.text[:SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt, with what it left."""
+    """One attempt with its results."""
 
     number: object
     outcome: str
@@ -80,12 +81,12 @@ class Attempt:
     code: str | None = None
     error: str | None = None
     sentence: str | None = None
-    """Of its post-mortem."""
+    """The sentence of its post-mortem."""
     traceback: str | None = None
     stack: str | None = None
-    """Of a process that died."""
+    """The stack of a process that died."""
     death: list[tuple[str, object]] = field(default_factory=list)
-    """What else is known of its end, by name."""
+    """Further facts about its end, by name."""
     cpu: float | None = None
     rss: int | None = None
     output: str | None = None
@@ -93,7 +94,7 @@ class Attempt:
 
     @property
     def ran(self) -> float | None:
-        """For how long, in seconds."""
+        """Duration in seconds."""
         if self.started_at is None or self.finished_at is None:
             return None
         return max(0.0, (self.finished_at - self.started_at).total_seconds())
@@ -101,23 +102,23 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What changes while one looks: the state and why, how far it is, and the picture of its life."""
+    """The live part of the page: state and reasons, progress, and the timeline."""
 
     job: Row
     now: list[Sentence]
     remedy: list[tuple[str, str]]
-    """Commands and what they are for."""
+    """Commands and their purpose."""
     life: Timeline
     fraction: float | None
     note: str
 
 
 Sentence = list["str | datetime"]
-"""Words with moments between them, which each viewer sees in his own zone."""
+"""Text with timestamps, which the browser writes in the viewer's time zone."""
 
 
 async def head_of(database: Database, hidden: Redactions, number: int) -> Head | None:
-    """Return what changes of a job, or None if there is none. Raises as `Database.rows`."""
+    """Return the live part of a job, or None if there is no such job. Raises as `Database.rows`."""
     row = await database.row("show_circumstances", {"id": number, "most": reasons.MOST})
     if row is None:
         return None
@@ -139,9 +140,12 @@ async def head_of(database: Database, hidden: Redactions, number: int) -> Head |
 
 
 async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[str, Any] | None:
-    """Return what a job left and where it stands among others, as its template takes it; None if there is none. Raises as `Database.rows`."""
+    """Return a job's results and related jobs for its template; None if there is no such job.
+
+    Raises as `Database.rows`.
+    """
     given = {"id": number}
-    row = await database.row("show_job", given)  # one after the other: sessions are few, and others look too
+    row = await database.row("show_job", given)  # one query after the other: sessions are few, and shared with other viewers
     if row is None:
         return None
     logs = await database.rows("show_logs", given)
@@ -163,7 +167,9 @@ async def trail_of(database: Database, hidden: Redactions, number: int) -> dict[
 
 
 def document(name: str, text: str | None) -> Document | None:
-    r"""Return a document in lines; None if there is none. One that Python cannot hold stays as it is.
+    r"""Return a formatted document; None if there is none.
+
+    A document that Python cannot hold stays unchanged.
 
     >>> document("payload", '{"order_id":7}').text
     '{\n  "order_id": 7\n}'
@@ -172,7 +178,11 @@ def document(name: str, text: str | None) -> Document | None:
 
 
 def pretty(text: str) -> str:
-    """Return JSON in lines. What Python cannot hold is returned as it is, and what no browser may be sent is written as JSON writes it."""
+    """Return indented JSON.
+
+    A document that Python cannot hold is returned unchanged. Characters that no browser may be sent
+    are written as JSON escapes.
+    """
     try:
         shown = json.dumps(json.loads(text, parse_constant=_refuse, parse_float=_finite), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -181,7 +191,10 @@ def pretty(text: str) -> str:
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be encoded: half a character of UTF-16, which JSON can spell, becomes its spelling."""
+    """Return a text that can be encoded as UTF-8.
+
+    A lone surrogate, which JSON can express, becomes its escape sequence.
+    """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -206,7 +219,7 @@ def _parsed(text: object) -> Any:
 
 
 def _history(row: Mapping[str, Any], paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the attempts, without what is redacted of the payload in their words."""
+    """Return the attempts, with the redacted parts of the payload removed from their texts."""
     found = _parsed(row["history"])
     attempts = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     if not paths:
@@ -229,7 +242,8 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
     told = dict(told) if isinstance(told, dict) else {}
     sentence, stack, tail = (_text(told.pop(name, None)) for name in ("sentence", "stack", "log_tail"))
     usage.setdefault("max_rss", told.pop("max_rss", None))
-    # The post-mortem counts the processor time of the whole process, which had run other jobs: it stays with the facts of the death.
+    # The post-mortem has the processor time of the whole process, which had run other jobs. It
+    # belongs to the facts of the death, not to the attempt.
     spent = [told.pop(name, None) for name in ("cpu_user", "cpu_system")]
     if all(isinstance(one, int | float) for one in spent):
         told["processor time of the process"] = duration(sum(spent))
@@ -244,9 +258,9 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
         finished_at=_moment(attempt.get("finished_at")),
         ran_on=_text(attempt.get("ran_on")),
         code=_text(attempt.get("error_code")),
-        error=None if error == sentence else error,  # of a dead process the sentence is the error
+        error=None if error == sentence else error,  # for a dead process the sentence is the error
         sentence=sentence,
-        traceback=None if traceback == stack else traceback,  # nor is it said twice where it stood
+        traceback=None if traceback == stack else traceback,  # the same for the stack
         stack=stack,
         death=list(starmap(_death, told.items())),
         cpu=sum(cpu) if cpu else None,
@@ -257,7 +271,7 @@ def _attempt(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Attem
 
 
 def _death(name: str, value: object) -> tuple[str, object]:
-    """Return what a post-mortem says under a name, for people: spans and sizes have their units."""
+    """Return an entry of a post-mortem for people: durations and sizes have units."""
     if name.endswith("_age") and isinstance(value, int | float):
         value = duration(value)
     elif name == "memory" and isinstance(value, dict):
@@ -280,7 +294,10 @@ def _moment(text: object) -> datetime | None:
 
 
 def _mark(moment: datetime) -> str:
-    """Return a moment so that it can be found again in a sentence. No text of the database holds a NUL."""
+    """Return a marked timestamp, to find it again in a sentence.
+
+    No text of the database contains a NUL.
+    """
     return f"\0{moment.isoformat()}\0"
 
 

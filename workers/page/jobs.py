@@ -1,7 +1,7 @@
-"""The list of jobs: filtered and paged by what stands in the address, and the door to doing something to many of them.
+"""Shows the list of jobs, filtered and paged by its address, and starts bulk actions.
 
-What is done to many is asked for twice: first a page says what will happen and to how many, then its form begins it. What happens
-from there on is `bulk`'s; how jobs are found, `looking`'s.
+A bulk action takes two steps: a page states what will happen and to how many jobs, then its form
+begins it. `bulk` runs the action, and `listing` finds the jobs.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from jobherd.workers.page.listing import Found
 
 SIZES: Final = (50, 200, 1000)
-"""Jobs on a page, to choose from."""
+"""Selectable numbers of jobs on a page."""
 COUNTED: Final = 10_000
-"""Jobs that are counted before something is done to them; beyond, it says that there are more."""
+"""Jobs that are counted before a bulk action; above it the page says that there are more."""
 REASON_MOST: Final = 500
 FEW: Final = 5
-"""Jobs that are named on the page that asks."""
+"""Jobs that are named on the confirmation page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What can be done to many jobs."""
+    """A bulk action."""
 
     word: str
-    """On its button."""
+    """The text of its button."""
     states: tuple[str, ...]
-    """The jobs that it is for."""
+    """The states that it applies to."""
     will: str
-    """What will happen to them."""
+    """What will happen to the jobs."""
     danger: bool = False
 
 
@@ -69,11 +69,11 @@ DEEDS: Final = {
 }
 
 
-# -- the list ------------------------------------------------------------------------------------------------------------
+# -- the list ------------------------------------------------------------------------------
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Show the page."""
     at = database(request)
     wanted, problems = Wanted.read(request.query_params)
     before, size = _number(request, "before", LARGEST), _number(request, "size", SIZES[0])
@@ -98,7 +98,7 @@ async def _ask(at: Database, argument: str) -> dict[str, object]:
 
 
 async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[str, Any]:
-    """Return what the list shows."""
+    """Return the context of the list."""
     hidden = await paths_of(at)
     found = await look(at, wanted, before=before, limit=size, hidden=hidden)
     attempts = {row["name"]: row["max_attempts"] for row in await at.rows("page/list_names")} if found.rows else {}
@@ -115,7 +115,7 @@ async def _list(at: Database, wanted: Wanted, before: int, size: int) -> dict[st
 
 
 def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
-    """Return a job as the list shows it."""
+    """Return a job as the list needs it."""
     started, ended = row["started_at"], row["finished_at"]
     return {
         **row,
@@ -128,35 +128,35 @@ def _shown(row: Row, now: datetime, attempts: dict[str, int]) -> dict[str, Any]:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    """Return a whole number from the address; the default for what is none."""
+    """Return a whole number from the address, or the default if it is invalid."""
     text = request.query_params.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= LARGEST else default
 
 
-# -- doing something to many -----------------------------------------------------------------------------------------------
+# -- bulk actions --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The jobs that something is to be done to."""
+    """The jobs of a bulk action."""
 
     deed: str
     document: dict[str, object]
-    """What says which, for the row."""
+    """The selection, as stored in the row."""
     rows: list[Row]
-    """Those that are there now, the first COUNTED of them."""
+    """The jobs that exist now, the first `COUNTED` of them."""
     refused: Counter[str]
-    """How many of those that were ticked it cannot be done to, by state."""
+    """How many of the selected jobs the action does not apply to, by state."""
     at_least: bool
 
     @property
     def by_state(self) -> list[tuple[str, int]]:
-        """How many of each state."""
+        """Number of jobs by state."""
         return Counter(row["state"] for row in self.rows).most_common()
 
 
 async def _choose(at: Database, given: Form) -> Choice:
-    """Return what a form asks for. Raises Refused."""
+    """Return the selection of a form. Raises Refused."""
     deed = given.get("action", "")
     if deed not in DEEDS:
         raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
@@ -187,7 +187,10 @@ async def _choose(at: Database, given: Form) -> Choice:
 
 @action
 async def confirm(request: Request, given: Form) -> Response:
-    """Say what will happen, and to how many, before it does. Nothing is changed here; a thousand ids do not fit into an address."""
+    """Show what will happen, and to how many jobs, before it does.
+
+    Nothing is changed here. It is a POST because a thousand ids do not fit into an address.
+    """
     choice = await _choose(database(request), given)
     fields = [
         (name, value)
@@ -204,7 +207,7 @@ async def confirm(request: Request, given: Form) -> Response:
 
 @action
 async def begin(request: Request, form: Form) -> Done:
-    """Begin it."""
+    """Begin the bulk action."""
     at = database(request)
     choice = await _choose(at, form)
     if not choice.rows:
@@ -223,7 +226,7 @@ async def begin(request: Request, form: Form) -> Done:
 
 
 async def _value(at: Database, deed: str, text: str) -> str | None:
-    """Return the priority or the time that a form gives. Raises Refused."""
+    """Return the priority or the time of a form. Raises Refused."""
     if deed == "reprioritize":
         try:
             if -32768 <= int(text) <= 32767:
@@ -243,7 +246,7 @@ async def _value(at: Database, deed: str, text: str) -> str | None:
 
 
 def due(text: str, now: datetime) -> datetime:
-    """Return the moment that somebody means. Raises ValueError, TypeError or OverflowError.
+    """Return the timestamp of a user's input. Raises ValueError, TypeError or OverflowError.
 
     >>> due("10m", datetime(2026, 1, 31, 8, tzinfo=UTC)).isoformat()
     '2026-01-31T08:10:00+00:00'

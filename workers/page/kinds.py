@@ -1,4 +1,7 @@
-"""The kinds of jobs: how long they take, how often they fail, what they cost. All of it from the rollup, none from the jobs themselves."""
+"""Shows the kinds of jobs: duration, failure rate and resources.
+
+All numbers come from the rollup, none from the jobs themselves.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from jobherd.workers.page.database import Database, Row
 
 MOST: Final = 300
-"""Kinds that are shown, the dearest first."""
+"""Kinds that are shown, the most expensive first."""
 SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
     "kind": lambda row: row["kind"],
     "jobs": lambda row: -row["jobs"],
@@ -35,11 +38,11 @@ SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
     "cpu": lambda row: -row["cpu"],
     "memory": lambda row: -(row["memory"] or 0),
 }
-"""By what the table can be sorted, the most of it first."""
+"""Sort orders of the table, the largest value first."""
 
 
 async def show(request: Request) -> Response:
-    """All of them."""
+    """Show all kinds."""
     window = window_of(request.query_params.get("window"))
     sort = request.query_params.get("sort", "")
     sort = sort if sort in SORTS else "cpu"
@@ -47,9 +50,9 @@ async def show(request: Request) -> Response:
 
 
 async def show_one(request: Request) -> Response:
-    """One of them. 404 if nobody has declared it and nothing of it has ended."""
+    """Show one kind. 404 if it is not declared and none of its jobs has finished."""
     kind = request.path_params["kind"]
-    if "\0" in kind:  # the database would refuse it
+    if "\0" in kind:  # the database would reject it
         raise HTTPException(HTTPStatus.NOT_FOUND)
     window = window_of(request.query_params.get("window"))
     data = database(request)
@@ -63,7 +66,7 @@ async def show_one(request: Request) -> Response:
 
 
 async def ask(data: Database, argument: str) -> dict[str, Any]:
-    """Return the kinds of a window, sorted: "day cpu"."""
+    """Return the kinds of a window, sorted; argument: "day cpu"."""
     name, _, sort = argument.partition(" ")
     window = window_of(name)
     whole, *rows = await data.rows("page/list_kinds", {"seconds": window.seconds, "most": MOST + 1})
@@ -77,9 +80,10 @@ async def ask(data: Database, argument: str) -> dict[str, Any]:
 
 
 def weighed(rows: Sequence[Row], whole: Row, sort: str, seconds: float) -> list[Row]:
-    """Add to each row what follows from its sums and those of all, and sort them.
+    """Add to each row the values derived from its sums and the totals, and sort the rows.
 
-    seconds: in which they ended. Adds jobs (ended), rate, failure_rate (of those that completed or failed), cpu_share, ran_share; None where there is nothing to divide by.
+    seconds: the time in which the jobs finished. Adds jobs (finished), rate, failure_rate (of those
+        that completed, failed or expired), cpu_share, ran_share; None if the divisor is 0.
     """
     for row in rows:
         tried = row["completed"] + row["failed"] + row["expired"]
@@ -93,7 +97,7 @@ def weighed(rows: Sequence[Row], whole: Row, sort: str, seconds: float) -> list[
 
 
 def rate(jobs: int, seconds: float) -> str:
-    """Return how many that is at a time, by the shortest time in which there was one.
+    """Return the rate in the shortest unit in which there is at least one job.
 
     >>> rate(900, 3600), rate(2, 3600), rate(3, 604800)
     ('15/min', '2/h', '0.429/d')
@@ -103,7 +107,7 @@ def rate(jobs: int, seconds: float) -> str:
 
 
 def ended(row: Row) -> int:
-    """Return how many jobs have ended, whatever became of them."""
+    """Return how many jobs have finished, in any final state."""
     return int(row["completed"] + row["failed"] + row["cancelled"] + row["expired"])
 
 

@@ -1,9 +1,11 @@
-"""Looking for jobs: newest first by id, live ones and those of the past in one list, in bounded steps whatever the queue holds.
+"""Searches jobs: newest first by id, live and finished ones in one list, in bounded steps.
 
-The live tables are walked along their ids, no further than so many rows. Of the past the newest are walked first, which fills the page of what
-many jobs match; for what few match it goes on in stretches of ids, ever longer ones, each read by the summaries that say which pages
-can hold such a job (migrations/0020_listing.sql). When the time is up, what was found is there with the id down to which was looked: never an
-error, never a scan to the end. Nothing here changes a job, and nothing counts beyond what is shown.
+The live tables are walked along their ids, up to a number of rows. Of the history the newest jobs
+are walked first, which fills the page if many jobs match. If few match, the search continues in
+growing ranges of ids, each read by the summaries that say which pages can hold a match
+(migrations/0020_listing.sql). When the time is up, it returns what was found and the id down to
+which it searched: never an error, never a scan to the end. Must not change a job, or count more
+than is shown.
 """
 
 from __future__ import annotations
@@ -26,36 +28,39 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 2**63 - 1
 BUDGET: Final = 2.0
-"""Seconds that a look may take."""
+"""Seconds that a search may take."""
 SCAN: Final = 50_000
-"""Rows of each live table that a look with a filter walks past."""
+"""Rows of each live table that a search with a filter walks past."""
 FIRST: Final = 10_000
-"""Rows of the past that it walks past before it goes on in stretches."""
+"""Rows of the history that it walks past before it continues in ranges."""
 STRETCH: Final = 12
-"""A stretch is 2 to this many ids, as history_in_brief has them."""
+"""The size of a range is 2 to the power of this, as in history_in_brief."""
 WIDTH: Final = 16
-"""Stretches in the first step; each step may be eight times as long as the one before."""
+"""Ranges in the first step; each step may be eight times as long as the one before."""
 MOST: Final = 5_000
-"""Jobs that a step may find; where there are more, a shorter one is taken. More than one stretch can hold."""
+"""Jobs that a step may find; if there are more, a shorter step follows.
+
+More than one range can hold.
+"""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found."""
+    """The result of a search."""
 
     rows: list[Row] = field(default_factory=list)
-    """Newest first, no more than asked for."""
+    """Newest first, no more than requested."""
     floor: int = 0
-    """Below this id nothing is known; 0: it was looked at everything."""
+    """Below this id nothing is known; 0: the search is complete."""
     is_full: bool = False
-    """As many as asked for: there may be more."""
+    """As many as requested: there may be more."""
     is_late: bool = False
     """The time was up."""
     asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def onward(self) -> int | None:
-        """The id before which the next look begins; None if there is nothing more."""
+        """The id before which the next search begins; None if there is nothing more."""
         if self.is_full:
             return int(self.rows[-1]["id"])
         return self.floor or None
@@ -72,11 +77,14 @@ async def look(
     hidden: Mapping[str, Sequence[str]] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Found:
-    """Return the newest jobs that are wanted, with ids before this one.
+    """Return the newest matching jobs with ids below `before`.
 
-    limit: how many, up to 10,000. scan: rows of each live table to walk past. budget: seconds. hidden: the paths that are redacted, by kind: jobs of
-    these kinds are not searched for text, and their errors are cleaned.
-    Raises as Database.rows, but for time that is up.
+    limit: how many, up to 10,000.
+    scan: rows of each live table to walk past.
+    budget: seconds.
+    hidden: the redacted paths by kind. Jobs of these kinds are not searched for text, and their
+        errors are redacted.
+    Raises as Database.rows, except when the time is up.
 
     >>> await look(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
     """
@@ -91,7 +99,7 @@ async def look(
         troubled = all(state in {*LIVE, *TROUBLED} for state in states)
         low = max(low, await looking.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
     found = looking.found
-    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}  # what ended between two steps was found by both
+    last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}  # a job that finished between two steps was found by both
     found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
     found.is_full, found.floor = len(found.rows) >= limit, low
     for row in found.rows:
@@ -101,7 +109,7 @@ async def look(
 
 @dataclass(slots=True)
 class _Look:
-    """One look: its steps, and the time that is left for them."""
+    """One search: its steps, and the time that is left for them."""
 
     database: Database
     parameters: dict[str, Any]
@@ -111,21 +119,21 @@ class _Look:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds left."""
         return self.until - self.clock()
 
     async def live(self, scan: int) -> int:
-        """Add what is live; return the id down to which was looked."""
+        """Add live jobs; return the id down to which was searched."""
         rows = await self._rows("list_live", "steer_looking", scan=scan)
         if rows is None:
             return int(self.parameters["before"])
         limit: int = self.parameters["limit"]
         if self._take(rows) >= limit:
-            return int(rows[limit - 1]["id"])  # the page ends there: what is older in the past need not be found
+            return int(rows[limit - 1]["id"])  # the page ends there: older finished jobs are not needed
         return int(rows[0]["floor"])
 
     async def past(self, low: int, scan: int, *, troubled: bool) -> int:
-        """Add what is over, down to `low`; return the id down to which was looked."""
+        """Add finished jobs, down to `low`; return the id down to which was searched."""
         rows = await self._rows("list_past", "steer_looking", scan=scan, troubled=troubled)
         if rows is None:
             return int(self.parameters["before"])
@@ -134,25 +142,26 @@ class _Look:
         while got < limit and top > max(low, 1):
             high = (top - 1) >> STRETCH
             if high >= dense >= 0:
-                width = min(width, max(1, (high - dense + 1) // 2))  # somewhere there they begin: halve until it is found
+                # The dense region begins in this range: halve the width until it is found.
+                width = min(width, max(1, (high - dense + 1) // 2))
             bottom = max(high - width + 1, 0)
             began = self.clock()
             rows = await self._rows("list_stretch", "steer_stretch", before=top, low=bottom, high=high, most=MOST, limit=limit - got)
             if rows is None:
                 break
             if rows[0]["found"] >= MOST and width > 1:
-                dense = bottom  # these are not the newest
+                dense = bottom  # the result was cut off, so these are not the newest
                 continue
             got, top = got + self._take(rows), bottom << STRETCH
             seen += width << STRETCH
-            # So far that the page may well be full, and no further than there is time for.
+            # Wide enough that the page is probably full, and no wider than the time allows.
             wide = width * 8 if not got else min(width * 8, max(1, int((limit - got) * 1.5 * seen / got) >> STRETCH))
             took = max(self.clock() - began, 1e-6)
             width = max(1, min(wide, int(width * max(self.left, 0) / 2 / took)))
         return top
 
     async def _rows(self, name: str, steer: str, **step: object) -> list[Row] | None:
-        """Send a statement, tied to its plan and to the time that is left; None if that was not enough."""
+        """Run a statement with its plan settings in the time left; None if that was too short."""
         left = round(self.left * 1000)
         try:
             if left > 0:
@@ -163,7 +172,10 @@ class _Look:
         return None
 
     def _take(self, rows: list[Row]) -> int:
-        """Add the rows that are jobs; return how many. There is always one, of which the id may be null."""
+        """Add the rows that are jobs; return how many.
+
+        There is always one row, whose id may be null.
+        """
         self.found.asked_at = rows[0]["asked_at"]
         jobs = [row for row in rows if row["id"] is not None]
         self.found.rows += jobs

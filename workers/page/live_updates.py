@@ -1,10 +1,12 @@
-"""What changes while it is looked at: one hub, which asks each topic's question once for all viewers and sends them what has changed.
+"""Sends live updates: one hub queries each topic once for all viewers and sends them changes.
 
-A topic that nobody watches asks nothing. However many watch, its question is asked at most every `every` seconds, and its fragment is
-rendered once for all who come by the same path and may do the same. What cannot change any more (`FINAL`) is asked for once more by each who
-comes, and no longer; what changes seldom may say so (`PACE`). A viewer who is slow misses versions, never gets them late: for each
-topic only the latest waits for him, and one who takes nothing for `SLOW` seconds is left. A viewer is one HTTP answer without an end
-(server-sent events); the browser comes again by itself.
+A topic without viewers is not queried. With any number of viewers it is queried at most every
+`every` seconds. Its fragment is rendered once for all viewers with the same path and permissions. A
+topic that cannot change any more (`FINAL`) is queried once for each new viewer and not again; a
+topic that changes seldom may say so (`PACE`). A slow viewer misses versions but never gets outdated
+ones: only the latest of each topic waits for it. A viewer that accepts nothing for `SLOW` seconds
+is disconnected. A viewer is one endless HTTP response (server-sent events); the browser reconnects
+automatically.
 """
 
 from __future__ import annotations
@@ -40,30 +42,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.page")
 
 VIEWERS: Final = 200
-"""So many watch at a time; whoever comes then is asked to come again."""
+"""Maximum number of viewers; further ones are told to try again."""
 TOPICS: Final = 16
-"""So many topics a viewer."""
+"""Maximum number of topics of a viewer."""
 SLOW: Final = 20.0
-"""Seconds after which a viewer who takes nothing is left."""
+"""Seconds without progress after which a viewer is disconnected."""
 ALIVE: Final = 15.0
-"""Seconds of silence after which a word is sent that means nothing: a connection that is dead is found out, one behind a proxy kept."""
+"""Seconds of silence after which an empty event is sent.
+
+It detects dead connections, and keeps those behind a proxy open.
+"""
 LASTS: Final = 600.0
-"""Seconds after which a stream ends: the browser comes again, and is asked anew who it is."""
+"""Seconds after which a stream ends: the browser reconnects, and is authenticated again."""
 FINAL: Final = "final"
-"""What an answer has under this name, if it is true: nothing more will come, whoever watches need not."""
+"""Key of an answer; if true, nothing more will come and the browser need not watch."""
 PACE: Final = "pace"
-"""What an answer has under this name: seconds until the next look, instead of the topic's."""
+"""Key of an answer: seconds until the next query, instead of the topic's."""
 AGAIN: Final = 2000
-"""Milliseconds after which a browser that has lost its connection comes again."""
+"""Milliseconds after which a browser reconnects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Something live.
+    """A live part of a page.
 
-    name: of the topic, and with a colon before the argument in a page (`live("job:17")`). template: of the fragment, below templates/.
-    ask: takes the database and the argument ("" without one) and returns what the fragment knows; it must not ask the hot table.
-    every: seconds between two looks, at least 1.
+    name: of the topic, in a page followed by a colon and the argument (`live("job:17")`).
+    template: of the fragment, below templates/.
+    ask: takes the database and the argument ("" without one) and returns the fragment's context; it
+        must not query the hot table.
+    every: seconds between two queries, at least 1.
 
     >>> topics = (Topic("queues", "queues/_live.html", ask),)  # doctest: +SKIP
     """
@@ -76,7 +83,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a viewer comes and what he may do: those with the same get the same."""
+    """The path and permissions of a viewer: viewers with the same ones get the same fragments."""
 
     root: str
     acting: bool
@@ -86,7 +93,7 @@ class _Way:
 class _Viewer:
     way: _Way
     waiting: dict[str, str] = field(default_factory=dict)
-    """By topic, the latest that he has not taken."""
+    """By topic, the latest event that was not sent yet."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def in_flight(self, key: str, event: str) -> None:
@@ -96,7 +103,7 @@ class _Viewer:
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """A topic that somebody watches."""
+    """A topic with viewers."""
 
     topic: Topic
     argument: str
@@ -110,9 +117,11 @@ class _Watch:
 
 
 class Hub:
-    """All topics and all who watch. Made by `application`, one a process.
+    """Manage all topics and viewers. Made by `application`, one a process.
 
-    app: whose pages are shown. topics: what there is to watch. clock: seconds, default monotonic.
+    app: the application that renders the pages.
+    topics: all topics.
+    clock: seconds, default monotonic.
     """
 
     def __init__(self, app: Starlette, database: Database, topics: Iterable[Topic], clock: Callable[[], float] = time.monotonic) -> None:
@@ -123,13 +132,16 @@ class Hub:
         self._watched: dict[str, _Watch] = {}
         self._viewers: set[_Viewer] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        """What asks, and what was told to ask no more and has not ended."""
+        """Querying tasks, including canceled ones that have not ended."""
         self._closed = False
         self.asked = 0
-        """How many questions were asked."""
+        """Number of queries."""
 
     def close(self) -> set[asyncio.Task[None]]:
-        """End all streams, and ask nothing more. Return what has to be waited for: who is torn out of a question calls it back first."""
+        """End all streams and queries. Return the tasks to wait for.
+
+        A canceled task first cancels its query on the server.
+        """
         self._closed = True
         for viewer in self._viewers:
             viewer.news.set()
@@ -138,7 +150,7 @@ class Hub:
         return set(self._tasks)
 
     def find(self, keys: Iterable[str]) -> list[tuple[Topic, str]]:
-        """Return the topics that these words mean. Raises Refused."""
+        """Return the topics of these keys. Raises Refused."""
         found = []
         for key in dict.fromkeys(keys):
             name, _, argument = key.partition(":")
@@ -150,7 +162,7 @@ class Hub:
         return found
 
     def enter(self, topics: Iterable[tuple[Topic, str]], way: _Way) -> _Viewer:
-        """Let somebody watch. Raises Refused."""
+        """Add a viewer. Raises Refused."""
         if self._closed or len(self._viewers) >= VIEWERS:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many watch, or the server is leaving; try again.")
         viewer = _Viewer(way)
@@ -168,7 +180,7 @@ class Hub:
         return viewer
 
     def leave(self, viewer: _Viewer) -> None:
-        """Let somebody go; what nobody watches any more is not asked for any more."""
+        """Remove a viewer; topics without viewers are no longer queried."""
         self._viewers.discard(viewer)
         for key, watch in list(self._watched.items()):
             watch.viewers.discard(viewer)
@@ -179,7 +191,7 @@ class Hub:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the streams are to end."""
+        """Whether the streams must end."""
         return self._closed
 
     async def _look_again(self, watch: _Watch) -> None:
@@ -196,18 +208,23 @@ class Hub:
                 every = pace if isinstance(pace, float) else watch.topic.every
             except Away as away:
                 self._tell_all(watch, "outage", {"since": away.since.isoformat()})
-            except psycopg.Error as problem:  # a statement that took too long, a schema that does not fit: the page says so and goes on
+            except psycopg.Error as problem:
+                # A statement took too long, or the schema is of another version: show it and continue.
                 log.warning("live: %s could not be asked (%s)", watch.topic.name, name_of(problem))
                 self._tell_all(watch, "trouble", {"topic": watch.key, "reason": name_of(problem)})
             except Exception:
                 log.exception("live: %s failed", watch.topic.name)
                 self._tell_all(watch, "trouble", {"topic": watch.key, "reason": "an error of the page's own; the log says which"})
-            # Never sooner than `every` after it began, and as long again as it took: a slow question does not become all that is asked.
+            # Cost: wait until `every` seconds after the start, and at least as long as the query
+            # took. A slow query must not run all the time.
             took = self._clock() - started
             await asyncio.sleep(max(every - took, took))
 
     def _spread(self, watch: _Watch, context: Mapping[str, object]) -> None:
-        """Render it once for each way, and hand it to those for whom it is new."""
+        """Render the fragment once for each path and permission.
+
+        Queue it for the viewers that do not have this version.
+        """
         ways = {viewer.way for viewer in watch.viewers}
         for way in ways:
             html = fragment(self._app, way.root, watch.topic.template, context, acting=way.acting)
@@ -221,23 +238,24 @@ class Hub:
             del watch.sent[gone]
 
     def _end(self, watch: _Watch) -> None:
-        """Let those who watch know that this was all."""
-        watch.task = None  # whoever comes now has it looked at again
+        """Notify viewers that the topic is final."""
+        watch.task = None  # a new viewer causes a new query
         event = _event("final", {"topic": watch.key})
         for viewer in watch.viewers:
             viewer.in_flight(f"{watch.key} final", event)
 
     def _tell_all(self, watch: _Watch, name: str, document: Mapping[str, object]) -> None:
         event = _event(name, document)
-        watch.sent.clear()  # whatever comes next is new: it ends the trouble on the page
+        watch.sent.clear()  # the next event counts as new: it ends the trouble on the page
         for viewer in watch.viewers:
             viewer.in_flight(watch.key, event)
 
 
 class Stream:
-    """The answer to one viewer: events until the viewer leaves, is too slow, or is no longer let in, or the hub closes.
+    """The response to one viewer: an endless stream of events.
 
-    may_go_on: asked before anything is sent.
+    It ends if the viewer disconnects, is too slow or is no longer allowed, or if the hub closes.
+    may_go_on: called before each send.
     """
 
     def __init__(self, hub: Hub, viewer: _Viewer, may_go_on: Callable[[], Awaitable[bool]]) -> None:
@@ -246,7 +264,7 @@ class Stream:
         self._may_go_on = may_go_on
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what there is until the end."""
+        """Send events until the end."""
         listening = asyncio.ensure_future(_gone(receive))
         sending = asyncio.ensure_future(self._send_all(send))
         try:
@@ -291,7 +309,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def _call_back(task: asyncio.Task[None]) -> None:
-    if not task.cancelling():  # told twice, it would be torn out of telling the server too
+    if not task.cancelling():  # a second cancel would interrupt the request that cancels the query on the server
         task.cancel()
 
 

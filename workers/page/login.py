@@ -1,4 +1,7 @@
-"""Letting people in: the form that takes a token, and the way out. What a token is worth `access` knows."""
+"""Logs people in and out: the form that takes a token, and the logout.
+
+Must not judge tokens: `access` does.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """The form."""
+    """Show the form."""
     if not rules_of(request).keys or rules_of(request).authorize is not None:
-        return RedirectResponse(f"{root_of(request)}/", HTTPStatus.SEE_OTHER)  # there is nothing to log in with
+        return RedirectResponse(f"{root_of(request)}/", HTTPStatus.SEE_OTHER)  # there are no tokens to log in with
     return page(request, "login.html", onward=request.query_params.get("next", ""), problem="")
 
 
 async def enter(request: Request) -> Response:
-    """Look at the token, and let the browser in."""
+    """Check the token and begin a session."""
     form = await read_form(request)
     onward = str(form.get("next", ""))
     check_csrf(request, form)
@@ -73,10 +76,11 @@ async def leave(request: Request) -> Response:
 
 @action
 async def end_all(request: Request, _form: Form) -> Done:
-    """End all sessions, this one too."""
+    """End all sessions, including this one."""
     sessions = request.app.state.sessions
     await sessions.end_all(viewer_of(request).actor)
-    request.scope["state"]["signer"] = await sessions.signer()  # else the sentence below is signed by the secret that is void now
+    # Otherwise the message below would be signed with the secret that is now void.
+    request.scope["state"]["signer"] = await sessions.signer()
     return Done("All sessions have ended, on every supervisor. Log in again.", to=f"{root_of(request)}/login")
 
 

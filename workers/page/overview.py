@@ -1,4 +1,7 @@
-"""The first page: how it goes and went, what runs, what failed, what waits. Asks the rollup for the past, and counts live rows up to a bound."""
+"""Shows the first page: current and past throughput, running jobs, failures and the backlog.
+
+The past comes from the rollup. Live rows are counted up to a bound.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,19 @@ if TYPE_CHECKING:
     from jobherd.workers.page.database import Database, Row
 
 MOST: Final = 10_000
-"""Rows that are counted of a queue and state: a backlog of millions costs no more to look at than one of thousands."""
+"""Rows that are counted of a queue and state.
+
+A backlog of millions costs no more to show than one of thousands.
+"""
 SHOWN: Final = 12
 """Queues, claims and failures that are shown."""
 BOUNDS: Final = {"most": MOST, "queues": SHOWN, "names": []}
 RETRYING: Final = {"most": MOST, "rows": SHOWN}
 STATES: Final = ("ready", "scheduled", "running")
 OTHERS: Final = "(other)"
-"""The queues that are not shown by name; none can be called so."""
+"""The name for all queues that are not shown by name; none can have this name."""
 AHEAD: Final = 24
-"""Hours."""
+"""Hours of the chart of scheduled jobs."""
 ENDED: Final = (Series("completed", "completed", "accent"),)
 TROUBLED: Final = (Series("failed", "failed", "bad"), Series("expired", "expired", "warn"))
 WAITED: Final = (Series("waited_p50", "half within", "accent"), Series("waited_p95", "95 % within", "warn"))
@@ -38,7 +44,7 @@ RAN: Final = (Series("ran_p50", "half within", "accent"), Series("ran_p95", "95 
 
 
 async def show(request: Request) -> Response:
-    """The page."""
+    """Show the page."""
     window = window_of(request.query_params.get("window"))
     data = database(request)
     context = await ask_now(data, "") | await ask_work(data, "") | await ask_past(data, window.name)
@@ -46,7 +52,7 @@ async def show(request: Request) -> Response:
 
 
 async def ask_now(data: Database, _: str) -> dict[str, Any]:
-    """Return how many jobs wait and run, and how far somebody has come who begins."""
+    """Return how many jobs wait and run, and how far a new installation is."""
     found = {state: total_of(await data.rows(f"measure_{state}", BOUNDS)) for state in STATES}
     [beginnings] = await data.rows("page/show_beginnings")
     retrying = await data.rows("list_retrying", RETRYING)
@@ -54,7 +60,7 @@ async def ask_now(data: Database, _: str) -> dict[str, Any]:
 
 
 async def ask_work(data: Database, _: str) -> dict[str, Any]:
-    """Return the queues, what runs, and what is due next."""
+    """Return the queues, the running jobs, and the jobs due next."""
     found = {state: await data.rows(f"measure_{state}", BOUNDS) for state in STATES}
     return {
         "queues": queues_of(found, {row["queue"]: row["paused"] for row in await data.rows("name_queues", BOUNDS)}),
@@ -65,7 +71,10 @@ async def ask_work(data: Database, _: str) -> dict[str, Any]:
 
 
 async def ask_past(data: Database, argument: str) -> dict[str, Any]:
-    """Return the charts and failures of a window: "hour", "day" or "week", and perhaps a space and a kind."""
+    """Return the charts and failures of a window.
+
+    argument: "hour", "day" or "week", optionally followed by a space and a kind.
+    """
     name, _, kind = argument.partition(" ")
     window = window_of(name)
     wanted = {"seconds": window.seconds, "kind": kind or None}
@@ -79,7 +88,7 @@ async def ask_past(data: Database, argument: str) -> dict[str, Any]:
 
 
 def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[object]:
-    """Return the four charts of what has ended."""
+    """Return the four charts of finished jobs."""
     return [
         bars("Completed", rows, ENDED, window),
         bars("Failed", rows, TROUBLED, window),
@@ -89,7 +98,7 @@ def charts_of(rows: Sequence[Mapping[str, object]], window: Window) -> list[obje
 
 
 def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> list[dict[str, Any]]:
-    """Return a row for each queue with what it holds in each state, the deepest first.
+    """Return a row for each queue with its jobs in each state, the deepest first.
 
     >>> queues_of({"ready": [{"queue": "mail", "jobs": 3, "capped": False, "oldest": 1.5}]}, {"mail": True})[0]["ready"]
     3
@@ -109,7 +118,7 @@ def queues_of(found: Mapping[str, Sequence[Row]], known: Mapping[str, bool]) -> 
 
 
 def total_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return how many jobs these queues hold together, whether it may be more, and the age of the oldest."""
+    """Return the sum of these queues' jobs, whether there may be more, and the oldest age."""
     return {
         "jobs": sum(row["jobs"] for row in rows),
         "capped": any(row["capped"] for row in rows),
@@ -118,7 +127,7 @@ def total_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def ahead_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the bars of the hours ahead: for each hour its place, its height in the frame of the charts, and its jobs."""
+    """Return the bars of the hours ahead: position, height in the frame of the charts, and jobs."""
     jobs = {row["hour"]: row["jobs"] for row in rows}
     top = nice(max(jobs.values(), default=0))
     wide = WIDE / AHEAD

@@ -1,7 +1,7 @@
-"""Looking inside a running job: its stack, and a flame graph of where its time goes. Asked for by an order, shown when it is answered.
+"""Requests and shows a running job's stack, or a flame graph of where its time goes.
 
-Both are forms of a job's page. What is asked of a supervisor has an address of its own, so that it can be looked at again and shown to
-others as long as the order is kept.
+Both are forms of a job's page; the request is a fleet command. Each request has its own address, so
+it can be opened again and shared as long as the row of the command is kept.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from jobherd.workers.page.guard import Form
 
 SECONDS: Final = 10
-"""How long a profile looks, unless the form says otherwise."""
+"""Seconds of a profile, unless the form says otherwise."""
 LONGEST: Final = 60
 RATE: Final = 50
 _HOTTEST: Final = 10
 _LARGEST: Final = 2**63 - 1
 PATIENCE: Final = 30.0
-"""Seconds that an answer may take, beyond what it takes anyhow; what nobody has taken by then is refused."""
+"""Seconds that an answer may take, in addition to the time of the profile itself.
+
+A command that no supervisor has taken by then is rejected.
+"""
 _SILENT: Final = (
     "The supervisor that runs the job has not answered. It may have died, or have lost its database: the page of the fleet says when it was "
     "last heard of. Should the answer still come, it is shown here when you reload."
@@ -45,7 +48,7 @@ _GONE: Final = "What was asked of the job is not kept any more: ask again on the
 
 @action
 async def ask(request: Request, form: Form) -> Done:
-    """Ask the supervisor that runs a job for its stack or for a profile, and go where the answer will be."""
+    """Ask the job's supervisor for its stack or a profile, and redirect to the answer's page."""
     job, name = request.path_params["id"], str(form.get("do", ""))
     if name not in {"stack", "profile"}:
         raise Refused(HTTPStatus.BAD_REQUEST, "A running job can be asked for its stack and for a profile.")
@@ -68,19 +71,19 @@ async def ask(request: Request, form: Form) -> Done:
 
 
 async def show(request: Request) -> Response:
-    """The page of what was asked."""
+    """Show the page of one request."""
     job, order = request.path_params["id"], request.path_params["order"]
     known = await _look(database(request), f"{job}/{order}")
     if known["answer"] is None and known["error"] == _GONE:
         raise Refused(HTTPStatus.NOT_FOUND, _GONE)
     answer = page(request, "inside.html", **known)
     if known["waits"]:
-        answer.headers["Refresh"] = "2"  # where no script runs
+        answer.headers["Refresh"] = "2"  # for browsers without scripts
     return answer
 
 
 async def download(request: Request) -> Response:
-    """The flame graph as a file."""
+    """Return the flame graph as a file."""
     job, order = request.path_params["id"], request.path_params["order"]
     answer = (await _look(database(request), f"{job}/{order}"))["answer"]
     if answer is None or "stacks" not in answer:
@@ -91,7 +94,10 @@ async def download(request: Request) -> Response:
 
 
 async def _look(at: Database, argument: str) -> Mapping[str, Any]:
-    """Return what is known of an order about a job; the argument names both, and only what belongs together is shown."""
+    """Return the state of a request about a job.
+
+    argument: names both; a request about another job is not shown.
+    """
     job, _, order = argument.partition("/")
     known: dict[str, Any] = {"id": job, "order": order, "answer": None, "error": None, "waits": False, "name": "", FINAL: True}
     if not (job.isdecimal() and order.isdecimal()):
@@ -101,7 +107,7 @@ async def _look(at: Database, argument: str) -> Mapping[str, Any]:
         return known | {"error": _GONE}
     known |= {"name": row["name"], "error": row["error"], "waits": row["done_at"] is None}
     if known["waits"] and row["age"] > PATIENCE + (row["takes"] or 0.0):
-        known |= {"waits": False, "error": _SILENT}  # or who looks would be told for ever that it comes at once
+        known |= {"waits": False, "error": _SILENT}  # otherwise the page would announce the answer indefinitely
     known[FINAL] = not known["waits"]
     if row["answer"] is None:
         return known

@@ -1,6 +1,8 @@
-"""The queues: how deep, how old, what runs, what is paused or capped, by whom, when and why; and the form that changes it.
+"""Shows the queues: depth, age, running jobs, pauses and concurrency limits, and their form.
 
-Depths are counted up to a bound, by index: a backlog of a million costs no more than one of a few ten thousand, and is shown as "at least".
+For each pause it shows the actor, the time and the reason. Depths are counted by index up to a
+bound. A backlog of a million costs no more than one of some ten thousand, and is shown as "at
+least".
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ if TYPE_CHECKING:
 QUEUES: Final = 200
 """Queues on one page."""
 OTHERS: Final = "(all others)"
-"""What queues and tenants that are not shown by name are called; none can be called so."""
+"""The name for all queues and tenants that are not shown by name; none can have this name."""
 MOST: Final = 20_000
 """Jobs that are counted of one queue in one state."""
 GATES: Final = 1000
 TENANTS: Final = 20
 SAMPLE: Final = 5000
-"""Waiting jobs that are looked at for their tenants."""
+"""Waiting jobs that are counted by tenant."""
 LONGEST: Final = 300
-"""Letters of a field."""
+"""Characters of a field."""
 SCOPES: Final = ("queue", "kind", "all")
 
 
 async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the context of the page."""
     bounds: dict[str, Any] = {"most": MOST, "queues": QUEUES, "names": []}
     queues: dict[str, dict[str, Any]] = {}
     for row in await db.rows("name_queues", bounds):
@@ -68,7 +70,7 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
 
 
 async def show(request: Request) -> Response:
-    """The page. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
+    """Show the page. `?queue=mail` or `?kind=mail:receipt` fills in the form."""
     given = {scope: request.query_params.get(scope, "")[:100] for scope in ("queue", "kind")}
     scope = "kind" if given["kind"] else "queue"
     return page(request, "queues.html", **await ask(database(request)), scope=scope, name=given[scope], chosen=bool(given[scope]))
@@ -76,7 +78,7 @@ async def show(request: Request) -> Response:
 
 @action
 async def change(request: Request, form: Form) -> Done:
-    """Pause, resume or cap a queue, a kind or everything."""
+    """Pause, resume or limit a queue, a kind or everything."""
     scope, name, what = (_field(form, field) for field in ("scope", "name", "do"))
     reason = _field(form, "reason") or None
     if scope not in SCOPES:

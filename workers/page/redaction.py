@@ -1,8 +1,10 @@
-"""What is never shown: the parts of payloads, results and errors that a kind declares with `redact`. Pure, but for `Redactions`.
+"""Hides the parts of payloads, results and errors that a kind declares with `redact`.
 
-A path is `$` and steps: `.name`, `["any name"]`, `[3]`, `[*]` and `.*` for all, `..name` for a name at any depth. What it finds is replaced
-by `HIDDEN`, whatever it was. A document that cannot be read is hidden whole: better nothing than the card number. Whoever looks for a text in
-payloads must leave these kinds out: the answer alone would tell, digit by digit, what is hidden.
+A path is `$` and steps: `.name`, `["any name"]`, `[3]`, `[*]` and `.*` for all, `..name` for a name
+at any depth. Every match is replaced by `HIDDEN`, whatever its type. A document that cannot be
+parsed is hidden completely: too much rather than a card number. Code that searches payloads for
+text must leave these kinds out: the matches alone would reveal the hidden value digit by digit.
+Pure, except `Redactions`.
 """
 
 from __future__ import annotations
@@ -20,16 +22,20 @@ if TYPE_CHECKING:
     from jobherd.workers.page.database import Database
 
 HIDDEN: Final = "«redacted»"
-"""What stands where something was."""
+"""The replacement of a hidden value."""
 KEPT: Final = 10.0
-"""Seconds for which the kinds' paths are kept: so long after a deployment with a new path the old ones still count."""
+"""Seconds for which the kinds' paths are cached.
+
+For that long after a deployment with a new path the old paths are used.
+"""
 
 
 def redact(document: str | None, paths: Sequence[str]) -> str | None:
-    """Return a JSON document, as text, without what these paths find.
+    """Return a JSON document, as text, without the matches of these paths.
 
-    document: as the database gives it; None stays None. paths: as `@handler(redact=...)` takes them.
-    Raises nothing: a document that cannot be read, and any with a path that is none, is hidden whole.
+    document: as the database returns it; None stays None.
+    paths: as for `@handler(redact=...)`.
+    Raises nothing: if the document or a path is invalid, the whole document is hidden.
 
     >>> redact('{"card": "4111", "items": [{"sku": 1, "code": "x"}]}', ["$.card", "$.items[*].code"])
     '{"card": "«redacted»", "items": [{"sku": 1, "code": "«redacted»"}]}'
@@ -46,10 +52,11 @@ def redact(document: str | None, paths: Sequence[str]) -> str | None:
 
 
 def restore(value: Any, document: str, paths: Sequence[str]) -> Any:
-    """Return an edited document with the values that were hidden in it put back where they were.
+    """Return an edited document with its hidden values restored.
 
-    value: what was edited. document: the original, as JSON. paths: those that hid it.
-    Raises ValueError if `HIDDEN` stands where nothing was hidden, or where what was is not known any more: it would be taken for a value.
+    value: the edited document. document: the original, as JSON. paths: those that hid it.
+    Raises ValueError if `HIDDEN` is at a position where nothing was hidden, or whose value is no
+    longer known: it would be stored as a value.
 
     >>> restore({"card": HIDDEN, "to": "ann"}, '{"card": "4111", "to": "bob"}', ["$.card"])
     {'card': '4111', 'to': 'ann'}
@@ -61,9 +68,11 @@ def restore(value: Any, document: str, paths: Sequence[str]) -> Any:
 
 
 def redact_text(text: str | None, document: str | None, paths: Sequence[str]) -> str | None:
-    """Return a text, such as an error, without the values that these paths find in a document that it may quote.
+    """Return a text, such as an error, without the hidden values of a document that it may quote.
 
-    text: None stays None. document: the job's payload as JSON. Values shorter than four letters are left: they would tear holes everywhere.
+    text: None stays None.
+    document: the job's payload as JSON. Values shorter than four characters are left: replacing
+        them would damage unrelated text.
 
     >>> redact_text("ValueError: card 4111222233334444 is not valid", '{"card": "4111222233334444"}', ["$.card"])
     'ValueError: card «redacted» is not valid'
@@ -81,7 +90,10 @@ def redact_text(text: str | None, document: str | None, paths: Sequence[str]) ->
 
 
 class Redactions:
-    """Which paths which kinds declare, kept for some seconds. One an application; `redactions(request)` finds it."""
+    """Cache the paths that the kinds declare, for `KEPT` seconds.
+
+    One an application; `request.app.state.redactions` holds it.
+    """
 
     def __init__(self) -> None:
         self._paths: dict[str, tuple[str, ...]] = {}
@@ -122,7 +134,10 @@ _KNOWN: WeakKeyDictionary[Database, Redactions] = WeakKeyDictionary()
 
 
 async def paths_of(database: Database) -> dict[str, tuple[str, ...]]:
-    """Return the paths of every kind that has any: for what knows the database, and no application. Raises as `Database.rows`."""
+    """Return the paths of every kind that has any, for code without the application.
+
+    Raises as `Database.rows`.
+    """
     return await _KNOWN.setdefault(database, Redactions()).read(database)
 
 
@@ -154,7 +169,7 @@ def _found(value: Any, steps: Sequence[Step]) -> Iterable[Any]:
 
 
 def _words(value: Any) -> Iterable[str]:
-    """Return how a value can stand in a text: itself, as Python writes it, and as JSON does."""
+    """Return the forms of a value in a text: plain, as Python writes it, and as JSON does."""
     match value:
         case dict():
             for inner in value.values():

@@ -1,6 +1,8 @@
-"""What a running job of another host says: its supervisor writes it down each second, for as long as it is asked to.
+"""Reads the live output of a job that runs on another host.
 
-Nothing is waited for: what is not written yet is there at the next look. It reads no board; `workers/inspect/live_output.py` does, where the job runs.
+The job's supervisor stores the output in the database each second, for as long as it is asked to.
+Nothing waits for it: output that is not stored yet is returned by the next query. Must not read
+status boards; `workers/inspect/live_output.py` does that on the host where the job runs.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ if TYPE_CHECKING:
     from jobherd.workers.page.database import Database
 
 WATCH: Final = 30.0
-"""Seconds for which it is asked for at a time."""
+"""Seconds of live output that one request asks for."""
 RENEW: Final = 10.0
-"""Seconds before the end of that at which it is asked for again."""
+"""Seconds before the end of that time at which the output is requested again."""
 
 
 async def said_elsewhere(at: Database, job: int, token: int) -> str | None:
-    """Return the latest lines that a job has printed or logged, by the supervisor that runs it; None if that has not said so. token: of its claim."""
+    """Return the latest lines that a job has printed or logged, as its supervisor stored them.
+
+    token: of the job's claim. None if the supervisor has stored nothing.
+    """
     row = await at.row("page/show_said", {"id": job, "token": token})
     if row is None:
         return None
     if row["left"] is None or row["left"] < RENEW:
-        with suppress(psycopg.Error):  # a role that may only look, or a supervisor that has left meanwhile
+        with suppress(psycopg.Error):  # a read-only role, or a supervisor that has exited meanwhile
             await at.act("page/ask_said", {"supervisor": row["supervisor"], "id": job, "seconds": WATCH})
     said: str | None = row["said"]
     return said

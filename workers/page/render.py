@@ -1,7 +1,8 @@
-"""How things are written: the templates, the filters that write times, sizes and numbers, and what every template knows.
+"""Renders pages: the templates, their filters for times, sizes and numbers, and their context.
 
-Everything is escaped, always: a template that wants markup of its own writes it as a template. An unknown variable is an error. What a
-fragment knows is the same for everybody who may do the same, so that it is rendered once for all of them.
+Everything is always escaped: a template that needs its own markup contains it. An unknown variable
+is an error. The context of a fragment is the same for all viewers with the same permissions, so it
+is rendered once for all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE: Final = files("jobherd.workers.page")
 NOTHING: Final = "\N{EN DASH}"
-"""What stands where there is nothing to say."""
+"""The text for a missing value."""
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -37,8 +38,10 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
     """Return a whole page.
 
-    template: its name below templates/, which extends "base.html". status: of the answer. context: what the template knows beside what
-    every template does (`url_for`, `static`, `may_act`, `ui`; in pages also `viewer`, `csrf_token`, `said`, `path`).
+    template: its name below templates/; it extends "base.html".
+    status: of the response.
+    context: variables in addition to those of every template (`url_for`, `static`, `may_act`, `ui`;
+        in pages also `viewer`, `csrf_token`, `said`, `path`).
 
     >>> page(request, "queues.html", queues=rows)  # doctest: +SKIP
     """
@@ -65,12 +68,15 @@ def page(request: Request, template: str, *, status: int = 200, **context: Any) 
 
 
 def fragment(app: Starlette, root: str, template: str, context: Mapping[str, object], *, acting: bool) -> str:
-    """Return a part of a page for everybody who comes by the same path and may do the same. Its forms get their token in the browser."""
+    """Return a part of a page for all viewers with the same path and permissions.
+
+    The browser inserts the token into its forms.
+    """
     return environment().get_template(template).render(common(app, root, acting=acting), csrf_token="", **context)
 
 
 def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
-    """Return what every template knows."""
+    """Return the variables of every template."""
 
     def url_for(name: str, **params: Any) -> str:
         told = {key: quote(value, safe="") if isinstance(value, str) else value for key, value in params.items()}
@@ -84,7 +90,7 @@ def common(app: Starlette, root: str, *, acting: bool) -> dict[str, object]:
 
 @cache
 def environment() -> Environment:
-    """Return the templates. They are read once: a new version comes with a new process."""
+    """Return the template environment, which is read once: a new version means a new process."""
     made = Environment(
         loader=FileSystemLoader(str(HERE / "templates")),
         autoescape=True,
@@ -109,14 +115,15 @@ def environment() -> Environment:
 
 
 def _fit_to_show(value: object) -> object:
-    """Return what a template writes: what is encrypted covered, control characters made visible."""
+    """Return a value as templates show it: encrypted parts covered, control characters visible."""
     return visible(cover(value) if isinstance(value, str) and MARK in value else value)
 
 
 def visible(value: object) -> object:
-    r"""Return a text with its control characters made visible: in a browser they are nothing, and an error code with one looks like another.
+    r"""Return a text with its control characters made visible.
 
-    What a form sends back must stay as it is, and is written with the filter `exact`.
+    A browser shows nothing for them, so two different error codes would look the same. Values that
+    a form sends back must stay unchanged: use the filter `exact` for these.
 
     >>> visible("NO\x1b[1mPAPER"), visible("two\nlines"), visible(7)
     ('NO␛[1mPAPER', 'two\nlines', 7)
@@ -131,14 +138,15 @@ def _picture(found: re.Match[str]) -> str:
 
 @cache
 def _stamp(name: str) -> str:
-    """Return what changes with a file's content, so that a browser keeps it until then."""
+    """Return a stamp of a file's content, so that a browser caches the file until it changes."""
     return hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
 
 
 def when(moment: datetime | None, style: str = "clock") -> Markup | str:
-    """Return a time as an element that the browser writes in the viewer's zone, with the exact time on hover.
+    """Return a time as an element that the browser writes in the viewer's time zone.
 
-    style: clock (time of day, with the date if it is another day), ago ("3 min ago"), or exact.
+    The exact time is shown on hover. style: clock (time of day, with the date if it is another
+    day), ago ("3 min ago"), or exact.
 
     >>> str(when(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "exact"))
     '<time datetime="2026-01-02T03:04:05.000Z" data-as="exact" title="2026-01-02 03:04:05.000 UTC">2026-01-02 03:04:05 UTC</time>'
@@ -152,7 +160,7 @@ def when(moment: datetime | None, style: str = "clock") -> Markup | str:
 
 
 def ago(moment: datetime | None) -> str:
-    """Return how long ago something was, or in how long it will be."""
+    """Return a timestamp relative to now, past or future."""
     if moment is None:
         return NOTHING
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -162,7 +170,7 @@ def ago(moment: datetime | None) -> str:
 
 
 def duration(seconds: float | timedelta | None) -> str:
-    """Return a span of time with its unit, as exact as one reads it.
+    """Return a duration with its unit, in readable precision.
 
     >>> duration(0.00042), duration(0.0123), duration(1.5), duration(75), duration(3 * 3600 + 60), duration(3 * 86400)
     ('420 µs', '12 ms', '1.5 s', '1 min 15 s', '3 h 1 min', '3 d')
@@ -201,7 +209,7 @@ def size(number: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Return a number with its thousands apart.
+    """Return a number with thousands separators.
 
     >>> count(1234567), count(0.25)
     ('1,234,567', '0.25')
@@ -212,7 +220,7 @@ def count(number: float | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """Return a share of one in percent.
+    """Return a fraction in percent.
 
     >>> share(0.1234), share(0.0004), share(1)
     ('12 %', '0.04 %', '100 %')

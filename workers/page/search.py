@@ -1,4 +1,7 @@
-"""The field at the top of each page: a number is a job, a word is looked for among jobs. Finds nothing itself."""
+"""Redirects the search field of each page: a number to that job, other text to the list of jobs.
+
+Must not search itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def search(request: Request) -> RedirectResponse:
-    """Send the browser to where this is found."""
+    """Redirect the browser to the job or to the filtered list."""
     words = request.query_params.get("q", "").strip()
     if re.fullmatch(r"#?[0-9]{1,18}", words):
         path = request.app.url_path_for("job", id=int(words.removeprefix("#")))

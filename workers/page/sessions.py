@@ -1,8 +1,10 @@
-"""Keeps the secrets by which the dashboard signs, and the sessions that have ended. Both are in the database, so all supervisors share them.
+"""Keeps the secrets that sign the dashboard's cookies, and the sessions that have ended.
 
-They are read again at most every `REFRESH` seconds, and only while requests come. A process that cannot read them signs with a secret that it made
-when it started: then its sessions are its own, and end with it. That holds for a database that has not answered yet, for a role that may not read
-the secrets (`jobherd_read`), and for a dashboard without tokens, whose forms no other process needs.
+Both are in the database, so all supervisors share them. They are read again at most every `REFRESH`
+seconds, and only while requests come. A process that cannot read them signs with a secret that it
+created at its start: its sessions are valid only in this process, and end with it. That applies
+while a database has not answered yet, to a role that may not read the secrets (`jobherd_read`), and
+to a dashboard without tokens, whose forms no other process needs.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobherd.page")
 
 REFRESH: Final = 2.0
-"""Seconds within which a process learns that a session has ended elsewhere, or that a secret was replaced."""
+"""Seconds until a process learns that a session has ended or a secret was replaced elsewhere."""
 ROTATE: Final = 30 * 86400.0
 """Age in seconds at which a secret is replaced."""
 REMEMBERED: Final = 10_000
-"""Logouts of this process that it keeps in memory: they count also if the database cannot store them."""
+"""Logouts of this process that it keeps in memory.
+
+They count even if the database cannot store them.
+"""
 
 
 class Sessions:
-    """Made by `application`, one a process.
+    """Stores secrets and ended sessions. Made by `application`, one a process.
 
     shared: keep the secrets in the database; else use one of this process.
     """
@@ -53,7 +58,10 @@ class Sessions:
         """The signer as of the last reading."""
 
     async def signer(self) -> Signer:
-        """Return the signer, at most `REFRESH` seconds old. While the database is away, the last one counts."""
+        """Return the signer, at most `REFRESH` seconds old.
+
+        While the database is away, the last one is returned.
+        """
         if self._shared and time.monotonic() - self._read_at >= REFRESH:
             async with self._reading:
                 if time.monotonic() - self._read_at >= REFRESH:
@@ -74,7 +82,10 @@ class Sessions:
             log.warning("a logout was not stored: other supervisors accept the session until it expires (%s)", name_of(problem))
 
     async def end_all(self, actor: str) -> None:
-        """End all sessions of all supervisors on this database. Raises Away, or psycopg.Error if this role may not."""
+        """End all sessions of all supervisors on this database.
+
+        Raises Away, or psycopg.Error if this role may not.
+        """
         await self._database.act("page/end_page_sessions", {"actor": actor})
         self._read_at = -math.inf
 
@@ -88,7 +99,7 @@ class Sessions:
                 self._server, self._ended = tuple(found["secrets"]), frozenset(found["ended"])
                 self._renew()
         except Away:
-            pass  # the database itself says so in the log
+            pass  # `Database` logs that itself
         except psycopg.Error as problem:
             if self._read_at < 0:
                 log.warning("the dashboard's secrets cannot be read: its sessions end with this process (%s)", name_of(problem))

@@ -1,7 +1,9 @@
-"""The picture of a job's life: what it did when, as places on a line. Pure: it is handed one row and its history, and draws nothing itself.
+"""Computes the timeline of a job: its phases as positions on a line.
 
-The axis tells the time since the job was created, so that it reads the same in every zone. A life can hold two hours of waiting and a run of
-two milliseconds: a stretch that would be too thin to be seen or pointed at is drawn wider, and the picture says so (`to_scale`).
+The axis shows the time since the job was created, so it is the same in every time zone. A job may
+wait two hours and run for two milliseconds. A phase that would be too thin to see or point at is
+drawn wider, and the timeline says so (`to_scale`). Pure: it gets one row and its history. Must not
+draw anything.
 """
 
 from __future__ import annotations
@@ -16,43 +18,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MOST: Final = 40
-"""Stretches that are drawn; what was before them becomes one."""
+"""Phases that are drawn; earlier ones are merged into one."""
 THIN: Final = 2.5
-"""Per cent of the line that a stretch takes at the least."""
+"""Minimum width of a phase, in percent of the line."""
 APART: Final = 16.0
-"""Per cent of the line between two times on the axis: on a phone as much as one is wide."""
+"""Minimum distance of two times on the axis, in percent: the width of one on a phone."""
 ROOM: Final = 24.0
-"""Per cent from which on there is room for a word in a stretch."""
+"""Minimum width of a phase with a label, in percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One thing that a job did for a while. left, width: in per cent of the line."""
+    """One phase of a job. left, width: in percent of the line."""
 
     tone: str
-    """What it is, a class of the style sheet: later, waits, runs, past, or the outcome of an attempt."""
+    """A class of the style sheet: later, waits, runs, past, or the outcome of an attempt."""
     word: str
-    """In a word or two."""
+    """Its label, in a word or two."""
     seconds: float
     number: int | None = None
-    """Of the attempt."""
+    """Number of the attempt."""
     left: float = 0.0
     width: float = 0.0
 
     @property
     def title(self) -> str:
-        """What it is and for how long."""
+        """The label and the duration."""
         return f"{self.word}: {duration(self.seconds)}"
 
     @property
     def has_room(self) -> bool:
-        """Whether a word fits into it."""
+        """Whether the label fits into it."""
         return self.width >= ROOM
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A time on the axis. at: in per cent of the line. anchor: on which side of it the text stands."""
+    """A time on the axis. at: in percent of the line. anchor: alignment of the text."""
 
     at: float
     text: str
@@ -61,7 +63,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The picture."""
+    """The timeline."""
 
     stretches: list[Stretch]
     ticks: list[Tick]
@@ -74,14 +76,15 @@ class Timeline:
 
     @property
     def sentence(self) -> str:
-        """All of it in words, for those who do not see it."""
+        """The whole timeline as text, for screen readers."""
         return "; ".join(stretch.title for stretch in self.stretches)
 
 
 def timeline(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: datetime) -> Timeline:
-    """Return the picture of a job's life up to `now`.
+    """Return the timeline of a job up to `now`.
 
-    job: a row of the view `jobherd.jobs`. history: its attempts as the view has them, times as text; those that make no sense are left out.
+    job: a row of the view `jobherd.jobs`.
+    history: its attempts as in the view, times as text; invalid ones are left out.
 
     >>> from datetime import UTC
     >>> at = datetime(2026, 5, 1, tzinfo=UTC)
@@ -94,7 +97,7 @@ def timeline(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: 
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in few letters.
+    """Return a duration in a few characters.
 
     >>> span(0.0123), span(75), span(7200), span(200_000)
     ('12 ms', '75 s', '2.0 h', '2.3 d')
@@ -135,7 +138,7 @@ def _stretches(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now
 
 
 def _wait(start: datetime, end: datetime, due: datetime | None) -> Iterator[Stretch]:
-    """Say what was between two moments; due: when it might have run, None: nobody remembers."""
+    """Yield the phases between two timestamps; due: the scheduled time, None if it is unknown."""
     if due is not None and due > start:
         yield Stretch("later", "not due yet", _seconds(start, min(due, end)))
         start = due
@@ -178,7 +181,7 @@ def _laid_out(stretches: list[Stretch]) -> Timeline:
 
 
 def _ticks(marks: list[tuple[float, float]]) -> list[Tick]:
-    """Return the times that there is room for: the first, the last, and of those between as many as fit."""
+    """Return the times that fit on the axis: the first, the last, and as many as fit between."""
     ticks = [Tick(0.0, "0", "start")]
     for at, passed in marks[1:-1]:
         if at - ticks[-1].at >= APART and 100 - at >= APART:

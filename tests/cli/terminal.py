@@ -64,7 +64,7 @@ class Terminal:
         """Return the line of the screen that begins so."""
         return next((line for line in self.lines if line.startswith(start)), "")
 
-    def start_stop_sequence(self, keys: str) -> None:
+    def on_key(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
     def tell(self, signum: int) -> None:

@@ -24,7 +24,7 @@ KNOWN: Final = commands()
 PARSER: Final = parser_of(KNOWN)
 NAMES: Final = {"client", "web", "page", "reads", "or", "and", "did", "in"}
 """What follows the word `jobherd` in names of sessions and in sentences about the program."""
-_COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])jobherd (?=[a-z])")
+_COMMAND: Final = re.compile(r"(?<![\w/.:@\"'-])(?<!from )jobherd (?=[a-z])")
 _ENDS: Final = frozenset("|&;<>()")
 _STANDS_FOR: Final = {"ID": "1", "N": "2", "KIND": "a:b", "QUEUE": "mail", "JSON": "{}", "COMMAND": "jobs", "WHAT": "demo"}
 

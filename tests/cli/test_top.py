@@ -61,54 +61,54 @@ def test_it_shows_the_fleet_and_its_keys_act(database):
         assert "\\e[2J file" in seen.text, "what a job says must not clear the screen of who looks"
         # sorted, filtered
         assert seen.text.index("report:build") < seen.text.index("mail:receipt"), "the longest stands first"
-        seen.start_stop_sequence("ss")
+        seen.on_key("ss")
         seen.wait("running by kind", lambda: seen.text.index("mail:receipt") < seen.text.index("report:build"))
-        seen.start_stop_sequence("/report")
+        seen.on_key("/report")
         seen.wait("filter: report", lambda: "mail:receipt" not in seen.text)
-        seen.start_stop_sequence("\r")
+        seen.on_key("\r")
         seen.wait("(escape shows all)")
-        seen.start_stop_sequence("\x1b")
+        seen.on_key("\x1b")
         seen.wait("mail:receipt")
         # paused with a reason, resumed
-        seen.start_stop_sequence("\x1b[Z\x1b[Bjk")
-        seen.start_stop_sequence("p")
+        seen.on_key("\x1b[Z\x1b[Bjk")
+        seen.on_key("p")
         seen.wait("pause the queue")
         queue = "media" if "pause the queue media" in seen.text else "default"
-        seen.start_stop_sequence("moving house\r")
+        seen.on_key("moving house\r")
         seen.wait(f"the queue {queue} is paused", "moving house")
         assert send(database, "SELECT name, reason FROM jobherd.gates") == [(queue, "moving house")]
-        seen.start_stop_sequence("p")
+        seen.on_key("p")
         seen.wait(f"resume the queue {queue}?")
-        seen.start_stop_sequence("y")
+        seen.on_key("y")
         seen.wait("is resumed")
         assert send(database, "SELECT name FROM jobherd.gates") == []
         # cancelled, but only if it was meant
-        seen.start_stop_sequence("3gc")
+        seen.on_key("3gc")
         seen.wait(f"cancel the job {jobs['mail:receipt']} mail:receipt?")
-        seen.start_stop_sequence("n")
+        seen.on_key("n")
         seen.wait("nothing was done")
         assert send(database, "SELECT count(*) FROM jobherd.cancels") == [(0,)]
-        seen.start_stop_sequence("c")
+        seen.on_key("c")
         seen.wait("cancel the job")
-        seen.start_stop_sequence("y")
+        seen.on_key("y")
         seen.wait("has been told to end", "cancelling")
         assert send(database, "SELECT job FROM jobherd.cancels") == [(jobs["mail:receipt"],)]
         # retried
-        seen.start_stop_sequence("4r")
+        seen.on_key("4r")
         seen.wait(f"run the job {jobs['failed']} image:resize again?")
-        seen.start_stop_sequence("y")
+        seen.on_key("y")
         seen.wait(f"the job {jobs['failed']} will run again", "1,205 ready")
-        seen.start_stop_sequence("c")
+        seen.on_key("c")
         seen.wait("choose a job that runs")
         # help, and out
-        seen.start_stop_sequence("?")
+        seen.on_key("?")
         seen.wait("this help", "pause the queue of the chosen row")
-        seen.start_stop_sequence("x")
+        seen.on_key("x")
         seen.wait("FAILURES")
         told = send(database, "SELECT action, actor FROM jobherd.audit ORDER BY id")
         assert [action for action, _ in told] == ["pause", "resume", "cancel", "retry"]
         assert all("@" in actor for _, actor in told)
-        seen.start_stop_sequence("q")
+        seen.on_key("q")
         assert seen.wait_exit() == 0
         assert b"\x1b[?1049l" in seen.raw
         assert b"\x1b[?25h" in seen.raw
@@ -131,21 +131,21 @@ def test_it_survives_another_size_and_an_outage():
             seen.wait("month 3", lambda: "q leave" in seen.lines[23])
             own.stop()
             seen.wait("the database is away since", "trying again", "month 3")
-            seen.start_stop_sequence("3c")
+            seen.on_key("3c")
             seen.wait("cancel the job")
-            seen.start_stop_sequence("y")
+            seen.on_key("y")
             seen.wait("not done:")
-            seen.start_stop_sequence("?")
+            seen.on_key("?")
             seen.wait("this help")
-            seen.start_stop_sequence("x")
+            seen.on_key("x")
             own.start()
             seen.wait(lambda: "is away" not in seen.text, "month 3")
-            seen.start_stop_sequence("c")
+            seen.on_key("c")
             seen.wait("cancel the job")
-            seen.start_stop_sequence("y")
+            seen.on_key("y")
             seen.wait("has been told to end")
             assert send(dsn, "SELECT job FROM jobherd.cancels") == [(jobs["report:build"],)]
-            seen.start_stop_sequence("\x03")  # Ctrl-C
+            seen.on_key("\x03")  # Ctrl-C
             assert seen.wait_exit() == 0
             assert b"\x1b[?1049l" in seen.raw
 
@@ -229,12 +229,12 @@ def test_the_rows_are_shared_fairly():
 def test_the_chosen_row_is_followed_and_stays_in_sight():
     view, found = View(), look()
     for _ in range(25):
-        view.start_stop_sequence("j", found)
+        view.on_key("j", found)
     rows = view.rows(RUNNING, found)
     chosen = rows[view.place(RUNNING, rows)]["id"]
     shown = "\n".join(line.plain for line in draw(found, view, Status("", ""), width=80, height=24))
     assert f"\n{chosen}" in shown
-    view.start_stop_sequence("S", found)
+    view.on_key("S", found)
     rows = view.rows(RUNNING, found)
     assert rows[view.place(RUNNING, rows)]["id"] == chosen
     gone = Look(running=[row for row in found.running if row["id"] != chosen][:5])

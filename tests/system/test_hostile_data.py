@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.hostile import WORK, Oddities, Doors, harm, put
+from tests.faults.hostile import WORK, Doors, Oddities, harm, put
 from tests.support.patience import LIMIT
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ class CpuBudget:
     """A budget of processor time that refills slowly.
 
     >>> used = iter([0.0, 0.2, 1.5])
-    >>> purse = Thrift(clock=iter([0.0, 1.0, 1.0]).__next__, used=used.__next__)
+    >>> purse = CpuBudget(clock=iter([0.0, 1.0, 1.0]).__next__, used=used.__next__)
     >>> purse.pause(), purse.pause()
     (0.0, 0.25)
     """

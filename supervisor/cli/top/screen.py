@@ -164,7 +164,7 @@ class Screen:
         if not data:
             self._leave()
         for key in keys_of(data.decode(errors="replace")):
-            act = self._view.start_stop_sequence(key, self._look)
+            act = self._view.on_key(key, self._look)
             if act is not None:
                 task = asyncio.get_running_loop().create_task(self._carry_out(act))
                 self._acts.add(task)

@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(slots=True)
 class View:
-    """The choices. `start_stop_sequence` changes them for a key; `frame.py` reads them to draw."""
+    """The choices. `on_key` changes them for a key; `frame.py` reads them to draw."""
 
     panel: int = PANELS.index(RUNNING)
     sorts: list[int] = field(default_factory=lambda: [0] * len(PANELS))
@@ -89,7 +89,7 @@ class View:
         """Show a sentence until the next key."""
         self.said, self.is_bad = text, bad
 
-    def start_stop_sequence(self, key: str, look: Look) -> Act | None:
+    def on_key(self, key: str, look: Look) -> Act | None:
         """Handle a key. Return the action to run, if the key confirms one.
 
         Args:

@@ -12,7 +12,7 @@ How to read it: `policy/` (kinds, slot, fleet, limits, plan), then `loop.py`, th
 
 * `process/` forks and signals children and reads their output.
 * `database/` holds the session, the lease, notifications and fleet commands.
-* `crash/` finds out why a child died and gives its jobs back.
+* `crash/` finds out why a child died, settles its job and releases the others.
 * `observe/` publishes metrics, the fleet report, systemd messages and the log.
 * `cli/` is the command line, `settings/` the settings, `embedded/` the PostgreSQL that Jobherd starts itself. `version.py` is the version.
 """

@@ -9,13 +9,15 @@ The document has these keys. All times are durations in seconds up to `facts_at`
 
 * `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`, `beats`,
   `queues`, `rss`, `cpu`
+* `leaving_for`: how long the current run state lasts; null while serving
 * `watched`: for how long these facts are still written each second
 * `turns`: whether workers alternate between the queues; `tiers`: the tier of each queue
 * `ends`: recent unexpected ends of children
 * `children`: `slot`, `name`, `kind`, `pid`, `state` (`computing`, `waiting`, `idle`, `booting`,
   `leaving`, `stopped` by a signal, `resting` after a crash), `waits_on`, `since`, `up`, `phase`,
   `job` or `record` with `job_kind`, `attempt`, `most_attempts`, `elapsed`, `left`, `progress`,
-  `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `restarts`, `queue`, and
+  `rss` in bytes, `cpu` in parts of one core, `cpu_seconds`, `jobs`, `held` (jobs of its claim
+  besides the first), `together` (other jobs of the same call), `restarts`, `queue`, and
   `last_end`: `cause`, `sentence`, `ago`
 * `said`: of jobs that a user watches, by id: `text`, the latest lines that the job has printed or
   logged, and `for`, how long this is still reported

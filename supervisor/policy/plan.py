@@ -107,8 +107,7 @@ class Plan:
 def plan(fleet: Fleet, now: float) -> Plan:
     """Return what to do.
 
-    The order matters: a child to be killed is not woken, and a child to be stopped is not replaced
-    first.
+    The order matters: a child to be killed is not woken, and nothing is forked for one to be stopped.
     """
     result = Plan()
     _stop(fleet, now, result)
@@ -258,10 +257,9 @@ def _stop_the_late(fleet: Fleet, now: float, result: Plan) -> None:
             else:
                 result.later(since)
         if slot.state is State.LEAVING and not slot.now.job and (fleet.database_since is not None or not slot.kind.works):
-            # Only a worker may be waiting for the database to release its claim, so its limit
-            # restarts when the supervisor's session does. With that extension the other children
-            # could stay for hours: the session may end every few seconds while statements are
-            # blocked.
+            # Only a worker may wait for the database to release its claim, so a new session restarts
+            # its limit. The other children hold nothing and get no extension: sessions may end every
+            # few seconds while statements are blocked, and each would restart their limit.
             since = max(slot.since, (fleet.database_since or 0.0) if slot.kind.works else 0.0) + limits.spawn_timeout
             if now >= since:
                 fleet.start_stop_sequence(slot, StopReason.STUCK, now, grace=0.0)

@@ -1,6 +1,6 @@
--- Apply the requests to cancel that no attempt will answer. A job that is back in the queue is cancelled there:
+-- Apply the requests to cancel that no attempt will answer. A job that is back in the queue is canceled there:
 -- its request was committed after the settlement or release. A request about a finished job is deleted. Returns
--- the cancelled jobs. Run by maintenance processes while there are requests.
+-- the canceled jobs. Run by maintenance processes while there are requests.
 --
 -- Race: one snapshot says where the job is and whether there is a request. A job is in one table in every
 -- snapshot, so one in none of ready, scheduled and running is finished. If a user retries it meanwhile, the

@@ -1,7 +1,7 @@
 -- Merge slices of %(step)s seconds that are older than %(older)s seconds into slices of %(coarser)s seconds. Run
 -- by maintenance processes, seldom. A job that is counted late creates a fine slice again, which the next run
--- adds to the coarse one: the totals stay correct. One run merges the oldest 24 coarse slices. Cost: a week of
--- one-minute slices, as after the first count of a history, took seconds, and no job became due meanwhile.
+-- adds to the coarse one: the totals stay correct. One run merges the oldest 24 coarse slices. Cost: all at once,
+-- a week of one-minute slices, as after the first count of a history, took seconds, in which no job became due.
 WITH until AS MATERIALIZED (
     SELECT least(date_bin(make_interval(secs => %(coarser)s::integer), clock_timestamp() - make_interval(secs => %(older)s::integer),
                           '2000-01-01 00:00:00+00'),

@@ -2,9 +2,9 @@
 -- that holds the claim, or by its supervisor once the worker is dead.
 --
 -- Without %(outcomes)s all of them are 'ok'. Fencing: `held` finds the batch by worker and token or finds
--- nothing, and then nothing is written. Jobs of the batch that are not named stay claimed. The row is updated
--- and not deleted and inserted again: worker and supervisor may both settle, and the one that waited must still
--- find the row. It finds it by its key; a new row is not in its snapshot. Returns the ids that were settled: a
+-- nothing, and then nothing is written. Jobs of the batch that are not named stay claimed. The row is
+-- updated, not deleted and inserted again: worker and supervisor may both settle, and the one that waited must
+-- still find the row. It finds an updated row by its key; an inserted one is not in its snapshot. Returns the ids that were settled: a
 -- missing id means that its claim was lost.
 -- A job that returns to the queue and whose id a waiting job has gets another id, as in release_child.sql.
 WITH said AS MATERIALIZED (

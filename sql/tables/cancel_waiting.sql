@@ -1,4 +1,4 @@
--- End the records that were cancelled while they waited. Run by a resetter.
+-- End the records that were canceled while they waited. Run by a resetter.
 WITH flagged AS MATERIALIZED (
     SELECT t.{id} AS id FROM {table} AS t WHERE t.{state} IN ('queued', 'errored') AND t.{cancel} LIMIT 500 FOR UPDATE SKIP LOCKED
 )

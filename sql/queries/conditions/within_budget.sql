@@ -6,7 +6,7 @@
 -- starving is the job with a cost that has waited longest, of those near the heads of their queues that could
 -- have been claimed for more than %(patience)s seconds and would fit into an empty host. Budget is reserved for
 -- it: starving sees all that is free, every other job only the rest. It is determined again for each claim, so
--- nothing needs cleanup when it is claimed elsewhere, or cancelled. Nothing is reserved for a job that these
+-- nothing needs cleanup when it is claimed elsewhere, or canceled. Nothing is reserved for a job that these
 -- workers do not claim because of a pause or limit, %(only_kinds)s, %(not_kinds)s or %(room)s.
 -- Cost: the state does not depend on the job that is checked, so it is calculated once for each claim.
 NOT EXISTS (

@@ -3,7 +3,7 @@
 -- then nothing was done.
 --
 -- The audit log gets entries for the begin and the end of the action, and none for single jobs. Finished jobs
--- are not cancelled again: each cancelled job would count twice.
+-- are not canceled again: each canceled job would count twice.
 WITH mine AS MATERIALIZED (
     SELECT b.*, set_config('jobherd.noted', 'yes', true) AS quietly
       FROM jobherd.bulks b

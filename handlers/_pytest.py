@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures that run jobs inline. Loaded by pytest alone; nothing else in this package may import it."""
+"""The pytest plugin: fixtures that run jobs inline. Only pytest loads it; no other module of this package may import it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def jobherd_dsn() -> str | None:
-    """Return where the test database is. Override it in a conftest.py; default as for `Client`."""
+    """Return the address of the test database. Override it in a conftest.py. Default: as for `Client`."""
     return None
 
 
 @pytest.fixture
 def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
-    """Yield what `jobherd.testing.inline` does: jobs run here and now, in a transaction that is rolled back."""
+    """Yield the result of `jobherd.testing.inline`: jobs run directly, in a transaction that is rolled back."""
     from jobherd.handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
 
     with inline(jobherd_dsn) as jobs:
@@ -29,7 +29,7 @@ def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
 
 @pytest.fixture
 def jobherd_recorder() -> Iterator[Recorder]:
-    """Yield what `jobherd.testing.recorder` does: it collects what is enqueued, without a database."""
+    """Yield the result of `jobherd.testing.recorder`: it records enqueued jobs, without a database."""
     from jobherd.handlers.testing import recorder  # noqa: PLC0415  # as above
 
     with recorder() as jobs:

@@ -1,6 +1,6 @@
-"""The jobs of `jobherd bench`, which puts them into a schema of its own: one that does nothing, one that says when it started.
+"""Handlers of `jobherd bench`, which enqueues their jobs in a separate schema: one does nothing, one returns its start time.
 
-Nothing here may do more than that: what these jobs cost is taken for what Jobherd costs. They do no harm elsewhere either.
+They must not do more: the cost of these jobs counts as the cost of Jobherd. They are harmless elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jobherd import handler
 
 @handler("bench:noop", queue="bench")
 def noop(n: int = 0) -> None:
-    """Do nothing. n: a number for the payload to have something in it, default 0.
+    """Do nothing. n: a number, so that the payload is not empty, default 0.
 
     >>> noop.enqueue(n=1)  # doctest: +SKIP
     42
@@ -21,7 +21,7 @@ def noop(n: int = 0) -> None:
 
 @handler("bench:stamp", queue="bench")
 def stamp() -> float:
-    """Return when this statement ran, in seconds since 1970 by the clock of this host.
+    """Return when this handler ran, in seconds since 1970 by the clock of this host.
 
     >>> stamp.enqueue()  # doctest: +SKIP
     42

@@ -1,8 +1,9 @@
-"""jobs:purge_completed: delete completed jobs before their time.
+"""jobs:purge_completed: delete completed jobs before their retention ends.
 
-Without it the past goes by itself, partition by partition (7 days for completed jobs, 30 for the rest). This is for those who want it
-gone sooner: by hand, or from cron. It deletes in batches, each its own transaction, and leaves alone what somebody else holds; so it may
-be cut off anywhere, run twice, or run beside another of its kind.
+Without this job, the history is dropped partition by partition (after 7 days for completed jobs, 30 for
+others). Use it to delete earlier, by hand or from cron. It deletes in batches, each in its own transaction,
+and skips rows that other transactions lock. So it can be interrupted anywhere, run twice, or run at the
+same time as another purge.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
 def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, batch: int = 1000) -> dict[str, int]:
     """Delete completed jobs, with their attempts, and return how many.
 
-    older_than: how long ago they must have completed, a span of time, default "7d"; "0s" means all that are there now.
-    kind: only jobs of this kind, default None: of every kind. batch: how many jobs are looked at in one transaction, 1 to 100,000, default 1,000.
-    Raises Poison for a span or a batch that cannot be.
+    Args:
+        job: the job.
+        older_than: minimum time since completion, a duration, default "7d". "0s" means all that exist now.
+        kind: only jobs of this kind. Default None: all kinds.
+        batch: jobs examined in one transaction, 1 to 100,000, default 1,000.
 
-    >>> purge_completed.enqueue(older_than="12h")  # doctest: +SKIP
-    42
+    Raises:
+        Poison: the duration or the batch is invalid.
+
+    Example:
+        >>> purge_completed.enqueue(older_than="12h")  # doctest: +SKIP
+        42
     """
     try:
         older = at_least_zero(older_than, field="older_than")
@@ -41,7 +48,8 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
     cutoff, total = client.run(Statement("count_purgeable", wanted | {"older": older}, _read_count))
     deleted, after = 0, 0
     while True:
-        # The cutoff stands still and the ids move on: what completes meanwhile is not ours, and no batch looks at a row twice.
+        # The cutoff is fixed and the ids advance. Jobs that complete meanwhile are left out, and no row is
+        # examined twice.
         most = {"cutoff": cutoff, "after": after, "most": batch}
         gone, reached = client.run(Statement("purge_history", wanted | most, _read_batch))
         deleted += gone

@@ -1,9 +1,11 @@
-"""jobs:webhook: tell a URL that a job is over.
+"""jobs:webhook: send a request to a URL when a job reaches its final state.
 
-The database puts one such job into the queue in the transaction that ends a job with a webhook, so it is never forgotten, and told at least
-once. What is sent is read from the history: the payload only names the job's end, so nothing is signed that a payload makes up. The URL comes from whoever enqueues, who need not be trusted: so nothing is called that a stranger could not call himself. A name is
-resolved here and the connection goes to the address that was looked at; redirects are not followed; proxies of the environment are not used.
-Nothing that the other side answers is kept but its status.
+The database enqueues this job in the same transaction that ends a job with a webhook, so the request is sent
+at least once. Its content is read from the history: the payload only names the job's end, so nothing that a
+payload makes up is signed. Producers choose the URL and need not be trusted. So only addresses that anyone on
+the internet could call are called, and those that the operator allows. The name is resolved here and the
+connection goes to the checked address. Redirects are not followed, and the environment's proxies are not
+used. Of the receiver's answer only the status is kept.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ _LONGEST_WAIT: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How webhooks are called.
+    """Settings for calling webhooks.
 
-    secrets: each signs; more than one while one is replaced by another. allow: names of hosts, addresses and networks that may be private,
-    and called by plain http. timeout: seconds for each step of a call.
+    secrets: each secret signs the request; use several while one replaces another.
+    allow: names of hosts, addresses and networks that may be private, and may be called by plain http.
+    timeout: seconds for each step of a call, default 10.
     """
 
     secrets: tuple[str, ...] = ()
@@ -56,19 +59,27 @@ _rules = Rules()
 
 
 def set_rules(rules: Rules) -> None:
-    """Say how webhooks are called by this process."""
-    global _rules  # set once, at the boot of a worker
+    """Set how this process calls webhooks."""
+    global _rules  # set once, when a worker starts
     _rules = rules
 
 
 @handler("jobs:webhook", timeout="60s", max_attempts=8, backoff=Backoff(base="10s", factor=3, jitter=0.2, cap="6h"))
 def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noqa: ARG001 - the URL is in the payload for people
-    """Send the end of a job that `event` names to the job's webhook as signed JSON, and return the status of the answer.
+    """Send the end of a job that `event` names to the job's webhook as signed JSON; return the answer's status.
 
-    event: its `id` and `finished_at` name the end; the rest, and `url`, are for people who look at the job.
+    The database enqueues this job.
 
-    Raises Failed if the other side does not answer with 2xx, Retry if it says when to come again, Poison if it answers 410 or may not be
-    called, or if the history does not hold that end any more. Enqueued by the database.
+    Args:
+        job: the job.
+        url: the URL, for people who read the payload.
+        event: its `id` and `finished_at` name the end. The rest is for people.
+
+    Raises:
+        Failed: the receiver does not answer with 2xx, cannot be reached, or no secret is set.
+        Retry: the receiver says when to try again.
+        Poison: the receiver answers 410, its address may not be called, or the history does not
+            contain that end any more.
     """
     rules = _rules
     if not rules.secrets:
@@ -98,7 +109,7 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
 
 
 def find_end(event: Mapping[str, Any]) -> tuple[str, bytes] | None:
-    """Return the URL and the body of the call for the end that `event` names; None if the history does not hold it."""
+    """Return the URL and the body of the request for the end that `event` names; None if the history lacks it."""
     try:
         end = {"id": check_id(event["id"]), "finished_at": datetime.fromisoformat(event["finished_at"])}
     except (KeyError, TypeError, ValueError):
@@ -111,7 +122,7 @@ def _read_end(rows: list[Row], _: tuple[str, ...]) -> tuple[str, bytes] | None:
 
 
 def sign(body: bytes, secrets: tuple[str, ...], *, at: int) -> str:
-    """Return the signature header: the time, and for each secret the HMAC-SHA256 of the time, a dot and the body, in hex.
+    """Return the signature header: the time, and per secret the HMAC-SHA256 of time, dot and body, in hex.
 
     >>> sign(b"{}", ("a secret of some length",), at=1700000000)[:17]
     't=1700000000,v1=5'
@@ -140,7 +151,7 @@ def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple
     connection = _Connection(host, port, addresses, timeout=rules.timeout, encrypted=parts.scheme == "https")
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", quote(target, safe=string.punctuation), body, headers)  # the line of a request is ASCII
+        connection.request("POST", quote(target, safe=string.punctuation), body, headers)  # a request line is ASCII
         answer = connection.getresponse()
         return answer.status, _seconds(answer.getheader("Retry-After"))
     except (OSError, http.client.HTTPException) as problem:
@@ -159,7 +170,10 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 def _may_call(host: str, address: str, *, encrypted: bool, allow: tuple[str, ...]) -> bool:
-    """Return whether an address may be called: by https if it is a stranger's as well as ours, and however if its name or net is allowed."""
+    """Return whether an address may be called.
+
+    A public address may be called by https; an allowed name, address or network by http or https.
+    """
     found = ipaddress.ip_address(address.partition("%")[0])
     for word in allow:
         if word.lower() == host.lower():
@@ -177,14 +191,14 @@ def _seconds(text: str | None) -> float | None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to addresses that were looked at, and no name is resolved again: it might be another one by now."""
+    """Connects to checked addresses only. Resolving the name again could return another address."""
 
     def __init__(self, host: str, port: int, addresses: list[str], *, timeout: float, encrypted: bool) -> None:
         super().__init__(host, port, timeout=timeout)
         self._addresses = addresses
         self._encrypted = encrypted
         if encrypted:
-            self.default_port = 443  # or the header Host would name it
+            self.default_port = 443  # otherwise the Host header would contain the port
 
     def connect(self) -> None:
         """Connect to the first address that answers."""

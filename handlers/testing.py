@@ -1,13 +1,14 @@
-"""Run jobs in a test, here and now, as a worker would.
+"""Run jobs in a test directly, as a worker would.
 
     from jobherd.testing import run
 
     assert run(receipt, order_id=7).value() == {"sent": True}
 
-The payload makes the round trip through JSON, the binding, the call and the outcome are those of the worker. What is not there is the
-process around it: no timeout is enforced, and a crash is a crash of the test. `recorder` collects what is enqueued, without a database.
-`inline` adds a database: jobs that the handlers enqueue go into a transaction of its connection, can be looked at and run, and are gone at
-the end. In a test that runs in an event loop, `arun` and `adrain` take the places of `run` and `drain`.
+The payload is encoded to JSON and decoded. Binding, call and outcome are those of the worker. The process
+around it is missing: no timeout is enforced, and a crash ends the test. `recorder` records enqueued jobs,
+without a database. `inline` adds a database: enqueued jobs go into a transaction of its connection, where
+the test can check and run them, and the transaction is rolled back at the end. In a test inside an event
+loop, use `arun` and `adrain` instead of `run` and `drain`.
 """
 
 from __future__ import annotations

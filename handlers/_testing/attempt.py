@@ -1,6 +1,6 @@
-"""One attempt of a handler, here and now: what `jobherd.testing` runs, without a database.
+"""Runs one attempt of a handler directly, for `jobherd.testing`, without a database.
 
-The payload makes the round trip through JSON; the binding, the call and the outcome are those of a worker.
+The payload is encoded to JSON and decoded. Binding, call and outcome are those of a worker.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What one attempt did."""
+    """Result of one attempt in a test."""
 
     outcome: Outcome
-    """What becomes of the job: label, state, delay, result, error, code, traceback."""
+    """The outcome: label, state, delay, result, error, code, traceback."""
     progress: tuple[tuple[float, str, object], ...] = ()
-    """What the handler said of its progress, in order: fraction, note, data."""
+    """Progress that the handler reported, in order: fraction, note, data."""
     exception: BaseException | None = None
-    """What the handler raised, if it did."""
+    """Exception that the handler raised, if any."""
 
     @property
     def result(self) -> object:
-        """The result as it comes back from the database, or None."""
+        """The result as the database would return it, or None."""
         return None if self.outcome.result is None else decode_payload(self.outcome.result)
 
     def raise_(self) -> None:
-        """Raise what the handler raised, with its traceback, unless the job is completed.
+        """Raise the handler's exception, with its traceback, unless the job is completed.
 
-        Raises AssertionError with the outcome if the job is not completed and the handler raised nothing.
+        Raises:
+            AssertionError: the job is not completed and the handler raised nothing. The message shows the
+                outcome.
         """
         if self.outcome.label == "ok":
             return
@@ -60,16 +62,21 @@ class Ran:
         raise AssertionError(message)
 
     def value(self) -> object:
-        """Return the result of a completed job. Raises as `raise_` for any other, so that a test fails with the handler's own traceback."""
+        """Return the result of a completed job. Raises what `raise_` raises for any other.
+
+        So a test fails with the handler's own traceback.
+        """
         self.raise_()
         return self.result
 
 
 def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
-    """Run a handler once with these arguments and return what became of the job. No database is needed.
+    """Run a handler once with these arguments and return the result of the attempt. Needs no database.
 
-    Raises TypeError and PayloadError as `enqueue` would; what the handler raises is in the result.
+    Raises:
+        TypeError, PayloadError: as `enqueue`. An exception of the handler is in the result instead.
 
+    Example:
     >>> from jobherd import handler
     >>> @handler("demo:double")
     ... def double(number: int) -> int:
@@ -82,14 +89,15 @@ def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
 
 
 async def arun(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
-    """`run` for a test that runs in an event loop: the handler's coroutine runs in that loop.
+    """`run` for a test inside an event loop: the handler's coroutine runs in that loop.
 
-    >>> from jobherd import handler
-    >>> @handler("demo:double")
-    ... async def double(number: int) -> int:
-    ...     return 2 * number
-    >>> asyncio.run(arun(double, number=21)).result
-    42
+    Example:
+        >>> from jobherd import handler
+        >>> @handler("demo:double")
+        ... async def double(number: int) -> int:
+        ...     return 2 * number
+        >>> asyncio.run(arun(double, number=21)).result
+        42
     """
     data = handler.split_bytes(args, kwargs)[0]
     return await arun_payload(handler, handler.payload(*args, **kwargs), payload_bytes=data)
@@ -105,10 +113,16 @@ def run_payload(
     payload_bytes: bytes | None = None,
     **fields: Any,
 ) -> Ran:
-    """Run a handler once with any payload, also one that does not fit.
+    """Run a handler once with any payload, including one that does not fit.
 
-    payload_bytes: what goes along as bytes, default nothing. attempt, max_attempts: where the job stands; default its first attempt of what the handler declares.
-    random: where the jitter of the back-off comes from. fields: for `Job`, like `id`, `crashes` or `on_cancelled`.
+    Args:
+        handler: the handler.
+        payload: any JSON value.
+        attempt: number of the attempt, default 1.
+        max_attempts: the job's limit. Default: the handler's.
+        random: source of the backoff's jitter. Default: the module `random`.
+        payload_bytes: bytes that the job carries besides the payload. Default: none.
+        fields: further attributes of `Job`, such as `id`, `crashes` or `on_cancelled`.
     """
     if handler.policy.batch is not None:
         return _run_together(handler, [payload], attempt=attempt, max_attempts=max_attempts, random=random, fields=[fields])[0]
@@ -136,7 +150,7 @@ async def arun_payload(
     payload_bytes: bytes | None = None,
     **fields: Any,
 ) -> Ran:
-    """`run_payload` for a test that runs in an event loop. Raises TypeError for a batch handler."""
+    """`run_payload` for a test inside an event loop. Raises TypeError for a batch handler."""
     if handler.policy.batch is not None:
         message = f"{handler.kind!r} takes batches: use run_batch(), outside of an event loop if it is asynchronous"
         raise TypeError(message)
@@ -152,20 +166,20 @@ async def arun_payload(
         ending = await returned if inspect.isawaitable(returned) else returned
     except BaseException as problem:
         if (task := asyncio.current_task()) is not None and task.cancelling():
-            raise  # it is the test that was cancelled
+            raise  # the test itself was canceled
         ending = Raised(problem)
     return attempt_.ran(ending)
 
 
 def refuse_loop(handler: AnyHandler, name: str) -> None:
-    """Raise TypeError if a coroutine cannot be run here, since an event loop runs already."""
+    """Raise TypeError if a coroutine cannot run here because an event loop is already running."""
     if handler.signature.is_async and asyncio._get_running_loop() is not None:  # noqa: SLF001  # documented, and raises nothing
         message = f"{handler.kind!r} is asynchronous, and an event loop runs here: await a{name}(...) instead of {name}(...)"
         raise TypeError(message)
 
 
 class _Attempt:
-    """One attempt that is about to run, or what became of it if its payload does not fit."""
+    """One attempt that is about to run, or its result if the payload does not fit."""
 
     def __init__(
         self, handler: AnyHandler, payload: object, *, attempt: int, most: int | None, random: Dice, fields: dict[str, Any]
@@ -185,23 +199,32 @@ class _Attempt:
         self.job = _job(handler, self._told, {"attempt": attempt, "max_attempts": limit, "payload": decoded} | fields)
 
     def ran(self, ending: object) -> Ran:
-        """Return what became of the job whose handler ended so."""
+        """Return the result of the attempt whose handler ended with `ending`."""
         outcome = outcome_of(ending, **self._judge)  # type: ignore[arg-type]  # a dict of several types
         return Ran(outcome, tuple(self._told), ending.exception if isinstance(ending, Raised) else None)
 
 
 def run_batch(handler: AnyHandler, payloads: Iterable[object], *, random: Dice = _random) -> list[Ran]:
-    """Call a batch handler once with all these payloads and return what became of each job, in order. Their ids are 1, 2, 3, ...
+    """Call a batch handler once with all payloads and return each job's result, in order. The ids are 1, 2, 3, ...
 
-    A payload that does not fit is that job's poison, and the handler is called with the others, as a worker does it.
-    random: where the jitter of the back-off comes from. Raises TypeError for a handler of single jobs.
+    As in a worker, a payload that does not fit fails its job permanently, and the handler is called with
+    the others.
 
-    >>> from jobherd import handler
-    >>> @handler("demo:double", batch=10)
-    ... def double(numbers: list[int]) -> list[int]:
-    ...     return [2 * number for number in numbers]
-    >>> [ran.result for ran in run_batch(double, [1, 21])]
-    [2, 42]
+    Args:
+        handler: the batch handler.
+        payloads: one JSON value per job.
+        random: source of the backoff's jitter. Default: the module `random`.
+
+    Raises:
+        TypeError: the handler takes single jobs.
+
+    Example:
+        >>> from jobherd import handler
+        >>> @handler("demo:double", batch=10)
+        ... def double(numbers: list[int]) -> list[int]:
+        ...     return [2 * number for number in numbers]
+        >>> [ran.result for ran in run_batch(double, [1, 21])]
+        [2, 42]
     """
     if handler.policy.batch is None:
         message = f"{handler.kind!r} takes one job a call: use run(), or declare it with batch=N"

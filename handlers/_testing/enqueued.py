@@ -1,4 +1,4 @@
-"""Jobs that a test's code enqueues: looked at, asserted and run, in a transaction that is rolled back or without any database."""
+"""Records, checks and runs jobs that a test enqueues, in a transaction that is rolled back or without a database."""
 
 from __future__ import annotations
 
@@ -38,28 +38,30 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Enqueued:
-    """A job that was enqueued while a test watched."""
+    """A job that was enqueued during a test."""
 
     id: int
     kind: str
     payload: object
-    """As JSON; `enqueued` gives the handler's types."""
+    """Payload as JSON; `enqueued` returns the handler's types."""
     options: dict[str, Any]
     attempts: int = 0
     over: bool = False
-    """Whether it is in a terminal state."""
+    """Whether it is in a final state."""
     ran: list[Ran] = field(default_factory=list)
-    """Its attempts so far."""
+    """Results of its attempts so far."""
     due: float = 0.0
-    """Seconds until it may run, from when the test began; a job that another one enqueues counts from when that one was due."""
+    """Seconds from the start of the test until the job is due. A child job counts from when its parent job was due."""
     round: int = 1
-    """1 for a job that the test enqueued, 2 for one that such a job enqueued, and so on."""
+    """1 for a job that the test enqueued, 2 for its child jobs, and so on."""
 
 
 class Watched:
-    """What a test looks at: the jobs that were enqueued, in order, and the means to run them.
+    """The jobs that a test enqueued, in order, and methods to check and run them.
 
-    jobs: what was enqueued so far. client: enqueues by name.
+    Attributes:
+        jobs: the jobs enqueued so far.
+        client: client that enqueues by kind.
     """
 
     client: Client
@@ -70,21 +72,30 @@ class Watched:
         self._touched: list[Enqueued] = []
 
     def enqueued(self, kind: str | AnyHandler) -> list[object]:
-        """Return the payloads of all jobs of a kind that were enqueued, in order.
+        """Return the payloads of all enqueued jobs of a kind, in order.
 
-        kind: a handler: then they have the types of its annotations, like `Decimal("3.00")`; or a name: then they are JSON.
+        Args:
+            kind: a handler, for payloads in the types of its annotations, such as `Decimal("3.00")`; or a
+                kind's name, for payloads as JSON.
 
-        >>> assert jobs.enqueued(receipt) == [{"order_id": 7}]  # doctest: +SKIP
+        Example:
+            >>> assert jobs.enqueued(receipt) == [{"order_id": 7}]  # doctest: +SKIP
         """
         name = kind if isinstance(kind, str) else kind.kind
         return [_typed(kind, job.payload) for job in self.jobs if job.kind == name]
 
     def assert_enqueued(self, kind: str | AnyHandler, /, **payload: object) -> Enqueued:
-        """Return the first job of a kind whose payload has these values. Raises AssertionError that names the jobs there are, if there is none.
+        """Return the first job of a kind whose payload has these values.
 
-        kind: as in `enqueued`. payload: some of the parameters, or none; others are not compared.
+        Args:
+            kind: as in `enqueued`.
+            payload: parameters to compare. Others are ignored.
 
-        >>> jobs.assert_enqueued(receipt, order_id=7)  # doctest: +SKIP
+        Raises:
+            AssertionError: there is no such job. The message lists the jobs of the kind.
+
+        Example:
+            >>> jobs.assert_enqueued(receipt, order_id=7)  # doctest: +SKIP
         """
         name = kind if isinstance(kind, str) else kind.kind
         alike = [job for job in self.jobs if job.kind == name]
@@ -98,12 +109,12 @@ class Watched:
         raise AssertionError(message)
 
     def run(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
-        """Run a handler once, as `run` does, and watch what it enqueues."""
+        """Run a handler once, like `jobherd.testing.run`, and record the jobs that it enqueues."""
         data = handler.split_bytes(args, kwargs)[0]
         return self._attempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
     async def arun(self, handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
-        """`run` for a test that runs in an event loop."""
+        """`run` for a test inside an event loop."""
         data = handler.split_bytes(args, kwargs)[0]
         return await self._aattempt(handler, handler.payload(*args, **kwargs), payload_bytes=data)
 
@@ -116,15 +127,21 @@ class Watched:
         rounds: int | None = None,
         most: int = 1000,
     ) -> list[Enqueued]:
-        """Run the jobs that are due, and those that they enqueue, until none is left. Returns the jobs that ran, in that order.
+        """Run the due jobs and their child jobs until none is left. Return the jobs that ran, in that order.
 
-        handlers: the handlers to run them with.
-        attempts: how often at most each job is run here, default 1; the wait between two attempts is passed over.
-        due: a span of time: jobs that are delayed by no more than that run too, earlier ones first, as if that time went by. A job that is
-            enqueued by another one counts from when that one was due, so a handler that plans its next run for tomorrow runs four times within "3d".
-            Default 0: a delayed job stays where it is; None: all run.
-        rounds: 1 runs only the jobs that are there now, 2 also those that they enqueue, and so on; default None: all.
-        most: runs after which a loop is suspected, RuntimeError.
+        Args:
+            handlers: handlers that run the jobs.
+            attempts: most attempts of each job in this call, default 1. Backoff between attempts is skipped.
+            due: a duration. Jobs delayed by at most that long run too, earlier ones first, as if the time
+                had passed. A child job's delay counts from when its parent job was due, so a handler that
+                enqueues its next run for tomorrow runs four times within "3d". Default 0: delayed jobs do
+                not run. None: all jobs run.
+            rounds: 1 runs only the jobs that exist now, 2 also their child jobs, and so on. Default None:
+                all.
+            most: attempts after which a loop is assumed, default 1000.
+
+        Raises:
+            RuntimeError: `most` attempts have not emptied the queue.
         """
         runs = self._runs(handlers, attempts, due, rounds, most)
         with contextlib.suppress(StopIteration):
@@ -143,7 +160,7 @@ class Watched:
         rounds: int | None = None,
         most: int = 1000,
     ) -> list[Enqueued]:
-        """`drain` for a test that runs in an event loop."""
+        """`drain` for a test inside an event loop."""
         runs = self._runs(handlers, attempts, due, rounds, most)
         with contextlib.suppress(StopIteration):
             handler, payload, fields = next(runs)
@@ -154,14 +171,14 @@ class Watched:
     def _runs(
         self, handlers: Iterable[AnyHandler], attempts: int, due: Duration | None, rounds: int | None, most: int
     ) -> Generator[tuple[AnyHandler, object, dict[str, Any]], Ran, None]:
-        """Give each attempt that is to be made, and take what became of it."""
+        """Yield each attempt to run, and receive its result."""
         known = {handler.kind: handler for handler in handlers}
         until = float("inf") if due is None else at_least_zero(due, field="due")
         last = float("inf") if rounds is None else max((job.round for job in self.jobs if not job.over), default=1) + rounds - 1
         touched = self._touched = []
         for _ in range(most):
             waiting = [job for job in self.jobs if not job.over and len(job.ran) < attempts and job.due <= until and job.round <= last]
-            job = min(waiting, key=lambda one: one.due, default=None)  # of several the one that was enqueued first
+            job = min(waiting, key=lambda one: one.due, default=None)  # of jobs due at the same time, the one enqueued first
             if job is None:
                 return
             if not job.ran:
@@ -184,7 +201,7 @@ class Watched:
         raise RuntimeError(message)
 
     def _note(self, ids: Iterable[int], chunks: list[Chunk]) -> None:
-        """Note jobs that were enqueued, by the test or by the job that runs."""
+        """Record jobs that were enqueued by the test or by the running job."""
         by = self._running
         texts = ((chunk, text) for chunk in chunks for text in chunk.texts)
         for job_id, (chunk, text) in zip(ids, texts, strict=False):
@@ -201,7 +218,7 @@ class Watched:
 
 
 def _typed(kind: str | AnyHandler, payload: object) -> object:
-    """Return a payload in the types of the handler; as it is if no handler is given, or it does not fit."""
+    """Return a payload in the types of the handler; unchanged without a handler, or if it does not fit."""
     if isinstance(kind, str):
         return payload
     try:
@@ -216,7 +233,7 @@ def _is_whole(kind: str | AnyHandler) -> bool:
 
 
 def _wait(options: dict[str, Any]) -> float:
-    """Return how long a job waits before it may run, in seconds."""
+    """Return the seconds until a job is due."""
     moment: datetime | None = options["run_at"]
     if moment is not None:
         return max(0.0, moment.timestamp() - time.time())
@@ -224,7 +241,7 @@ def _wait(options: dict[str, Any]) -> float:
 
 
 class Recorder(Watched):
-    """What `recorder` hands out: the jobs that were enqueued, without a database. Nothing is undone if a handler raises."""
+    """The jobs that were enqueued inside `recorder`, without a database. Nothing is undone if a handler raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +255,7 @@ class Recorder(Watched):
 
 
 class _Recording(Client):
-    """The client of a recorder: it numbers and notes jobs, and sends nothing."""
+    """Client of a recorder: it numbers and records jobs, and sends nothing."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(schema=sql.SCHEMA)
@@ -258,17 +275,19 @@ class _Recording(Client):
 
 @contextlib.contextmanager
 def recorder() -> Iterator[Recorder]:
-    """Record what is enqueued, without a database. Each payload is checked as usual.
+    """Record enqueued jobs, without a database. Each payload is checked as usual.
 
-    While it lasts, `Handler.enqueue` without client or connection goes to the recorder. A job that names a client or a connection does not.
+    Inside the block, `Handler.enqueue` without client or connection goes to the recorder. A job enqueued
+    with its own client or connection does not.
 
-    >>> from jobherd import handler
-    >>> @handler("demo:receipt")
-    ... def receipt(order_id: int) -> None: ...
-    >>> with recorder() as jobs:
-    ...     _ = receipt.enqueue(order_id=7)
-    ...     jobs.assert_enqueued(receipt, order_id=7).id
-    1
+    Example:
+        >>> from jobherd import handler
+        >>> @handler("demo:receipt")
+        ... def receipt(order_id: int) -> None: ...
+        >>> with recorder() as jobs:
+        ...     _ = receipt.enqueue(order_id=7)
+        ...     jobs.assert_enqueued(receipt, order_id=7).id
+        1
     """
     with keeping_default():
         watching = Recorder()
@@ -277,7 +296,7 @@ def recorder() -> Iterator[Recorder]:
 
 
 class _Watching(Client):
-    """The client that handlers use while `inline` watches: it notes what they enqueue."""
+    """Client that handlers use inside `inline`: it records what they enqueue."""
 
     def __init__(self, inline: Inline, connection: psycopg.Connection[Any], schema: str) -> None:
         super().__init__(schema=schema, connection=connection)
@@ -291,10 +310,14 @@ class _Watching(Client):
 
 
 class Inline(Watched):
-    """What `inline` hands out: the jobs that were enqueued, and the means to run them.
+    """The jobs that were enqueued inside `inline`, and methods to check and run them.
 
-    connection: the connection whose transaction everything is in. client: enqueues into it by name.
-    jobs: what was enqueued so far, in order. What an attempt writes through `connection` stays if it returns, and is undone if it raises.
+    What an attempt writes through `connection` is kept if the handler returns, and undone if it raises.
+
+    Attributes:
+        connection: connection whose transaction contains everything.
+        client: client that enqueues into that transaction by kind.
+        jobs: the jobs enqueued so far, in order.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
@@ -314,7 +337,7 @@ class Inline(Watched):
 
     @contextlib.contextmanager
     def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineDoors, list[Ran]]]:
-        """Undo what the attempt has written and enqueued, if it raised. The block appends what became of the attempt."""
+        """Undo the attempt's writes and its enqueued jobs if it raised. The block appends the attempt's result."""
         undo = _Undo()
         ran: list[Ran] = [Ran(EXPIRED)]
         before = len(self.jobs)
@@ -329,7 +352,10 @@ class Inline(Watched):
 
     @contextlib.contextmanager
     def _known(self, fields: dict[str, Any]) -> Iterator[None]:
-        """What is enqueued meanwhile was set off by the job of these fields, if they are of one that was enqueued."""
+        """Make the job with these fields the parent of jobs enqueued inside the block.
+
+        Only if the fields are those of a job that was enqueued.
+        """
         job = fields.get("id")
         here = None if job is None else origin.Origin(job, fields["traceparent"], self.connection.pgconn.db, self.client.schema)
         before = origin.ask(lambda: here)
@@ -340,7 +366,7 @@ class Inline(Watched):
 
 
 class _InlineDoors:
-    """Transactions of jobs that `inline` runs: parts of its own. completed: what the job became by one, if it did."""
+    """Transactions of jobs that `inline` runs: savepoints of its own. completed: the outcome by such a transaction, if any."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
         self.completed: Outcome | None = None
@@ -380,21 +406,24 @@ class _InlineDoors:
                 part.__exit__(None if problem is None else _Undo, problem, None)
 
 
-class _Undo(Exception):  # noqa: N818  # rolls a savepoint back
+class _Undo(Exception):  # noqa: N818  # not an error: it rolls a savepoint back
     pass
 
 
 @contextlib.contextmanager
 def inline(dsn: str | None = None, *, schema: str | None = None) -> Iterator[Inline]:
-    """Watch and run jobs inside one transaction that is rolled back at the end.
+    """Record and run jobs inside one transaction that is rolled back at the end.
 
-    dsn: a database with Jobherd's schema; default as for `Client`. schema: default as for `Client`.
+    Inside the block, `Handler.enqueue` without client or connection enqueues into this transaction.
 
-    While it lasts, `Handler.enqueue` without client or connection goes into this transaction.
+    Args:
+        dsn: address of a database with Jobherd's schema. Default: as for `Client`.
+        schema: Jobherd's schema. Default: as for `Client`.
 
-    >>> with inline() as jobs:  # doctest: +SKIP
-    ...     receipt.enqueue(order_id=7)
-    ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
+    Example:
+        >>> with inline() as jobs:  # doctest: +SKIP
+        ...     receipt.enqueue(order_id=7)
+        ...     assert jobs.drain([receipt])[0].ran[0].outcome.label == "ok"
     """
     with keeping_default(), psycopg.connect(find_dsn(dsn), client_encoding="UTF8") as connection:
         watching = Inline(connection, find_schema(schema))

@@ -1,1 +1,1 @@
-"""What `jobherd.testing` stands on: one attempt of a handler, and the jobs that a test's code enqueues."""
+"""What `jobherd.testing` is made of: one attempt without a database, and recorded jobs."""

@@ -1,15 +1,17 @@
-"""The jobs of a git forge: what pushes set off, what is trending, and imports from GitHub. Real work, and an example of it.
+"""The jobs of a git forge: push processing, trending repositories, and imports from GitHub. A working example.
 
-They are loaded by `--handlers jobherd.handlers.forge` (and by `make run`), never by default. `docs/forge.md` is the guide. The kinds:
+Load them with `--handlers jobherd.handlers.forge` (`make run` does). They are never loaded by default.
+`docs/forge.md` is the guide. The kinds:
 
-    push:process               one per pushed ref, set off by the post-receive hook (`_hook`); guarded by processed_at
+    push:process               one per pushed ref, enqueued by the post-receive hook (`_hook`); guarded by processed_at
     repo:size_recalc           after each push; overwrites, the last one wins
-    trending:compute           plans its own next run, exactly one; appends snapshots
-    org:github_import_discover one per wanted organization; guarded by the import's status
+    trending:compute           enqueues its own next run, exactly one; appends snapshots
+    org:github_import_discover one per requested organization; guarded by the import's status
     org:github_import_repo     one per discovered repository; guarded by its status
-    demo:resize, :mail, :report made-up work of `jobherd forge demo --keep`; touches nothing
+    demo:resize, :mail, :report simulated work of `jobherd forge demo --keep`; changes nothing
 
-The laws of this package: everything may run twice, and half. What was done is told by rows that a guarded statement writes, never by
-the job having run. No transaction is open while git or the network is at work. Nothing that comes from a repository or from the
-network (a ref, an author, a repository's name) becomes an option of a command, a part of a path or a piece of SQL.
+Rules of this package: any job may run twice, or stop halfway. Rows written by a guarded statement record
+what was done, never the fact that a job ran. No transaction is open while git or the network works. Nothing
+from a repository or the network (a ref, an author, a repository's name) becomes a command's option, a part
+of a path or a piece of SQL.
 """

@@ -1,7 +1,8 @@
-"""Reads `git log --numstat` into commits: who wrote what, and how many lines of which language.
+"""Parses `git log --numstat` into commits: authors, and added and deleted lines by language.
 
-The format is made of NULs, which neither a path nor a name can hold, so no author, subject or file name can pass for something else.
-Pure reading: git is started elsewhere, rows are written elsewhere.
+Fields are separated by NULs, which neither paths nor names can contain, so no author, subject or file name
+can be mistaken for another field. This module only parses: git is started elsewhere, rows are written
+elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 LOG: Final = (
-    # The repository's own configuration is the one that remains: what of it could change the numbers is said here.
+    # Only the repository's own configuration remains. Every setting of it that could change the numbers
+    # is overridden here.
     *("-c", "log.showRoot=true", "-c", "diff.renames=true", "-c", "diff.renameLimit=1000", "-c", "diff.algorithm=myers"),
     *("-c", "log.showSignature=false", "-c", "log.mailmap=false", "-c", "diff.ignoreSubmodules=none"),
     *("-c", "core.attributesFile=/dev/null"),
@@ -32,7 +34,7 @@ _CHUNK: Final = 1 << 16
 
 @dataclass(slots=True)
 class Commit:
-    """One commit, as it is recorded."""
+    """One commit, as it is stored."""
 
     sha: str
     author: str
@@ -46,10 +48,10 @@ class Commit:
     added: int = 0
     deleted: int = 0
     languages: dict[str, list[int]] = field(default_factory=dict)
-    """Added and deleted lines by language; files whose language nobody knows count as "Other"."""
+    """Added and deleted lines by language; files in an unknown language count as "Other"."""
 
     def count(self, added: bytes, deleted: bytes, path: bytes) -> None:
-        """Count one changed file in; git writes - for the lines of a binary one."""
+        """Add one changed file; git prints - instead of the line counts of a binary one."""
         self.files += 1
         if added == b"-" or deleted == b"-":
             self.binary_files += 1
@@ -64,19 +66,20 @@ class Commit:
 
 
 def commits(repository: str, *, reached: Sequence[str], without: Sequence[str]) -> Generator[Commit, None, None]:
-    """Yield the commits that `reached` has and `without` has not, parents first. Raises GitError.
+    """Yield the commits in `reached` that are not in `without`, parents first. Raises GitError.
 
-    repository: its path. reached, without: full names of commits that are there.
+    repository: its path. reached, without: full names of existing commits.
     """
     with reading(repository, *LOG, given=revisions(reached, without)) as output:
         yield from parse(_fields(output))
 
 
 def parse(fields: Iterable[bytes]) -> Iterator[Commit]:
-    """Yield the commits in the output of `LOG`, cut at its NULs.
+    """Yield the commits in the output of `LOG`, split at its NULs.
 
-    A commit is six fields, then for each file "added TAB deleted TAB path"; of a renamed file the path is empty, and the old and the
-    new one follow as fields of their own. Raises ValueError when the output ends in the middle of something.
+    A commit is six fields, then "added TAB deleted TAB path" for each file. For a renamed file the path
+    is empty, and the old and the new path follow as separate fields. Raises ValueError if the output ends
+    in the middle of a commit.
     """
     rest = iter(fields)
     commit: Commit | None = None
@@ -119,12 +122,12 @@ def _next(rest: Iterator[bytes]) -> bytes:
 
 
 def _text(value: bytes) -> str:
-    # Commits may claim an encoding and hold another; nothing of them may keep a push from being recorded.
+    # Commits may declare one encoding and use another; this must not keep a push from being recorded.
     return value.decode(errors="replace")[:1000]
 
 
 def _fields(output: IO[bytes]) -> Iterator[bytes]:
-    """Cut a stream at its NULs."""
+    """Split a stream at its NULs."""
     held = b""
     while chunk := output.read(_CHUNK):
         *whole, held = (held + chunk).split(b"\0")

@@ -1,7 +1,7 @@
-"""One connection per process for these handlers, made when it is first needed and made anew when it is lost.
+"""One database connection per process for these handlers, opened on first use and reopened when it is lost.
 
-A handler opens short transactions with `transaction()` and keeps none while it waits for git or for the network. Nothing here retries:
-a lost connection fails the attempt, and the next one gets another.
+A handler opens short transactions with `transaction()` and keeps none open while it waits for git or the
+network. Nothing here retries: a lost connection fails the attempt, and the next one gets a new connection.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 PATIENCE: Final = {"connect_timeout": 10, "tcp_user_timeout": 15_000}
-"""In seconds and milliseconds, unless the DSN says otherwise. A hook keeps somebody's `git push` waiting for so long, no more."""
+"""In seconds and milliseconds, unless the DSN overrides them. A hook delays `git push` by at most that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An open transaction. `connection` is for `.options(connection=...)`: a job enqueued on it is part of the transaction."""
+    """An open transaction. Pass `connection` to `.options(connection=...)` to enqueue a job as part of it."""
 
     connection: psycopg.Connection[Any]
     schema: str
 
     def rows(self, statement: str, **parameters: object) -> list[Row]:
-        """Send the statement of that name below `queries/forge/` and return its rows, none if it returns nothing."""
+        """Run the statement of that name below `queries/forge/` and return its rows, an empty list if it returns none."""
         with self.connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(sql.load(f"forge/{statement}", self.schema).encode(), parameters)
             return cursor.fetchall() if cursor.description is not None else []
 
     def row(self, statement: str, **parameters: object) -> Row | None:
-        """Send a statement and return its first row, or None."""
+        """Run a statement and return its first row, or None."""
         return next(iter(self.rows(statement, **parameters)), None)
 
     def one(self, statement: str, **parameters: object) -> Row:
-        """Send a statement that always returns a row."""
+        """Run a statement that always returns a row."""
         row = self.row(statement, **parameters)
         assert row is not None, f"{statement} returned no row"
         return row
@@ -65,15 +65,14 @@ class _Held:
 
 _held: _Held | None = None
 _left_behind: list[object] = []
-"""Connections of a parent process: closing one here, or letting it be collected, could end the parent's session."""
+"""Connections of a parent process: closing or collecting one here could end the parent's session."""
 
 
 @contextlib.contextmanager
 def transaction() -> Iterator[Database]:
     """Open a transaction on the default client's database, and commit it at the end of the block.
 
-    Raises NotConfiguredError when nobody said which database, and psycopg's errors.
-
+    Raises NotConfiguredError if no database is configured, and psycopg's errors.
     >>> with transaction() as database:  # doctest: +SKIP
     ...     database.row("show_repo", id=7)
     """
@@ -84,7 +83,7 @@ def transaction() -> Iterator[Database]:
         with connection.transaction():
             yield Database(connection, client.schema)
     finally:
-        # Torn out of a statement by a timeout, it may have one still running: nobody may use it again.
+        # A timeout may have interrupted a statement that is still running: the connection must not be reused.
         if own is None and not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
             connection.close()
 
@@ -110,14 +109,15 @@ def _connection(client: Client) -> psycopg.Connection[Any]:
 def _is_alive(connection: psycopg.Connection[Any]) -> bool:
     if connection.closed:
         return False
-    # Nobody speaks to an idle session but to end it. What was said at its end has arrived by now: no round trip is needed.
+    # The server sends nothing to an idle session except its end, and that has arrived by now: no round
+    # trip is needed.
     heard = select.poll()
     heard.register(connection.fileno(), select.POLLIN)
     return not heard.poll(0)
 
 
 def close() -> None:
-    """Close this process's connection, if it has one. For commands and tests; a worker's ends with the process."""
+    """Close this process's connection, if any. For commands and tests; a worker's connection ends with its process."""
     global _held
     held, _held = _held, None
     if held is not None and held.process == os.getpid():

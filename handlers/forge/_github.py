@@ -1,7 +1,7 @@
 """GitHub's REST API, as far as an import needs it: pages of an organization's repositories.
 
-The token goes to the configured origin and nowhere else: not to where a redirect or a Link header points, and not unencrypted over a
-network. Nothing here waits or retries; what the answer means for the job is said by the exceptions.
+The token is sent only to the configured origin: not to the target of a redirect or a Link header, and not
+unencrypted over a network. Nothing here waits or retries. The exceptions tell the job what an answer means.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 PUBLIC: Final = "https://api.github.com"
 TIMEOUT: Final = 30.0
 LARGEST_PAGE: Final = 20_000_000
-"""Bytes. A hundred repositories take about half a million; a page that never ends must not fill the memory."""
+"""Bytes. A hundred repositories take about half a million. An endless page must not fill the memory."""
 LONGEST_WAIT: Final = 7200.0
-"""Seconds. GitHub's limits are per hour: a reset further away is a broken clock, and the job looks again after this."""
+"""Seconds. GitHub's limits are per hour. A later reset is a wrong clock, and the job tries again after this."""
 NO_RESET: Final = 60.0
-"""Seconds to wait when GitHub says "too many" and not until when, as its documentation asks."""
+"""Seconds to wait if GitHub reports too many requests without a time, as its documentation asks."""
 _ORG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LINK: Final = re.compile(r'<([^<>]*)>\s*((?:;\s*[\w!#$&+.^`|~-]+\s*=\s*(?:"[^"]*"|[^";,\s]*)\s*)*)')
 _REL: Final = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^";,\s]*))', re.IGNORECASE)
 
 
 class GitHubError(Exception):
-    """GitHub could not be asked, or answered what cannot be used: try again later."""
+    """GitHub could not be reached, or its answer cannot be used. Try again later."""
 
 
 class NotFoundError(GitHubError):
-    """There is no such organization, or the token may not see it."""
+    """The organization does not exist, or the token may not see it."""
 
 
 class RateLimitError(GitHubError):
-    """GitHub wants to be left alone for `wait` seconds."""
+    """GitHub's rate limit is reached; try again after `wait` seconds."""
 
     def __init__(self, wait: float, why: str) -> None:
         super().__init__(f"GitHub's rate limit is used up; it asks to wait {wait:.0f} s ({why})")
@@ -55,7 +55,7 @@ class RateLimitError(GitHubError):
 
 
 class SettingError(GitHubError):
-    """JOBHERD_GITHUB_URL or JOBHERD_GITHUB_TOKEN cannot be used as they are."""
+    """JOBHERD_GITHUB_URL or JOBHERD_GITHUB_TOKEN is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Page:
     """One page of repositories."""
 
     repositories: tuple[tuple[str, str], ...]
-    """Name and clone URL, as GitHub says them: not checked."""
+    """Name and clone URL as GitHub returned them, not checked."""
     following: str | None
-    """The URL of the next page."""
+    """URL of the next page."""
 
 
 @dataclass(frozen=True, slots=True)
 class GitHub:
-    """Where GitHub is, and who we are there. Made by `from_environment`."""
+    """Address of GitHub's API and the token. Created by `from_environment`."""
 
     url: str
     token: str | None = None
@@ -85,31 +85,31 @@ class GitHub:
 
     @property
     def web_host(self) -> str:
-        """The host that repositories are cloned from: the API's own, except at github.com."""
+        """Host for clone URLs: the API's own, except at github.com."""
         host = self.origin[1]
         return host.removeprefix("api.") if host == "api.github.com" else host
 
     def first_page(self, org: str) -> str:
-        """Return the URL of an organization's first page. Raises NotFoundError for a name that none can have."""
+        """Return the URL of an organization's first page. Raises NotFoundError for an invalid name."""
         if not _ORG.fullmatch(org):
             message = f"{org[:100]!r} is no organization's name"
             raise NotFoundError(message)
         return f"{self.url}/orgs/{quote(org, safe='')}/repos?per_page=100&type=all&sort=full_name"
 
     def page(self, url: str) -> Page:
-        """Ask for one page. Raises the errors of this module."""
+        """Request one page. Raises the errors of this module."""
         if origin_of(url) != self.origin:
             message = f"GitHub named a page on another host ({urlsplit(url).hostname}); the token must not go there"
             raise GitHubError(message)
         headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28", "User-Agent": "jobherd"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the origin was checked, and its scheme with it
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # noqa: S310  # the origin, and so the scheme, was checked
         opener = urllib.request.build_opener(_StayHere())
         try:
             with opener.open(request, timeout=TIMEOUT) as answer:
                 body = answer.read(LARGEST_PAGE + 1)
-                if answer.length and len(body) <= LARGEST_PAGE:  # what it announced and did not send
+                if answer.length and len(body) <= LARGEST_PAGE:  # the answer is shorter than announced
                     raise IncompleteRead(body, answer.length)
                 return _read_page(body, next_link(answer.headers.get_all("Link") or [], base=url))
         except urllib.error.HTTPError as problem:
@@ -121,7 +121,7 @@ class GitHub:
             raise GitHubError(message) from None
 
     def git_settings(self, clone_url: str) -> dict[str, str]:
-        """Return variables that let git clone from there with the token: it stands on no command line and in no file."""
+        """Return variables with which git clones using the token, so that it is in no command line and no file."""
         parts = urlsplit(clone_url)
         if not self.token or parts.hostname != self.web_host or parts.scheme != self.origin[0]:
             return {}
@@ -130,7 +130,7 @@ class GitHub:
             "GIT_CONFIG_COUNT": "2",
             "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{parts.netloc}/.extraHeader",
             "GIT_CONFIG_VALUE_0": f"Authorization: Basic {words}",
-            "GIT_CONFIG_KEY_1": "http.followRedirects",  # git would send the header along
+            "GIT_CONFIG_KEY_1": "http.followRedirects",  # otherwise git would send the header to the redirect's target
             "GIT_CONFIG_VALUE_1": "false",
         }
 
@@ -157,13 +157,13 @@ def from_environment() -> GitHub:
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port. Raises ValueError for a port that is none."""
+    """Return scheme, host and port. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def next_link(headers: list[str], *, base: str) -> str | None:
-    """Return the URL that a Link header calls next, or None.
+    """Return the next URL in a Link header, or None.
 
     >>> next_link(['<https://a/2>; rel="next", <https://a/9>; rel="last"'], base="https://a/1")
     'https://a/2'
@@ -177,7 +177,7 @@ def next_link(headers: list[str], *, base: str) -> str | None:
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within the origin only: urllib sends all headers along, the token too."""
+    """Follows redirects within the origin only: urllib sends all headers along, including the token."""
 
     def redirect_request(  # noqa: PLR0917  # the signature of the library
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -203,7 +203,7 @@ def _read_page(body: bytes, following: str | None) -> Page:
 
 
 def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
-    """Return what an answer that is no success says about the job."""
+    """Return the exception for an answer that is not a success."""
     code, headers = problem.code, problem.headers
     if code == 404:
         return NotFoundError("GitHub knows no such organization, or the token may not see it (404)")
@@ -219,8 +219,8 @@ def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
 
 
 def _limit(headers: Message) -> tuple[float, str] | None:
-    """Return how long to wait by the headers, and which one says so."""
-    # By its own clock, where it tells the time: ours may be off by more than the whole wait.
+    """Return how long to wait by the headers, and which header says so."""
+    # Use GitHub's clock if it sends the time: the local clock may be off by more than the whole wait.
     now = _moment(headers.get("Date")) or time.time()
     after = (headers.get("Retry-After") or "").strip()
     if re.fullmatch(r"\d{1,9}", after):
@@ -229,7 +229,7 @@ def _limit(headers: Message) -> tuple[float, str] | None:
         return _within(moment - now), "Retry-After"
     reset = (headers.get("X-RateLimit-Reset") or "").strip()
     if (headers.get("X-RateLimit-Remaining") or "").strip() == "0" and re.fullmatch(r"\d{1,12}", reset):
-        return _within(float(reset) - now + 1), "X-RateLimit-Reset"  # its seconds are whole ones
+        return _within(float(reset) - now + 1), "X-RateLimit-Reset"  # its seconds are whole numbers
     return None
 
 

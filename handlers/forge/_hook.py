@@ -1,8 +1,9 @@
 """The post-receive hook: `python -m jobherd.handlers.forge._hook` in a bare repository, with git's lines on standard input.
 
-The push is stored when this runs. It records a push event per ref and enqueues push:process for each, in one transaction whose commit
-wakes a worker. When the database is away it says so to whoever pushes, and keeps the push in the repository: it is recorded with the
-next one, or by `jobherd forge catch-up`. It must not keep `git push` waiting for long, and must not show the DSN to whoever pushes.
+git has stored the push when the hook runs. The hook records a push event per ref and enqueues push:process
+for each, in one transaction whose commit wakes a worker. If the database is away, it tells the pushing user
+and keeps the push in the repository; the next push or `jobherd forge catch-up` records it. The hook must not
+delay `git push` for long, and must not show the DSN to the pushing user.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jobherd.handlers.forge._repository import read_place
 
 
 def main() -> int:
-    """Tell of the push; return the exit status, which git shows to nobody but scripts."""
+    """Record the push and return the exit status. git shows the status only to scripts."""
     path = os.path.realpath(os.environ.get("GIT_DIR") or ".")
     try:
         push = read_push(sys.stdin.buffer)
@@ -30,7 +31,7 @@ def main() -> int:
         place = read_place(path)
         configure(place.dsn, schema=place.schema)
         jobs = tell(path, push)
-    except BaseException as problem:  # whatever it is, a Ctrl-C too: the push must not be lost
+    except BaseException as problem:  # any exception, including Ctrl-C: the push must not be lost
         return _keep(path, push, problem)
     _say(f"recorded, {len(jobs)} job{'s' * (len(jobs) != 1)} enqueued: {_few(jobs)}")
     return 0

@@ -1,4 +1,4 @@
-"""Which language a file is in, by its name alone: one table, nothing is opened."""
+"""Maps a file's name to its language. No file is opened."""
 
 from __future__ import annotations
 

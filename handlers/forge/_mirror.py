@@ -1,8 +1,9 @@
-"""Mirrors of foreign repositories in a folder: made whole or not at all, brought up to date, by one at a time.
+"""Mirrors foreign repositories in a folder: creates a mirror completely or not at all, and updates it, one worker at a time.
 
-`clone` and `update` work on `FOLDER/ORG/NAME.git`. Names come from the network: a name that could lead out of the folder is refused
-before a path is made of it. A lock on a file beside the mirror, which the kernel drops with its holder, keeps two workers of one machine
-apart; a mirror is cloned under another name and gets its own by a rename.
+`clone` and `update` work on `FOLDER/ORG/NAME.git`. Names come from the network: a name that could lead out
+of the folder is rejected before it becomes a path. A lock on a file next to the mirror keeps two workers of
+one host apart; the kernel releases it when its holder ends. A new mirror is cloned under another name and
+then renamed.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FOLDER: Final = "JOBHERD_IMPORT_FOLDER"
-"""The variable that names the folder for mirrors; default .jobherd/imports below the working directory."""
+"""Environment variable with the folder for mirrors; default .jobherd/imports in the working directory."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _SAFE: Final = {
-    # No transport but these, whatever the configuration says: "ext::" runs commands.
+    # Only these transports, whatever the configuration says: "ext::" runs commands.
     "GIT_ALLOW_PROTOCOL": "http:https",
     "GIT_LFS_SKIP_SMUDGE": "1",
 }
 
 
 class BusyError(Exception):
-    """Another worker is at this mirror."""
+    """Another worker has locked this mirror."""
 
 
 class NameRefusedError(ValueError):
-    """A name or an address that a mirror cannot be made of."""
+    """A name or address that cannot be used for a mirror."""
 
 
 def check_name(name: str) -> str:
-    """Return a repository's or an organization's name if it can be a part of a path. Raises NameRefusedError."""
+    """Return a repository's or organization's name if it can be part of a path. Raises NameRefusedError."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         message = f"{name[:100]!a} cannot be a repository's name: letters, digits and _ . - only, and not . or .."
         raise NameRefusedError(message)
@@ -47,9 +48,9 @@ def check_name(name: str) -> str:
 
 
 def check_address(url: str, *, scheme: str, host: str) -> str:
-    """Return a clone URL if it is what the API it comes from may say. Raises NameRefusedError.
+    """Return a clone URL if the API may return such a URL. Raises NameRefusedError.
 
-    scheme: of the API; https is always good. host: that it may lead to.
+    scheme: scheme of the API; https is always allowed. host: the only allowed host.
     """
     try:
         parts = urlsplit(url)
@@ -63,14 +64,14 @@ def check_address(url: str, *, scheme: str, host: str) -> str:
 
 
 def path_of(org: str, name: str) -> str:
-    """Return where the mirror of a repository is, or will be. Raises NameRefusedError."""
+    """Return the path of a repository's mirror. Raises NameRefusedError."""
     folder = os.path.realpath(os.environ.get(FOLDER) or os.path.join(".jobherd", "imports"))
     return os.path.join(folder, check_name(org), f"{check_name(name)}.git")
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Hold the lock of a mirror. Raises BusyError at once if somebody else does."""
+    """Lock a mirror. Raises BusyError at once if another process has locked it."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
@@ -85,17 +86,17 @@ def alone(path: str) -> Iterator[None]:
 
 
 def mirror(url: str, path: str, *, timeout: float, more: Mapping[str, str]) -> str:
-    """Make the mirror, or bring it up to date if it is there; return "cloned" or "updated". The caller is alone.
+    """Create or update the mirror; return "cloned" or "updated". The caller holds its lock.
 
-    url: where from. path: where to. timeout: seconds for git. more: variables for git, with the token.
-    Raises GitError, TimeoutError.
+    url: address to clone. path: path of the mirror. timeout: seconds for git. more: variables for git,
+    with the token. Raises GitError, TimeoutError.
     """
     variables = _SAFE | dict(more)
     if os.path.isdir(path) and _git.is_repository(path):
         _update(url, path, timeout=timeout, more=variables)
         return "updated"
     fresh = f"{path}.new"
-    shutil.rmtree(fresh, ignore_errors=True)  # what a killed clone has left
+    shutil.rmtree(fresh, ignore_errors=True)  # left by a killed clone
     try:
         _git.run(
             *("clone", "--quiet", "--mirror", "--no-hardlinks", "--template=", "--", url, fresh),
@@ -103,7 +104,7 @@ def mirror(url: str, path: str, *, timeout: float, more: Mapping[str, str]) -> s
             more=variables,
             plain=False,
         )
-        if os.path.lexists(path):  # no repository: half of something
+        if os.path.lexists(path):  # not a repository: left half done
             shutil.rmtree(path)
         os.rename(fresh, path)
     except BaseException:
@@ -113,7 +114,7 @@ def mirror(url: str, path: str, *, timeout: float, more: Mapping[str, str]) -> s
 
 
 def _update(url: str, path: str, *, timeout: float, more: Mapping[str, str]) -> None:
-    for left in _lock_files(path):  # we are alone: a lock that is there belongs to a git that was killed, and would be in the way for ever
+    for left in _lock_files(path):  # the caller holds the lock: these are locks of a killed git and would block forever
         with contextlib.suppress(FileNotFoundError):
             os.unlink(left)
     _git.run("remote", "set-url", "--", "origin", url, repository=path)  # it may have been renamed

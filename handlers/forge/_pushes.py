@@ -1,7 +1,8 @@
-"""Pushes on their way into the database: recorded with their jobs in one transaction, or kept in the repository until they can be.
+"""Records pushes and their jobs in one transaction, or keeps them in the repository until they can be recorded.
 
-git has stored a push before anybody is told of it, and nobody can refuse it any more. So a push that cannot be recorded is written to a
-file in the repository, and recorded before the next one. A push carries a name of its own: recorded twice, it is there once.
+git has stored a push before the hook runs, and it cannot be rejected any more. So a push that cannot be
+recorded is written to a file in the repository, and recorded before the next one. Each push has its own
+name, so that recording it twice stores it once.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from jobherd.handlers.forge._database import Database
 
 MISSED: Final = "jobherd-missed"
-"""The folder in a repository for pushes that could not be recorded."""
+"""Folder in a repository for pushes that could not be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One ref of a push. None: the ref was not there before, or is not there any more."""
+    """One ref of a push. old is None for a new ref, new is None for a deleted ref."""
 
     ref: str
     old: str | None
@@ -38,14 +39,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What one `git push` did. `name` tells it from every other push."""
+    """What one `git push` changed. `name` identifies it."""
 
     changes: tuple[Change, ...]
     name: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 def read_push(lines: Iterable[bytes]) -> Push:
-    """Read what git tells a post-receive hook: a line "old new ref" for each ref. Raises ValueError for anything else."""
+    """Parse the input of a post-receive hook: a line "old new ref" for each ref. Raises ValueError otherwise."""
     return Push(tuple(_change(*line.rstrip(b"\n").split(b" ", 2)) for line in lines if line.strip()))
 
 
@@ -54,7 +55,7 @@ def _change(old: bytes, new: bytes, ref: bytes) -> Change:
 
 
 def _sha(value: str | None) -> str | None:
-    if value is None or not value.strip("0"):  # git writes zeros where nothing is
+    if value is None or not value.strip("0"):  # git writes zeros for a missing object
         return None
     if not _git.SHA.fullmatch(value):
         message = f"{value[:80]!r} is no full object name"
@@ -63,9 +64,9 @@ def _sha(value: str | None) -> str | None:
 
 
 def repository_id(database: Database, path: str) -> int:
-    """Return the id of the repository at a path; it is added if it is new.
+    """Return the id of the repository at a path. A new repository is added.
 
-    Raises ValueError for a path that is not UTF-8: the database could not hold it.
+    Raises ValueError for a path that is not UTF-8, which the database could not store.
     """
     try:
         path.encode()
@@ -73,7 +74,7 @@ def repository_id(database: Database, path: str) -> int:
         message = "the repository's path is not UTF-8: give it another"
         raise ValueError(message) from None
     name = os.path.basename(path.removesuffix("/.git"))
-    for _ in range(2):  # somebody may add it between the two halves of the statement; the second one sees it
+    for _ in range(2):  # another process may add it between the two halves of the statement; the second try sees it
         row = database.row("add_repo", path=path, name=name.removesuffix(".git") or name)
         if row is not None:
             break
@@ -82,9 +83,9 @@ def repository_id(database: Database, path: str) -> int:
 
 
 def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
-    """Record pushes and enqueue a push:process for each of their refs; return the ids of these jobs, in order.
+    """Record pushes and enqueue a push:process for each of their refs. Return the ids of these jobs, in order.
 
-    database: the open transaction; a worker is woken at its commit. path: of the repository, links resolved.
+    database: the open transaction; its commit wakes a worker. path: path of the repository, links resolved.
     """
     repo = repository_id(database, path)
     told = [(push.name, change) for push in pushes for change in push.changes if change.old != change.new]
@@ -115,14 +116,14 @@ def keep(path: str, push: Push) -> str:
     os.rename(f"{file}.new", file)
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(place)  # else a power cut takes the name, and the push with it
+        os.fsync(place)  # otherwise a power failure could lose the file's name, and so the push
     finally:
         os.close(place)
     return file
 
 
 def kept(path: str) -> Iterator[tuple[str, Push]]:
-    """Yield the files of pushes that could not be recorded, the oldest first. Raises ValueError, naming the file, for a broken one."""
+    """Yield the files of pushes that could not be recorded, oldest first. Raises ValueError naming a broken file."""
     folder = os.path.join(path, MISSED)
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
@@ -144,9 +145,9 @@ def _read_kept(file: str) -> Push:
 
 
 def tell(path: str, push: Push | None, *, patience: float = 10.0) -> list[int]:
-    """Record what was kept before, and then a push, in one transaction; return the ids of the jobs.
+    """Record the kept pushes, then a new push, in one transaction. Return the ids of the jobs.
 
-    push: None for only what was kept. patience: seconds for each statement, default 10.
+    push: None to record only the kept ones. patience: seconds for each statement, default 10.
     Raises psycopg's errors, and ValueError for a file that cannot be read; then nothing was recorded.
     """
     before = list(kept(path))
@@ -161,10 +162,10 @@ def tell(path: str, push: Push | None, *, patience: float = 10.0) -> list[int]:
 
 
 def catch_up(path: str) -> list[int]:
-    """Record what no hook has told: kept pushes, and every ref that is not where the last recorded push left it. Return the jobs' ids.
+    """Record all unrecorded pushes: the kept ones, and every ref that differs from its last recorded push.
 
-    A ref that moved several times untold counts as one push. Run it while nobody pushes: a push that is just being told may be
-    recorded a second time, as one that brings nothing.
+    Returns the ids of the jobs. A ref that moved several times counts as one push. Run it while there are
+    no pushes: a push that is being recorded may be recorded a second time, as one without new commits.
     """
     jobs = tell(path, None, patience=60)
     with transaction() as database:

@@ -1,7 +1,8 @@
-"""Makes a folder a repository that tells of its pushes: the bare repository, its hook, and the file that says which database.
+"""Sets up a bare repository that reports its pushes: the repository, its hook, and the file with the database's address.
 
-The file holds the DSN, so only its owner may read it (mode 0600) and the DSN never stands on a command line. The hook names the Python
-it was installed with by its full path: whoever runs it (sshd, git-daemon, a web server) may have no PATH at all.
+The file contains the DSN, so only its owner may read it (mode 0600), and the DSN is never on a command line.
+The hook contains the full path of the Python that installed it: the process that runs the hook (sshd,
+git-daemon, a web server) may have no PATH.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ fi
 
 
 class RepositoryError(Exception):
-    """A folder cannot be made such a repository; the text says why and what to do."""
+    """A folder cannot be set up as such a repository. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which database a repository's hook tells."""
+    """The database to which a repository's hook reports."""
 
     dsn: str
     schema: str
 
     def __repr__(self) -> str:
-        return f"Place(schema={self.schema!r})"  # the DSN may hold a password
+        return f"Place(schema={self.schema!r})"  # the DSN may contain a password
 
 
 def init_repository(path: str, *, dsn: str, schema: str) -> str:
-    """Make a bare repository with the hook, or give the hook to one that is there, and return its path with links resolved.
+    """Create a bare repository with the hook, or install the hook in an existing one. Return its path, links resolved.
 
-    path: the folder. A folder with a `.git` in it counts as that repository.
-    dsn, schema: the database to tell. Raises RepositoryError.
+    path: the folder. A folder with a `.git` in it means that repository.
+    dsn, schema: the database. Raises RepositoryError.
     """
     place = os.path.realpath(path)
     if os.path.isdir(os.path.join(place, ".git")):
@@ -71,12 +72,12 @@ def init_repository(path: str, *, dsn: str, schema: str) -> str:
 
 
 def write_place(path: str, place: Place) -> None:
-    """Write which database the hook of a repository tells."""
+    """Write the database to which a repository's hook reports."""
     _write(os.path.join(path, CONFIG), json.dumps({"dsn": place.dsn, "schema": place.schema}, indent=1) + "\n", mode=0o600)
 
 
 def read_place(path: str) -> Place:
-    """Return which database the hook of a repository tells. Raises RepositoryError."""
+    """Return the database to which a repository's hook reports. Raises RepositoryError."""
     file = os.path.join(path, CONFIG)
     try:
         with open(file, encoding="utf-8") as stream:
@@ -99,11 +100,11 @@ def _write_hook(path: str) -> None:
                     f"{file} is there and is not ours: rename it, run this again, and call both from a script of your own. "
                     "Both read the same lines from standard input."
                 )
-    if _is_elsewhere(path):  # the machine or the user has named another folder for all hooks; ours is in the repository
+    if _is_elsewhere(path):  # the host or the user has set another folder for all hooks; this one is in the repository
         _git.run("config", "core.hooksPath", folder, repository=path)
     home = str(Path(__file__).absolute().parents[3])
     inside = any(os.path.realpath(home).startswith(os.path.realpath(part) + os.sep) for part in (sys.prefix, sys.base_prefix))
-    # Run from a checkout, the packages are not where that Python looks by itself.
+    # In a checkout, that Python does not find the packages by itself.
     lines = "" if inside else f"PYTHONPATH={shlex.quote(home)}\nexport PYTHONPATH\n"
     _write(file, _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), path=lines), mode=0o755)
 
@@ -117,7 +118,7 @@ def _is_elsewhere(path: str) -> bool:
 
 
 def _write(file: str, text: str, *, mode: int) -> None:
-    """Write a file in one step: a push at this moment sees the old one or the new one."""
+    """Write a file in one step: a push at the same time sees the old file or the new one."""
     fresh = f"{file}.new"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w", encoding="utf-8") as stream:
         os.fchmod(stream.fileno(), mode)

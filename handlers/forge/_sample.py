@@ -1,7 +1,7 @@
-"""A made-up history, in the language of `git fast-import`: for the demonstration where there is no real one, and for tests.
+"""A generated history as input for `git fast-import`, for demonstrations without a real one, and for tests.
 
-Several authors, branches that are merged or left open, renames, deletions, binary files, empty commits. The same arguments give the
-same history, to the last object name.
+It has several authors, branches that are merged or left open, renames, deletions, binary files and empty
+commits. The same arguments give the same history, down to the last object name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class _Branch:
     name: str
     tip: int | None
     files: dict[str, int]
-    """Path to the mark of its content."""
+    """Mark of each path's content."""
     changed: dict[str, int | None] = field(default_factory=dict)
-    """What this branch has changed since it left main: what its merge brings. None: deleted."""
+    """Changes on this branch since it left main, which its merge brings. None: deleted."""
 
 
 class _History:
@@ -42,7 +42,7 @@ class _History:
         return self.marks
 
     def step(self) -> Iterator[bytes]:
-        """Yield the words of one commit."""
+        """Yield the commands of one commit."""
         chance = self.random.random()
         if self.topics and chance < 0.12:
             yield from self.merge(self.topics.pop(self.random.randrange(len(self.topics))))
@@ -116,9 +116,10 @@ class _History:
 
 
 def history(commits: int, *, authors: int = 5, seed: int = 1) -> bytes:
-    """Return a history as input for `git fast-import`: the branch main, and topics that are left open.
+    """Return a history as input for `git fast-import`: the branch main, and topic branches that are left open.
 
-    commits: how many in all, merges included. authors: of how many people, default 5. seed: another history for another number.
+    commits: number of commits, including merges. authors: number of authors, default 5. seed: selects
+    another history, default 1.
 
     >>> history(3).count(b"commit refs/heads/")
     3

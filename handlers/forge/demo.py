@@ -1,6 +1,6 @@
-"""Jobs of `jobherd forge demo --keep`: small made-up work of several kinds, so that a first look at the dashboard shows a fleet at work.
+"""Jobs of `jobherd forge demo --keep`: short simulated work of several kinds, so that the dashboard shows a busy fleet.
 
-They touch nothing outside their process.
+They change nothing outside their process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOON: Final = Backoff(base="4s", factor=2, cap="20s")
 
 @handler("demo:resize", queue="media", timeout="30s")
 def resize(job: Job, width: int = 320) -> dict[str, int]:
-    """Compute for some tenths of a second, as the resizing of an image does. Returns the width and a checksum."""
+    """Compute for some tenths of a second, like resizing an image. Return the width and a checksum."""
     checksum = 0
     for step in range(1, STEPS + 1):
         for pixel in range(width * 100):
@@ -27,7 +27,7 @@ def resize(job: Job, width: int = 320) -> dict[str, int]:
 
 @handler("demo:mail", queue="mail", timeout="30s", max_attempts=3, backoff=SOON)
 def mail(job: Job, to: str, failures: int = 0) -> None:
-    """Wait as for a mail server, which refuses the first `failures` attempts.
+    """Wait as for a mail server that rejects the first `failures` attempts.
 
     Raises ConnectionError if this attempt is one of those.
     """
@@ -39,7 +39,7 @@ def mail(job: Job, to: str, failures: int = 0) -> None:
 
 @handler("demo:report", timeout="1m")
 def report(job: Job, seconds: float = 4.0) -> dict[str, float]:
-    """Take its time, as a report does, and say how far it is."""
+    """Run for `seconds`, like a report, and report progress."""
     for step in range(1, STEPS + 1):
         time.sleep(seconds / STEPS)
         job.progress(step / STEPS, f"month {step}")
@@ -47,7 +47,7 @@ def report(job: Job, seconds: float = 4.0) -> dict[str, float]:
 
 
 def enqueue_one(number: int) -> int:
-    """Enqueue the job of that number in the demonstration, and return its id: every sixth is retried, every thirtieth fails.
+    """Enqueue the demonstration's job with that number and return its id. Every sixth is retried, every thirtieth fails.
 
     number: counted from 0.
     """

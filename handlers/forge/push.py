@@ -1,9 +1,10 @@
-"""push:process: what a pushed ref brought, commit by commit.
+"""push:process: record the commits of a pushed ref.
 
-A commit belongs to the first push that brought it. Which that is does not depend on the order in which jobs run: a push brings what its
-new tip reaches and no tip of an earlier push does. (The old tip plays no part: had the push that led to it never been told, its commits
-come in with the next one.) Commits are recorded in batches, each its own transaction, and recording one twice changes nothing; the
-last statement, guarded by processed_at, closes the push and enqueues what follows.
+A commit belongs to the first push that brought it, whatever the order in which jobs run. A push brings the
+commits that its new tip reaches and no tip of an earlier push does. The old tip does not matter: if the push
+that led to it was never recorded, its commits are recorded with the next one. Commits are recorded in
+batches, each in its own transaction, and recording one twice changes nothing. The last statement, guarded by
+processed_at, closes the push and enqueues the jobs that follow.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BATCH: Final = 500
-"""Commits per transaction: a push of a million must not hold one open for minutes."""
+"""Commits per transaction: a push of a million commits must not keep one open for minutes."""
 LANGUAGES_SHOWN: Final = 12
 
 
 @handler("push:process", timeout="30m")
 def push_process(job: Job, push_event: int) -> dict[str, Any]:
-    """Record what a push brought, and have its repository measured.
+    """Record a push, and enqueue the measurement of its repository.
 
-    push_event: the row's id; a hook made it. Returns what was brought; `{"skipped": ...}` if that was recorded before.
-    Raises Poison if the event or the repository is gone.
+    push_event: id of the event's row, which a hook created. Returns what the push brought, or
+    `{"skipped": ...}` if it was recorded before. Raises Poison if the event or the repository is gone.
 
     >>> push_process.enqueue(push_event=7)  # doctest: +SKIP
     42
@@ -52,7 +53,7 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
         _record(job, repository, event, tip=nature.tip, without=nature.brought)
     with transaction() as database:
         said = database.row("finish_push_unprocessed", id=push_event, change=nature.change, dropped=nature.dropped, note=nature.note)
-        if said is None:  # another run of this job was faster; it has enqueued what follows
+        if said is None:  # another attempt of this job was faster and has enqueued the jobs that follow
             return {"skipped": "this push was processed meanwhile", "push_event": push_event}
         size_job = size_recalc.options(connection=database.connection).enqueue(repo=event["repo"])
         database.rows("note_size_job", id=push_event, job=size_job)
@@ -64,7 +65,7 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Nature:
-    """What kind of push it was, and what is to be walked."""
+    """The type of a push, and the commits to read."""
 
     change: str
     tip: str | None

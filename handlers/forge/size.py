@@ -1,6 +1,7 @@
-"""repo:size_recalc: how big a repository is on its disk, and how much is in it.
+"""repo:size_recalc: measure the size of a repository on disk, and count its objects and refs.
 
-Overwrites what was there; the last one wins, where the last is the one that began last. So it needs no guard and may run in any order.
+It overwrites the previous numbers. The last one wins, where last means the one that began last. So it needs
+no guard and may run in any order.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from jobherd.handlers.forge._database import transaction
 
 @handler("repo:size_recalc", timeout="10m")
 def size_recalc(job: Job, repo: int) -> dict[str, Any]:
-    """Measure a repository and write the numbers over the old ones.
+    """Measure a repository and overwrite its numbers.
 
-    repo: the id of its row. Returns the numbers. Raises Poison if the row or the repository is gone.
+    repo: id of its row. Returns the numbers. Raises Poison if the row or the repository is gone.
 
     >>> size_recalc.enqueue(repo=3)  # doctest: +SKIP
     42
@@ -43,14 +44,14 @@ def size_recalc(job: Job, repo: int) -> dict[str, Any]:
 
 
 def _objects(path: str, *, timeout: float) -> int:
-    """Return how many objects are stored; one that came in two packs counts twice until git packs anew."""
+    """Return the number of stored objects. An object in two packs counts twice until git repacks."""
     lines = _git.run("count-objects", "-v", repository=path, timeout=timeout).decode().splitlines()
     counted = dict(line.split(": ", 1) for line in lines if ": " in line)
     return int(counted["count"]) + int(counted["in-pack"])
 
 
 def _bytes_below(path: str) -> int:
-    """Return what the files of a folder take on the disk. Files that go away meanwhile (git packs) count as nothing."""
+    """Return the disk usage of a folder's files. Files that disappear meanwhile (git packs) count as 0."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

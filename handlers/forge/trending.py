@@ -1,8 +1,8 @@
-"""trending:compute: a snapshot of what is going on, again and again.
+"""trending:compute: append a snapshot of recent activity, regularly.
 
-Each run plans the next one before it looks at anything, so that a run that fails does not end the chain. The plan is one row: who wants
-to plan locks it, and plans only if nothing planned is still to come. However often somebody starts a run by hand, there is one chain.
-Snapshots are only ever appended, one per job.
+Each run enqueues the next one before it does anything else, so that a failed run does not end the chain. The
+plan is one row: a run locks it, and enqueues the next run only if none is still to come. However often a run
+is started by hand, there is one chain. Snapshots are only appended, one per job.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from jobherd.handlers.forge._database import Database
 
 EVERY: Final = 600
-"""Seconds from one run to the next. Runs lie on whole multiples of it, so the times of snapshots do not drift."""
+"""Seconds between runs. Runs start at whole multiples of it, so the times of snapshots do not drift."""
 WINDOW_DAYS: Final = 7
 
 
 @handler("trending:compute", timeout="2m")
 def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> dict[str, Any]:
-    """Append a snapshot of the liveliest repositories, and plan the next run.
+    """Append a snapshot of the most active repositories, and enqueue the next run.
 
-    every: seconds from one run to the next, default 600; 0 plans none. days: how far to look back, default 7.
-    Returns the best five and the id of the next job. To begin the chain, or to begin it again, enqueue it once.
+    every: seconds between runs, default 600; 0 enqueues no next run. days: period to evaluate, default 7.
+    Returns the best five and the id of the next job. To start the chain, or to restart it, enqueue it once.
 
     >>> trending_compute.enqueue()  # doctest: +SKIP
     42
@@ -45,10 +45,11 @@ def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> d
 
 
 def plan_next(database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS, job: int = 0, delay: Duration | None = None) -> int:
-    """Plan a run unless one is planned, and return the id of the one that is planned then.
+    """Enqueue the next run unless one is planned already. Return the id of the planned job.
 
-    database: an open transaction; the plan stays locked to its end. every, days: as for the handler.
-    job: the id of the run that asks, which does not count as planned; default 0, none. delay: default until the next multiple of `every`.
+    database: an open transaction; the plan stays locked until its end. every, days: as for the handler.
+    job: id of the calling run, which does not count as planned; default 0, none.
+    delay: delay of the next run. Default: until the next multiple of `every`.
     """
     database.one("lock_trending_plan")
     planned = database.row("find_planned_trending", job=job)
@@ -56,7 +57,7 @@ def plan_next(database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS
         return int(planned["job"])
     if delay is None:
         wait = every - time.time() % every
-        if wait < every / 10:  # a clock that is a little behind the database's: the run that asks is the one that was due
+        if wait < every / 10:  # a clock slightly behind the database's: the calling run is the one that was due
             wait += every
     else:
         wait = positive(delay, field="delay")

@@ -1,4 +1,4 @@
-"""What a running job is doing: stacks, flame graphs, live output, and the reasons for a job's state.
+"""Shows what a running job does: stacks, flame graphs, live output, and the reasons for a job's state.
 
 It reads and explains. It must not change a job.
 """

@@ -1,4 +1,4 @@
-"""What a job printed, as it is kept: the sizes and the form of captured output."""
+"""The stored form of captured output, and its sizes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from jobherd.handlers._values.sanitize import sanitize
 from jobherd.workers.ipc.status_board import OUTPUT
 
 ENTRY: Final = b"\x1e"
-"""A line that begins so is an entry, as JSON."""
+"""A line that begins with this byte is an entry, as JSON."""
 
 
 LOGGED: Final = b"\x1f"
-"""A line that begins so was logged."""
+"""A line that begins with this byte was logged."""
 
 
 CHUNK: Final = 65536
 
 
 def digest(data: bytes) -> str | None:
-    """Return what was said as a JSON document with `output` and, if there are any, `entries`; None if it is nothing.
+    """Return captured data as a JSON document with `output` and, if there are any, `entries`.
 
-    It is fit to be stored: passwords of connection strings are masked, and whatever is no text becomes a question mark.
+    It is None for no data. The document is ready to be stored: passwords in connection strings are
+    masked, and bytes that are not text are replaced.
     """
     if not data:
         return None
@@ -37,7 +38,7 @@ def digest(data: bytes) -> str | None:
                 entries.append(orjson.loads(text[1:]))
                 continue
             except orjson.JSONDecodeError:
-                text = text[1:]  # the front of it is lost
+                text = text[1:]  # The beginning of the entry is lost.
         lines.append(text[1:] if line.startswith(LOGGED) else text)
     output = sanitize("\n".join(lines), 4 * OUTPUT)
     document: dict[str, object] = {"output": output} | ({"entries": entries} if entries else {})

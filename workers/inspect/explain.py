@@ -1,6 +1,7 @@
-"""Why a job is in the state it is in, and how it came there, in sentences. Asks nothing and changes nothing: it is handed one row.
+"""Explains in sentences why a job is in its state, and how it got there.
 
-The row is `sql/queries/show_circumstances.sql`. What cannot be known from it is not guessed: a queue that seems unserved is said to seem so.
+It gets one row, `sql/queries/show_circumstances.sql`, and neither queries nor changes anything.
+What the row does not show is not guessed: a queue that seems unserved is described as seeming so.
 """
 
 from __future__ import annotations
@@ -13,29 +14,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 LATE: Final = 60.0
-"""Seconds due, beside idle workers, after which a queue seems to be served by nobody."""
+"""Seconds that a job is due while workers are idle, after which its queue seems to be served by no
+supervisor.
+"""
 MOST: Final = 10_000
-"""Jobs before it that are counted."""
+"""Most jobs counted in front of it."""
 _ORDINALS: Final = {1: "first", 2: "second", 3: "third"}
 _ENDINGS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What there is to say of one job."""
+    """The explanation of one job's state."""
 
     now: list[str]
-    """Why it is where it is."""
+    """Why the job is in its state."""
     before: list[str] = field(default_factory=list)
-    """How it came there, an attempt a line, oldest first."""
+    """Its attempts, one per line, the oldest first."""
     remedy: list[str] = field(default_factory=list)
-    """What could be done about it; empty when nothing need be."""
+    """What to do about it. Empty if nothing needs to be done."""
 
 
 def explain(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> Explanation:
-    """Return it.
+    """Return the explanation of a job.
 
-    job: the row. history: its attempts, as the view shows them. clock: shows a moment to whoever reads this.
+    job: the row. history: its attempts, as the view shows them.
+    clock: formats a timestamp for the reader.
     """
     match job["state"]:
         case "running":
@@ -97,7 +101,7 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
 
 
 def _before(job: Mapping[str, Any]) -> str:
-    """Say what is claimed before it: of its own queue, and of queues that come strictly before that one."""
+    """Return what is claimed before it: jobs of its own queue, and of queues that come strictly before it."""
     counted = [(job["ahead"], f"of queue {job['queue']}")] if job["ahead"] else []
     if queues := job["queues_before"]:
         others = (
@@ -113,7 +117,7 @@ def _many(jobs: int) -> str:
 
 
 def _turns(job: Mapping[str, Any], now: list[str]) -> Iterator[str]:
-    """Say how the workers choose between the queues, and how to give this one more."""
+    """Add how the workers choose between the queues, and yield how to give this queue more."""
     queue = job["queue"]
     if job["turns"] and job["sharing"] and not job["idle"]:
         now.append(f"the workers take turns between {job['sharing'] + 1:,} queues that hold jobs, {queue} among them")
@@ -129,7 +133,7 @@ def _turns(job: Mapping[str, Any], now: list[str]) -> Iterator[str]:
 
 
 def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[str]:
-    """Say which gates are shut before it."""
+    """Yield the pauses and limits that hold the job back."""
     for gate in job["gates"] or ():
         what = _gate(gate)
         if gate["paused_at"]:

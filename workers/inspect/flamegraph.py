@@ -1,7 +1,8 @@
-"""A flame graph as one file: what is called stands below its caller, as wide as it was seen often.
+"""A flame graph as one file: each call is below its caller, and as wide as it was seen often.
 
-The file needs nothing beside it: a click on a box widens it, a click on the outermost one shows all again; where scripts are not run it is a
-picture, and the figures stand in each box's title. Colours tell files apart and mean nothing else.
+The file needs no other file. A click on a box widens it, and a click on the outermost box resets
+the view. Without scripts the file is a picture, with the figures in each box's title. Colors tell
+files apart and have no other meaning.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Counts = Mapping[tuple[str, tuple[Frame, ...]], int]
-    """How often which stack was seen: by thread and frames, outermost first."""
+    """How often each stack was seen, by thread and frames, outermost first."""
 
 WIDTH: Final = 1200
 ROW: Final = 18
 SHADES: Final = ("#f6c28b", "#f3b07c", "#f0cf8a", "#eaa27b", "#f4d6a6", "#e8b98f", "#f2a98f", "#ecc777")
-"""Under dark letters, on any ground."""
+"""For dark letters on any background."""
 _TOP: Final = 64
 _LETTER: Final = 6.7
 """Width of a letter of the typeface, in the units of the picture."""
 _NARROWEST: Final = 0.5
-"""What is narrower is not drawn."""
+"""Narrower boxes are not drawn."""
 
 _STYLE: Final = """
 svg{background:#fff}text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#111}.h{font-size:15px;font-weight:600}.s{fill:#555}
@@ -47,7 +48,10 @@ SCRIPT: Final = f"const W={WIDTH},L={_LETTER};{_SCRIPT}"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A call as it is drawn. x, width: in units of which `WIDTH` are all of it. depth: 0 is the outermost."""
+    """A call as it is drawn.
+
+    x, width: in units of which `WIDTH` are the whole. depth: 0 is the outermost.
+    """
 
     name: str
     x: float
@@ -55,7 +59,7 @@ class Box:
     depth: int
     shade: int
     told: str
-    """What its title says."""
+    """The text of its title."""
 
     @property
     def shown(self) -> str:
@@ -72,9 +76,10 @@ class _Call:
 
 
 def document(counts: Counts, room: int) -> dict[str, Any]:
-    """Return a profile as JSON can hold it, in about so many characters: each frame once, each stack by their numbers.
+    """Return a profile as a JSON document of about `room` characters.
 
-    The most frequent stacks come first; those that there is no room for are counted together.
+    Each frame is stored once, and each stack by the numbers of its frames. The most frequent stacks
+    come first, and those that do not fit are counted together.
     """
     frames: dict[Frame, int] = {}
     stacks: list[list[Any]] = []
@@ -90,13 +95,15 @@ def document(counts: Counts, room: int) -> dict[str, Any]:
 
 
 def counts_of(profile: Mapping[str, Any]) -> Counts:
-    """Return what `document` was made of."""
+    """Return the counts that `document` was made of."""
     frames = [Frame(*frame) for frame in profile["frames"]]
     return {(thread, tuple(frames[int(number)] for number in numbers.split())): count for count, thread, numbers in profile["stacks"]}
 
 
 def folded(counts: Counts) -> str:
-    """Return one line for each stack, as flame-graph tools read it: its calls with semicolons between, and how often it was seen.
+    """Return one line per stack, as flame-graph tools read it.
+
+    A line has the calls, separated by semicolons, and how often the stack was seen.
 
     >>> print(folded({("main thread", (Frame("send", "mail.py", 7),)): 3}), end="")
     main thread;send (mail.py:7) 3
@@ -106,7 +113,7 @@ def folded(counts: Counts) -> str:
 
 
 def hottest(counts: Counts, most: int) -> list[tuple[Frame, float]]:
-    """Return the calls that were seen most often as the innermost of the main thread, and in which part of its samples."""
+    """Return the calls seen most often as the innermost of the main thread, with their share of its samples."""
     inner: dict[Frame, int] = {}
     total = 0
     for (thread, frames), count in counts.items():
@@ -117,7 +124,10 @@ def hottest(counts: Counts, most: int) -> list[tuple[Frame, float]]:
 
 
 def boxes(counts: Counts, seconds: float) -> list[Box]:
-    """Return what is to be drawn, the outermost first. seconds: how long was looked; each box's title says its share of that."""
+    """Return the boxes to draw, the outermost first.
+
+    seconds: duration of the profile. Each box's title shows its share of it.
+    """
     root = _Call("")
     for (thread, frames), count in counts.items():
         call = root
@@ -129,7 +139,10 @@ def boxes(counts: Counts, seconds: float) -> list[Box]:
 
 
 def _boxes(name: str, call: _Call, x: float, depth: int, *, each: float, seconds: float, shades: dict[str, int]) -> Iterator[Box]:
-    """Give a call and what it calls. each: how wide one that was seen once is. shades: by file, as they come."""
+    """Yield the box of a call and the boxes of the calls below it.
+
+    each: width of a call that was seen once. shades: numbers by file, in order of appearance.
+    """
     width = each * call.count
     share = width / WIDTH
     told = f"{name}: {share:.1%} of all, {share * seconds:.2f} s, seen {call.count} times"
@@ -143,7 +156,7 @@ def _boxes(name: str, call: _Call, x: float, depth: int, *, each: float, seconds
 def picture(counts: Counts, *, title: str, about: str, seconds: float) -> str:
     """Return the graph as an SVG document.
 
-    title, about: the two lines above it. seconds: how long was looked.
+    title, about: the two lines above it. seconds: duration of the profile.
     """
     drawn = boxes(counts, seconds)
     height = _TOP + ROW * (max(box.depth for box in drawn) + 1) + 12

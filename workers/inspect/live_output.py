@@ -1,7 +1,9 @@
-"""What the jobs of this host print and log while they run, read from the boards: no statement, and nobody waits for it.
+"""Reads what this host's jobs print and log while they run, from the status boards, without a query.
 
-While somebody watches, the parent hands on what a job has said four times a second, and else only what would fill the pipe; so what is shown
-comes with the next look. Of a job on another host its own parent writes it down (`facts.py`), for as long as a page asks for it.
+While a user watches, the supervisor publishes a job's output four times a second. Otherwise it
+publishes only what would fill the pipe. So new output shows with the next read. For a job on
+another host, that host's supervisor writes the output to the database (`fleet_report.py`), for as
+long as a dashboard requests it.
 """
 
 from __future__ import annotations
@@ -18,22 +20,23 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 LINES: Final = 40
-"""The most that is shown of it."""
+"""Most lines shown."""
 WATCHED: Final = 3.0
-"""Seconds after a look for which the parent hands on what the job says."""
+"""Seconds after a read in which the supervisor publishes the job's output."""
 
 
 def tail_of(boards: Sequence[StatusBoard], job: int, token: int | None) -> str | None:
-    """Return the latest lines that a running job has printed or logged, "" if there are none; None if it does not run on this host.
+    """Return the latest lines that a running job has printed or logged.
 
-    boards: every slot's. token: of the claim under which it runs; None: whichever.
+    The result is "" if there are none, and None if the job does not run on this host.
+    boards: the status boards of all slots. token: of the claim under which it runs; None: any.
     """
     for board in boards:
         now = board.now()
         if now is None or not now.runs or token not in (None, now.token):
             continue
         if now.job != job and job not in {each.job for each in board.company(now)}:
-            continue  # it is claimed together with the one that runs, and has not begun
+            continue  # It is in the same claim as the running job, and has not begun.
         board.watch(time.monotonic() + WATCHED)
         total, said = board.drained()
         new = total - board.output_taken
@@ -42,7 +45,7 @@ def tail_of(boards: Sequence[StatusBoard], job: int, token: int | None) -> str |
 
 
 def _lines_of(said: bytes) -> list[str]:
-    """Return it in lines, entries of `job.log(key, ...)` last."""
+    """Return the output as lines, entries of `job.log(key, ...)` last."""
     document = json.loads(digest(said) or "{}")
     entries = [
         f"[{entry.get('key', '?')}] {entry.get('out', '')}".rstrip() for entry in document.get("entries", ()) if isinstance(entry, dict)

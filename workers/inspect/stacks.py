@@ -1,8 +1,9 @@
-"""Stacks as the interpreter's faulthandler writes them, read: those of a crash, of a job that somebody looks at, of a profile.
+"""Parses stacks written by the interpreter's faulthandler: of a crash, of a running job, of a profile.
 
-They were written in a signal handler of a process in any state, so they may be cut off anywhere; what does not look like a stack is passed
-over. The frames of the parent, below which every child lives, and those of ours that lead to a handler are left out. This module reads
-text, and no process.
+A signal handler wrote them while the process was in any state, so they may be cut off anywhere.
+Text that does not look like a stack is skipped. Frames of the supervisor, below which every child
+process runs, and frames of Jobherd that lead to a handler are left out. This module parses text and
+accesses no process.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _FRAME: Final = re.compile(r'  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)
 _NATIVE: Final = "Current thread's C stack trace"
 _ROOT: Final = str(Path(__file__).parents[2])
 _FIRST: Final = ("workers/main.py", "main")
-"""The child's outermost frame of its own: file and function."""
+"""The outermost frame that belongs to the child process: file and function."""
 _OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "supervisor/", "sql/", "handlers/_"))
 _LIBRARY: Final = f"{Path(os.__file__).parent}/"
 _DEEP: Final = 100
-"""So many frames of a thread are written, the innermost; then it is cut."""
+"""Number of frames that faulthandler writes of a thread, the innermost ones. Then the stack is cut."""
 _OFTEN: Final = 20
-"""A function that stands so often in a stack that was cut calls itself."""
+"""Number of times a function must be in a cut stack to count as endless recursion."""
 
 
 class Frame(NamedTuple):
-    """A call: where it stands."""
+    """A call: its function and its place in the code."""
 
     function: str
     file: str
@@ -43,12 +44,12 @@ class Frame(NamedTuple):
 
     @property
     def place(self) -> str:
-        """In words: `f at mail.py:7`."""
+        """The frame in words: `f at mail.py:7`."""
         return f"{self.function} at {self.file}:{self.line}"
 
     @property
     def is_users(self) -> bool:
-        """Whether it is neither Python's own, nor an installed package's, nor ours: the code of whoever wrote the handler."""
+        """Whether it is the handler author's code: not Python's, an installed package's or Jobherd's."""
         return not (
             self.file.startswith((*_OURS, _LIBRARY, "<", "???")) or "/site-packages/" in self.file or "/dist-packages/" in self.file
         )
@@ -56,16 +57,19 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread of Python's. frames: outermost first. current: it was the one that the signal had interrupted."""
+    """A Python thread.
+
+    frames: outermost first. current: whether the signal had interrupted this thread.
+    """
 
     name: str
     frames: tuple[Frame, ...]
     current: bool = False
     cut: bool = False
-    """It is deeper than what was written: the outermost frames are missing."""
+    """Whether the stack is deeper than what was written: the outermost frames are missing."""
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the thread as a JSON document."""
         return {"name": self.name, "current": self.current, "cut": self.cut, "frames": [list(frame) for frame in self.frames]}
 
     def __str__(self) -> str:
@@ -77,17 +81,17 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    r"""What was read. threads: the main one first.
+    r"""The parsed stacks. threads: the main one first.
 
     >>> read('Current thread 0x01 (most recent call first):\n  File "/srv/mail.py", line 7 in send\n').threads[0].frames[0].place
     'send at /srv/mail.py:7'
     """
 
     said: str = ""
-    """What stands before: `Fatal Python error: Aborted`, or a traceback."""
+    """The text before the stacks: `Fatal Python error: Aborted`, or a traceback."""
     threads: tuple[Thread, ...] = ()
     native: tuple[str, ...] = ()
-    """Frames of the C code, innermost first, where the interpreter writes them (3.14 and newer)."""
+    """Frames of the C code, innermost first, if the interpreter writes them (3.14 and newer)."""
 
     @property
     def current(self) -> Thread | None:
@@ -95,7 +99,10 @@ class Stacks:
         return next((thread for thread in self.threads if thread.current), None)
 
     def place(self) -> str:
-        """Return where it stood, in words: the innermost frame, and if that is none of the user's, the one of his that led there."""
+        """Return the current place in words: the innermost frame.
+
+        If that is not in the user's code, the user's frame that led there is added.
+        """
         thread = self.current
         if thread is None or not thread.frames:
             return ""
@@ -106,7 +113,7 @@ class Stacks:
         return innermost.place + (f", called from {called.place}" if called is not None else "")
 
     def endless(self) -> str:
-        """Return the function that calls itself without end, as it seems, or nothing."""
+        """Return the function that seems to call itself without end, or an empty string."""
         thread = self.current
         if thread is None or not thread.cut:
             return ""
@@ -115,7 +122,10 @@ class Stacks:
         return most[0] if names.count(most) >= _OFTEN else ""
 
     def show(self, most: int) -> str:
-        """Return all of it in at most so many characters, the thread where it happened last; whole threads are left out, never its end."""
+        """Return the text of the stacks in at most `most` characters, the interrupted thread last.
+
+        Whole threads are left out if necessary, never the end of the text.
+        """
         last = [str(thread) for thread in self.threads if thread.current]
         if self.native:
             last.append("\n".join(["C code, where it happened (most recent call first):", *self.native]))
@@ -134,12 +144,15 @@ class Stacks:
 
 
 def thread_of(document: Mapping[str, Any]) -> Thread:
-    """Return what `Thread.document` was made of."""
+    """Return the thread that `Thread.document` was made of."""
     return Thread(document["name"], tuple(Frame(*frame) for frame in document["frames"]), document["current"], document["cut"])
 
 
 def read(text: str) -> Stacks:
-    """Return the stacks in a text of faulthandler's. What is no stack of its form and stands before all of them is kept as `said`."""
+    """Parse the stacks in a text of faulthandler.
+
+    Text in front of all stacks is kept as `said`.
+    """
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if _THREAD.fullmatch(line)]
     if not starts:
@@ -167,7 +180,7 @@ def _thread(lines: Sequence[str], *, main: bool) -> Thread:
 
 
 def _own(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """Leave out what is the parent's, and what of ours leads to somebody else's code."""
+    """Leave out the supervisor's frames, and Jobherd's frames that lead to other code."""
     first = next((number + 1 for number, frame in enumerate(frames) if frame.function == _FIRST[1] and frame.file.endswith(_FIRST[0])), 0)
     others = next((number for number in range(first, len(frames)) if not frames[number].file.startswith(_OURS)), first)
     return frames[others:]

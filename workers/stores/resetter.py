@@ -1,10 +1,12 @@
-"""The resetter: looks after the records of the application's own tables that no worker can look after.
+"""The resetter: handles the records of the application's tables that no worker can handle.
 
-It puts back what is in work by nobody, writes what became of a record whose process has died, says of those that run here that they do,
-has those stopped that are cancelled or deleted, and calls a worker when records wait. It loads the handlers for the stores they declare
+It resets records that are in work without a worker, records the outcomes of records whose process
+has died, and sends heartbeats for running records. It has canceled or deleted records stopped, and
+requests a wake of a worker when records wait. It loads the handlers for the stores they declare,
 and runs no record. Several resetters on one table do no harm: each skips what another has locked.
 
-A worker cannot do this by itself: while it runs a record it is in user code. So what runs is read from the boards.
+A worker cannot do this itself, because it is in user code while it runs a record. So the resetter
+reads the running records from the status boards.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ _log = logging.getLogger("jobherd.resetter")
 
 CANCELLED: Final = "cancelled"
 _LOCKS: Final = "2s"
-"""Nobody's open transaction may hold up the heartbeats of all others."""
+"""Lock timeout: no other session's open transaction may delay the heartbeats of all other records."""
 _AGAIN: Final = 1.0
 _NEVER: Final = float("inf")
 
 
 class _Run(NamedTuple):
-    """What a slot runs."""
+    """The record that a slot runs."""
 
     slot: int
     child: int
@@ -57,7 +59,7 @@ class _Run(NamedTuple):
 
 
 class _Duties:
-    """A store, and when it is due for what."""
+    """A store, and when each of its tasks is due."""
 
     def __init__(self, table: TableHandler) -> None:
         self.table = table
@@ -65,21 +67,27 @@ class _Duties:
         self.look_at = self.reset_at = self.beat_at = 0.0
         self.cancel_at = 0.0 if table.store.cancel_interval else _NEVER
         self.quiet = False
-        """Nothing waited, and nothing was in work by anybody, when it was last looked at."""
+        """Whether no record waited and none was in work by any worker at the last look."""
 
     def due_at(self) -> float:
-        """When something is due."""
+        """Return when the next task is due."""
         return min(self.look_at, self.reset_at, self.beat_at, self.cancel_at)
 
     def put_off(self, now: float) -> None:
-        """The database refused something: nothing is known, and nothing is tried again before a second has passed."""
+        """Delay all tasks by at least a second, because the database rejected something.
+
+        Nothing is known about the store until then.
+        """
         self.quiet = False
         self.look_at, self.reset_at, self.beat_at = (max(at, now + _AGAIN) for at in (self.look_at, self.reset_at, self.beat_at))
         self.cancel_at = max(self.cancel_at, now + _AGAIN)
 
 
 def run(context: ChildContext) -> int:
-    """Live as a resetter and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    """Live as a resetter and return the exit code.
+
+    Signals must be unblocked, and nothing of the supervisor may be left in this process.
+    """
     signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(context))
     loaded = load_handlers(context)
     if loaded is None:
@@ -110,14 +118,14 @@ class Resetter:
         self._bury_at = 0.0
 
     def live(self) -> None:
-        """Connect, say READY, and look after the tables until dismissed. Raises Left."""
+        """Connect, report READY, and handle the tables until dismissed. Raises Left."""
         self._session.connect()
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
         self._title("looks after tables")
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         called = True
         while True:
-            dismissed = self._wake.dismissed  # before the round: what the parent has noted by then is still written
+            dismissed = self._wake.dismissed  # Read before the round: what the supervisor has noted by then is still written.
             self._do_what_is_due(called=called or dismissed)
             if dismissed:
                 break
@@ -143,7 +151,8 @@ class Resetter:
             if not self._try(duties.store.name, partial(self._serve, duties, running, now, called=called)):
                 duties.put_off(now)
         if looked:
-            # For --until-empty: how often all was looked at, and whether the last look found nothing.
+            # For --until-empty: how often all stores were checked, and whether the last check found
+            # nothing.
             quiet = all(duties.quiet for duties in self._duties)
             self._spec.board.set_idle(idle=quiet)
             self._spec.board.count_claim(empty=quiet)
@@ -165,7 +174,10 @@ class Resetter:
             duties.look_at = now + store.interval
 
     def _try(self, whose: str, duty: Callable[[], None]) -> bool:
-        """Do a duty; return whether the database let us. What it refuses for one store must not keep the others waiting."""
+        """Run a task and return whether the database allowed it.
+
+        An error for one store must not keep the others waiting.
+        """
         try:
             duty()
         except psycopg.Error as problem:
@@ -195,7 +207,7 @@ class Resetter:
             self._tell("beat_records", duties, {"records": [run.record for run in running], "tokens": [run.token for run in running]})
 
     def _stop(self, duties: _Duties, running: Sequence[_Run]) -> None:
-        """End what waits and is flagged, and have the parent stop what runs and must not go on."""
+        """Cancel flagged records that wait, and have the supervisor stop running ones that must not continue."""
         self._tell("cancel_waiting", duties, {"message": CANCELLED})
         if not running:
             return
@@ -217,7 +229,7 @@ class Resetter:
             _log.warning("record %d was in work by nobody, it is %s now", record, state, extra={"kind": store.name})
 
     def _bury(self) -> None:
-        """Write what became of the records whose process has died, all of it or nothing."""
+        """Record the outcomes of records whose process has died, in one transaction."""
         stores = {duties.store.name: duties for duties in self._duties}
         connection = self._ready()
         with connection.transaction():
@@ -239,7 +251,8 @@ class Resetter:
                     with connection.transaction():
                         rows = self._ask(statement, duties, parameters)
                 except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as problem:
-                    # A trigger or a check of the application's own: what is refused must not keep back the rest.
+                    # A trigger or a check of the application rejected it, which must not hold back
+                    # the other records.
                     _log.error("what became of record %d was refused: %s", record, sanitize(problem, 300), extra={"kind": kind})
                     continue
                 if rows:
@@ -248,7 +261,7 @@ class Resetter:
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _running(self) -> list[_Run]:
-        """What the boards say of records that run, or have run and are not written yet."""
+        """Return the records on the status boards that run, or have run and are not settled yet."""
         found = []
         for number, board in enumerate(self._spec.boards):
             now = board.now()
@@ -263,7 +276,7 @@ class Resetter:
 
     def _ready(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._session.run("tell_time")  # waits for as long as the database is away
+            self._session.run("tell_time")  # It waits for as long as the database is away.
             self._connection = connect(
                 self._spec.settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
             )
@@ -282,7 +295,7 @@ class Resetter:
 
     @contextmanager
     def _steered(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give the session, behind a pooler within a transaction that is set up for our statements."""
+        """Yield the session. Behind a pooler, it is in a transaction that `steer` has set up."""
         connection = self._ready()
         if not self._session.pooled:
             yield connection
@@ -293,7 +306,7 @@ class Resetter:
 
 
 def given_up(resets: int) -> str:
-    """Return the canned message of a record that was put back too often."""
+    """Return the error message of a record that was reset too often."""
     return f"given up: the processes that worked on this record have died {resets + 1} times, its store allows {resets} (max_resets)"
 
 

@@ -1,12 +1,15 @@
-"""A worker's side of the tables that the application owns: take a record, hold it, run it, write what became of it.
+"""Runs records of tables that the application owns: claims a record, locks it, runs it, settles it.
 
-Two steps. The claim is committed at once, so that all can see it. Then one transaction locks the row, runs the handler within a
-savepoint, writes the record's new state and commits: what a failed attempt has written in that transaction is gone, what a successful
-one has is there together with the state. While it lasts nobody else can take the record; when the process or its session dies, the lock
-goes by itself. The claim is named by its started_at, and every write names it.
+There are two steps. The claim is committed at once, so that every session can see it. Then one
+transaction locks the row, runs the handler within a savepoint, writes the record's new state and
+commits. What a failed attempt wrote in that transaction is gone. What a successful one wrote is
+committed together with the state. Meanwhile no other session can take the record. If the process or
+its session dies, the lock is released automatically. The claim is identified by its started_at, and
+every write names it.
 
-One connection of its own, opened when the first record is looked for: a worker without stores has none. Nothing here decides when a
-worker looks; what is done about records whose process is dead stands in `resetter.py`.
+It has one separate connection, opened when the first record is looked for, so a worker without
+stores has none. This module does not decide when a worker looks. `resetter.py` handles records
+whose process is dead.
 """
 
 from __future__ import annotations
@@ -47,9 +50,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("jobherd.tables")
 
 STATES: Final = {"ok": "completed", "retry": "errored", "failed": "failed", "poison": "failed", "cancelled": "canceled"}
-"""The state that a record gets for an outcome; every other puts it back to the queue."""
+"""The state of a record for each outcome. Every other outcome returns the record to the queue."""
 _ENDING: Final = 40
-"""Times that the server is asked whether a lost session of ours is over."""
+"""Checks whether the server has ended a lost session."""
 _WITHIN: Final = psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -66,7 +69,7 @@ class Taken(NamedTuple):
 
 
 def tables_of(handlers: Mapping[str, AnyHandler]) -> list[TableHandler]:
-    """Return the handlers that work a table."""
+    """Return the handlers of table stores."""
     return [one for one in handlers.values() if isinstance(one, TableHandler)]
 
 
@@ -89,8 +92,10 @@ def fate(outcome: Outcome, *, record: int, token: int, logs: Sequence[str] | Non
 
 
 def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
-    """Return the entries of the execution log as JSON: those of `job.log(key, ...)`, and what else the attempt has printed and logged.
+    """Return the entries of the execution log as JSON.
 
+    These are the entries of `job.log(key, ...)`, and one for everything else that the attempt
+    printed and logged.
     began: when the attempt began, in seconds since 1970 by the database's clock.
     """
     if finished.log is None or finished.ran is None:
@@ -106,7 +111,7 @@ def log_entries(finished: Finished, kind: str, *, began: float) -> list[str]:
 class Tables:
     """The stores that a worker serves, in turn.
 
-    taken: called once a record is taken, before it is run: there may be more for others.
+    taken: called once a record is taken, before it runs: other workers may take more.
     """
 
     def __init__(
@@ -131,10 +136,13 @@ class Tables:
         self._at = 0.0
         self._pause = 0.0
         self._answered = 0.0
-        """When the session was last of use, in monotonic seconds."""
+        """When the session was last used successfully, in monotonic seconds."""
 
     def fit(self) -> bool:
-        """Return whether the tables are as the stores say; what is wrong with them is told to the parent, who logs it once for all."""
+        """Return whether the tables are as their stores declare.
+
+        Problems are reported to the supervisor, which logs them once for all workers.
+        """
         while True:
             self._session.run("tell_time")
             try:
@@ -151,13 +159,18 @@ class Tables:
             return not problems
 
     def is_due(self) -> bool:
-        """Return whether it is time to look although nobody has called: a busy queue must not keep the tables waiting for ever."""
+        """Return whether it is time to look for records without a wake.
+
+        Otherwise a busy queue would keep the tables waiting indefinitely.
+        """
         return time.monotonic() >= self._at
 
     def work(self, admits: Callable[[str], bool] = lambda _kind: True) -> bool:
-        """Take a record and work it; return whether there was one. The database may be away: then there is none.
+        """Take a record and run it, and return whether there was one.
 
-        admits: whether a store of that name is looked at; default all are.
+        If the database is away, there is none.
+
+        admits: returns whether the store of that name may be used. Default: all.
         """
         board = self._spec.board
         try:
@@ -190,7 +203,10 @@ class Tables:
     # -- the two steps ----------------------------------------------------------------------------------------------
 
     def _take(self, admits: Callable[[str], bool]) -> tuple[TableHandler, Taken] | None:
-        """Step one: the first store that has a record; the next time the one after it comes first."""
+        """Step one: claim from the first store that has a record.
+
+        The next call begins with the store after it.
+        """
         connection = self._connection
         if connection is None or connection.closed:
             connection = self._connect()
@@ -202,7 +218,8 @@ class Tables:
             condition, parameters = only
             settings = self._spec.settings
             dequeue = compose("dequeue_record", table.store.names, settings.schema, condition)
-            # The parameters of a condition are the application's, and are written by what it has registered.
+            # The parameters of a condition are the application's, and are encoded by adapters it
+            # has registered.
             cursor = OurCursor(connection) if condition == "true" else connection.cursor(row_factory=tuple_row)
             try:
                 row = cursor.execute(dequeue, {**parameters, "jobherd_host": settings.host, "jobherd_kind": table.kind}).fetchone()
@@ -217,7 +234,10 @@ class Tables:
         return None
 
     def _asks(self, table: TableHandler) -> tuple[str, Mapping[str, Any]] | None:
-        """Return the condition under which a record of the store may be taken now, and its parameters; None: none may."""
+        """Return the condition under which a record of the store may be taken now, and its parameters.
+
+        None: no record may be taken.
+        """
         asked = table.store.asked
         if asked is None:
             return "true", {}
@@ -234,7 +254,7 @@ class Tables:
                 return None
 
     def _run(self, table: TableHandler, taken: Taken) -> None:
-        """Step two: hold the record, run it, write what became of it."""
+        """Step two: lock the record, run it, record its outcome."""
         finished: Finished | None = None
         connection = self._connection
         assert connection is not None, "the claim has just been made through it"
@@ -261,7 +281,7 @@ class Tables:
             self._discard()
 
     def _attempt(self, table: TableHandler, taken: Taken, connection: psycopg.Connection[Any]) -> Finished:
-        """Run the handler within a savepoint, that is undone if it fails."""
+        """Run the handler within a savepoint, which is undone if it fails."""
         names = table.store.names
         row = connection.cursor(row_factory=dict_row).execute(compose("read_record", names), {"record": taken.record}).fetchone()
         claimed = self._claimed(table, taken)
@@ -272,12 +292,13 @@ class Tables:
         self._interrupts.begin(taken.token, {taken.record})
         finished: Finished | None = None
         begun = time.monotonic()
-        before = default.join(connection) if table.transactional else None  # what the handler enqueues is part of it too
+        # The handler's enqueued jobs are part of the transaction too.
+        before = default.join(connection) if table.transactional else None
         try:
             with connection.transaction() as attempt:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
                 self._keep_job()
-                if finished is None:  # by order of a parent that has lost its lease; the lock is ours all the same
+                if finished is None:  # The supervisor has lost its lease and requested this. The lock is still held.
                     finished = self._executor.unstarted(claimed, cancelled=False)
                 if time.monotonic() >= begun + QUIET:
                     look_whether_it_answers(connection, self._spec.settings)
@@ -287,8 +308,9 @@ class Tables:
             if finished is None:
                 raise
             if finished.outcome.label != "ok" or connection.closed:
-                return finished  # what cannot be undone within the transaction goes with the whole of it
-            # Constraints that are looked at in the end, or a handler that has ended the transaction by a statement of its own.
+                return finished  # What cannot be undone within the transaction is undone with all of it.
+            # Deferred constraints, or a handler that has ended the transaction by its own
+            # statement.
             error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
             outcome = _failed(table, taken, error)
             self._executor.job_log.correct(claimed, outcome, finished.ran or 0.0)
@@ -307,13 +329,17 @@ class Tables:
             _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
 
     def _settle_apart(self, table: TableHandler, taken: Taken, finished: Finished, problem: BaseException) -> None:
-        """The transaction is lost: write the outcome in another, if it does not depend on what was written in the first."""
+        """Record the outcome in another transaction, because the first one is lost.
+
+        This is done only if the outcome does not depend on what was written in the first one.
+        """
         broken = self._connection is None or self._connection.broken
         self.close()
         outcome = finished.outcome
         if outcome.label == "ok" and table.transactional:
             if broken:
-                # What the handler has written may be committed or gone: as the record's state says, which nobody else may touch.
+                # What the handler wrote may be committed or gone. The record's state, which no
+                # other worker may change, shows which.
                 _log.warning("the transaction of record %d was lost with its session, it is left to the resetter", taken.record)
                 return
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
@@ -330,8 +356,9 @@ class Tables:
             except (psycopg.Error, ValueError) as refusal:
                 self.close()
                 if isinstance(refusal, psycopg.Error) and is_away(refusal):
-                    # The session answers, and this is refused all the same, for want of room, of ids, of a connection: asked without
-                    # a rest, each worker would open sessions as fast as the server can fork, while that is mended.
+                    # The session responds, but connecting or settling fails, for lack of space, ids
+                    # or connections. Without a pause, each worker would open sessions as fast as
+                    # the server can fork, until that is fixed.
                     self._session.rest(self._backoff(), patient=True)
                     continue
                 _log.error("what became of record %d was refused: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind})
@@ -340,14 +367,17 @@ class Tables:
                 return
 
     def _end_former(self) -> None:
-        """End what the server still has of the lost session, however long the database is away: as long as that stands it holds the record."""
+        """End the lost session on the server, however long the database is away.
+
+        As long as that session exists, it locks the record.
+        """
         for _ in range(_ENDING):
             if not self._session.run("end_table_session", {"child": self._session.child}, patient=True)[0][0]:
                 break
             self._session.rest(0.05, patient=True)
 
     def _discard(self) -> None:
-        """Put the session back as it was: a search path or a role that a handler has set must not meet the next record."""
+        """Reset the session: a search path or a role set by a handler must not affect the next record."""
         connection, settings = self._connection, self._spec.settings
         if connection is not None and not connection.closed:
             connection.execute(sql.load("discard_session", settings.schema))
@@ -358,7 +388,7 @@ class Tables:
 
     @staticmethod
     def _claimed(table: TableHandler, taken: Taken) -> JobRow:
-        """Return the record in the words of a queue's job: one executor, one ladder, one way to end."""
+        """Return the record as a job of a queue, so that one executor and one stop sequence serve both."""
         waited = taken.now - taken.run_at
         return JobRow(
             taken.token, taken.record, table.kind, "", "null", taken.failures + 1, None, taken.resets, 0, None,
@@ -366,7 +396,10 @@ class Tables:
         )  # fmt: skip
 
     def _keep_job(self) -> None:
-        """It has run and is not written yet: should this process die now, the board still names it."""
+        """Show on the status board that the record has run and is not settled yet.
+
+        If this process dies now, the status board still names the record.
+        """
         if (now := self._spec.board.now()) is not None:
             self._spec.board.say(now._replace(phase=Phase.SETTLING))
 

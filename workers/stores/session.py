@@ -1,7 +1,8 @@
-"""The sessions in which applications' tables are worked, and the look at such a table when a worker starts.
+"""The sessions in which table stores are worked, and the check of such a table when a worker starts.
 
-They are the driver's, unlike those of `connection.py`: a handler is given one, and what is sent depends on the table. Nothing here waits for
-a database that is away: whoever asks says what is to be done then.
+They are psycopg connections, unlike those of `connection.py`: a handler gets one, and the
+statements depend on the table. Nothing here waits for a database that is away: the caller decides
+what to do then.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
     from jobherd.workers.process.spec import ChildSettings
 
 QUIET: Final = 0.5
-"""Seconds that nobody has needed such a session, after which it is looked whether it answers at all."""
+"""Seconds without use after which the session is tested before its next use."""
 
 _OF_SCHEMA: Final = 25
-"""As `end_backend` and `end_table_session` have it."""
+"""Must equal the number in `end_backend` and `end_table_session`."""
 
 
 def session_name(child: int, schema: str) -> str:
-    """Return what the session is called in which a child works records: the parent ends it by that name once the child is dead.
+    """Return the name of the session in which a worker works records.
 
-    Another schema has a child of that number too. Of a long name the first part must do: beyond 63 bytes the server would cut the number.
+    The supervisor ends it by that name once the worker is dead. Another schema may have a worker of
+    the same number, so the schema is part of the name. Only the first part of a long schema name is
+    used: beyond 63 bytes the server would cut off the number.
     """
     return f"jobherd:table:{f'{schema}.'[:_OF_SCHEMA]}{child}"
 
@@ -45,9 +48,11 @@ def connect(
 ) -> psycopg.Connection[Any]:
     """Return a connection for the statements about an application's table. Raises psycopg.Error.
 
-    pooled: a pooler stands between. The next backend does not know what was prepared on the last one, and what is set for a session would stay
-        with it, for whoever gets it next: then `steer` is for each transaction.
-    context: the adapters of the connection. Default None: those of the application, whose handlers get it.
+    pooled: a pooler is in between. The next backend does not have the last one's prepared
+    statements, and session settings would stay with a backend for its next client. So `steer` is
+    called for each transaction instead.
+    context: the adapters of the connection. Default None: those of the application, whose handlers
+    get the connection.
     """
     connection = open_session(settings.dsn, name, context=context)
     if pooled:
@@ -58,9 +63,10 @@ def connect(
 
 
 def look_whether_it_answers(connection: psycopg.Connection[Any], settings: ChildSettings) -> None:
-    """Raise psycopg.OperationalError, and close the session, if the server says nothing for too long.
+    """Raise psycopg.OperationalError, and close the session, if the server does not respond in time.
 
-    Something between may swallow a session that nobody needed for a while, and the driver waits for an answer for ever.
+    A device in between may drop a session that was unused for a while, and the driver waits for a
+    response indefinitely.
     """
     try:
         Wire(connection, settings.schema, prepared=False, patience=PATIENCE).knock()
@@ -70,12 +76,18 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
 
 
 def steer(connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False) -> None:
-    """Set the session, or the transaction that it is in, up for statements about an application's table. Raises psycopg.Error."""
+    """Set up the session, or its current transaction, for statements about an application's table.
+
+    Raises psycopg.Error.
+    """
     OurCursor(connection).execute(sql.load("steer_table_session", settings.schema), {"lock_timeout": lock_timeout, "local": local})
 
 
 def look_at_tables(settings: ChildSettings, tables: Iterable[TableHandler], *, pooled: bool) -> list[str]:
-    """Return a sentence for each thing that is wrong with the tables of the stores, and what to do about it. Raises psycopg.Error."""
+    """Return a sentence for each problem of the stores' tables, with its fix.
+
+    Raises psycopg.Error.
+    """
     problems: list[str] = []
     with connect(settings, "jobherd:check", pooled=pooled, context=OURS) as connection:
         for table in tables:

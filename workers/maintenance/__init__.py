@@ -1,4 +1,4 @@
-"""The maintenance process: promotes due jobs, keeps partitions, vacuums, counts, looks for dead supervisors.
+"""The maintenance process: promotes due jobs, keeps partitions, vacuums, counts, and looks for orphans.
 
 It does what is not urgent enough for the supervisor. It runs no handler.
 """

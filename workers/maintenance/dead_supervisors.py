@@ -1,9 +1,13 @@
-"""What a supervisor leaves behind when it dies: children whose handlers cannot be interrupted, and what these have started.
+"""Finds and ends what a dead supervisor left on this host: child processes and the programs they started.
 
-Its keeper ends them. Should that die with it, the keeper of the next supervisor on this machine does, for nobody knows of them else: such a process
-holds its claim no longer, may do its work for the second time, and would live for ever. Whose a process is, is told by the mark in the
-environment of every program that a child has started, and, of what began no program of its own, by the name of the notice that is mapped
-into it: both name one parent process by its pid, start and pid namespace. Nothing without either is touched, whatever it is called.
+Normally the supervisor's maintenance process ends them. If that dies too, the maintenance process
+of the next supervisor on this host does, because no other process knows of them. An orphan has lost
+its claim, may do its work a second time, and would live indefinitely.
+
+Two marks show the supervisor of a process: an environment variable of every program that a child
+process has started, and, for a forked process without its own program, the name of the control
+block in its memory maps. Both name one supervisor by pid, start time and pid namespace. A process
+without either mark is never touched, whatever its name.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 PATIENCE: Final = 3.0
-"""Seconds that who has lost its supervisor is left alone by others: it hands its job back within 1 s, and its keeper ends it after 1.5 s."""
+"""Seconds that an orphan is left alone by other supervisors. It releases its job within 1 s, and
+its own maintenance process ends it after 1.5 s.
+"""
 _LAST: Final = 1.5
 _ROUNDS: Final = 100
 _NUMBERS: Final = rb"(\d{1,7}/\d{1,20}/\d{1,20})"
@@ -32,7 +38,10 @@ _MAPPED: Final = re.compile(rb"/memfd:" + NAME.encode() + _NUMBERS)
 
 
 def find() -> dict[int, str]:
-    """Return the processes of this machine whose supervisor is dead, by pid, and who that was: the `owner` of its notice."""
+    """Return the processes of this host whose supervisor is dead.
+
+    The result maps each pid to the `owner` in that supervisor's control block.
+    """
     here, found = space(), {}
     for pid in _others():
         with suppress(OSError):
@@ -43,9 +52,12 @@ def find() -> dict[int, str]:
 
 
 def end(owners: Collection[str]) -> list[int]:
-    """SIGKILL whatever these have left, and what that starts meanwhile, and return whom. owners: of them only those that are dead still."""
+    """SIGKILL all processes that these supervisors have left, and return their pids.
+
+    That includes processes started meanwhile. owners: only those that are still dead count.
+    """
     ended: set[int] = set()
-    for _ in range(_ROUNDS):  # until none has been forked between the look and the kill
+    for _ in range(_ROUNDS):  # Until no process was forked between the scan and the kill.
         left = {pid for pid, owner in find().items() if owner in owners} - ended
         if not left:
             break
@@ -57,16 +69,18 @@ def end(owners: Collection[str]) -> list[int]:
 
 
 def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[int]:
-    """SIGKILL what is left of these process groups after so many seconds, or return as soon as nothing is. Returns whom it killed.
+    """SIGKILL what is left of these process groups after `seconds`, and return the killed pids.
 
-    marks: how our mark in the environment of what escaped from its group begins.
-    A number may have passed to a stranger since: only processes of our own session, or with our mark, are ours to kill.
+    It returns as soon as nothing is left.
+    marks: beginning of the mark in the environment of processes that have left their group.
+    A group number may belong to another program by now. So only processes of this session, or with
+    the mark, are killed.
     """
     until = time.monotonic() + seconds
     while _members(groups, marks) and time.monotonic() < until:
-        time.sleep(0.02)  # nobody is left who could wake us
+        time.sleep(0.02)  # No process is left that could wake this one.
     killed: set[int] = set()
-    while left := _members(groups, marks) - killed:  # again, until none has been forked between the look and the kill
+    while left := _members(groups, marks) - killed:  # Again, until no process was forked between the scan and the kill.
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -95,16 +109,17 @@ def _members(groups: set[int], marks: str) -> set[int]:
 
 
 def _owner(pid: int) -> str | None:
-    """Return the parent process that a process was forked by or came from, as that calls itself; None if it is none of ours."""
+    """Return the supervisor that a process comes from, as its `owner`; None if it is not from Jobherd."""
     found = _MARKED.search(_read(pid, "environ"))
     if found is None and os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
-        found = _MAPPED.search(_read(pid, "maps"))  # forked: its environment is its parent's, or its title lies in that place
+        # A forked process: its environment is the supervisor's, or is overwritten by its title.
+        found = _MAPPED.search(_read(pid, "maps"))
     return None if found is None else found[1].decode()
 
 
 def _is_dead(owner: str, here: int) -> bool:
     pid, born, space_ = (int(number) for number in owner.split("/"))
-    return space_ == here and not alive(pid, born)  # in another namespace, as that of a container, the numbers mean others
+    return space_ == here and not alive(pid, born)  # In another namespace, such as a container's, the pids mean other processes.
 
 
 def _others() -> list[int]:

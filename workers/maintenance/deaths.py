@@ -44,7 +44,9 @@ LOADING: Final = 30.0
 """Seconds that the modules may take to load."""
 _PR_SET_PDEATHSIG: Final = 1
 _IGNORED: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU})
-"""The first two as in every Python program. The last would stop this process at its first line, if that goes to a terminal."""
+"""The first two as in every Python program. The last one would stop this process at its first line
+of output to a terminal.
+"""
 _LOOK: Final = 0.05
 _MOST: Final = 1000
 """Deaths that wait. With more, the oldest are dropped."""
@@ -55,7 +57,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Deaths:
     """The deaths that wait for their hooks, and the process that calls them.
 
-    find: returns queue, priority, payload as JSON text, and the times of creation and of the planned start of a job; None if it is gone.
+    find: returns queue, priority, payload as JSON text, and the creation and scheduled times of a
+    job; None if it is gone.
     """
 
     def __init__(self, spec: ChildSpec, find: Callable[[int], Sequence[Any] | None]) -> None:
@@ -71,7 +74,10 @@ class Deaths:
         return now + _LOOK if self._pid else float("inf")
 
     def step(self, now: float) -> None:
-        """Receive what the supervisor has sent, look after the process that calls the hooks, and start one if deaths wait."""
+        """Receive the supervisor's messages and check on the process that calls the hooks.
+
+        If deaths wait and no such process runs, start one.
+        """
         with suppress(BlockingIOError):
             while self._spec.deaths >= 0 and (data := os.read(self._spec.deaths, _LONGEST)):
                 self._waiting.append(orjson.loads(data))
@@ -106,7 +112,7 @@ class Deaths:
         if not pid:
             return
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)  # what a hook has left behind
+            os.killpg(self._pid, signal.SIGKILL)  # processes that a hook has left behind
         os.close(self._progress)
         self._pid = 0
         if status:
@@ -142,7 +148,10 @@ class Deaths:
 
 
 def _live(keeper: int, progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSettings) -> NoReturn:
-    """Live as the process that calls the hooks. It never returns through the frames of the maintenance process."""
+    """Live as the process that calls the hooks.
+
+    It never returns through the frames of the maintenance process.
+    """
     code = 70
     try:
         os.setpgid(0, 0)
@@ -152,7 +161,7 @@ def _live(keeper: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
             logs.set_up(who="on_death", log_format=settings.log_format, level=settings.log_level)
             _call(progress, deaths, settings)
         code = 0
-    except BaseException as problem:  # it must not escape into the frames of the maintenance process
+    except BaseException as problem:  # It must not unwind into the frames of the maintenance process.
         with suppress(BaseException):
             message, trace = describe_exception(problem)
             _log.error("on_death hooks are not called: %s\n%s", message, trace)
@@ -175,7 +184,7 @@ def _become_plain(progress: int) -> None:
 
 
 def _call(progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSettings) -> None:
-    # The timer's signal has its default effect: it ends this process, whatever the hook is at.
+    # The timer's signal has its default effect: it ends this process, whatever the hook does.
     signal.setitimer(signal.ITIMER_REAL, LOADING)
     forget_inherited()
     configure(client=Client(settings.dsn, schema=settings.schema, max_size=1))
@@ -192,7 +201,7 @@ def _call(progress: int, deaths: Sequence[Mapping[str, Any]], settings: ChildSet
             signal.setitimer(signal.ITIMER_REAL, LIMIT)
             try:
                 hook.tell(job, death["post_mortem"])
-            except BaseException as problem:  # a hook that raises must not cost the others their call
+            except BaseException as problem:  # A hook that raises must not prevent the calls of the others.
                 message, trace = describe_exception(problem)
                 _log.error("%r raised: %s\n%s", hook, message, trace)
         os.write(progress, b"\1")

@@ -1,14 +1,16 @@
-"""The keeper: what must be done in time, but not by the parent, who must never wait for the database.
+"""The maintenance process: tasks that must be done in time, but must not make the supervisor wait.
 
-It makes due jobs ready, opens gates whose time has come, gives back running jobs that nobody holds, keeps the partitions of the past,
-clears dead rows away, forgets old orders and notes of the audit, copies what running jobs say of their progress from the boards, and counts
-what has ended into the rollup. Its main work has a time to the millisecond, so
-nothing that may take long is begun shortly before it.
-Several keepers on one database do no harm: each statement skips what another has locked.
+It makes due jobs ready, resumes pauses whose time has come, releases running jobs without an owner,
+keeps the partitions of the history, vacuums, deletes old fleet commands and audit entries, copies
+the progress of running jobs from the status boards, and counts finished jobs into the rollup. Its
+main task is due to the millisecond, so no task that may take long begins shortly before it. Several
+maintenance processes on one database do no harm: each statement skips what another has locked.
 
-When the parent is dead it has a last duty. The workers have been told by the kernel and hand back what they hold; what is left of their
-process groups after 1.5 s is killed: a handler stuck in C code, and what it has started. Who dies together with the parent cannot do it; so it
-has a first duty too: what other supervisors have left behind on this machine (`orphans.py`).
+When the supervisor is dead, it has a last task. The kernel has notified the workers, which release
+what they hold. After 1.5 s this process kills what is left of their process groups: a handler stuck
+in C code, and the programs it has started. A maintenance process that dies together with its
+supervisor cannot do that. So at its start each one ends what other dead supervisors have left on
+this host (`dead_supervisors.py`).
 """
 
 from __future__ import annotations
@@ -45,48 +47,73 @@ _log = logging.getLogger("jobherd.keeper")
 MOST: Final = 1000
 """Due jobs moved by one statement: more would hold their locks for long."""
 _MOVING: Final = 0.05
-"""A due job that could not be moved is in another keeper's hands; look again after so many seconds."""
+"""Another maintenance process has locked a due job that could not be moved. Look again after this
+many seconds.
+"""
 _HOUR: Final = 3600.0
 _AT_FIRST: Final = 5.0
-"""Seconds that partitions are made for before the keeper says that it is ready: one that takes too long to do so is ended, and begins anew."""
+"""Seconds for which partitions are made before this process reports READY. A process that takes too
+long to do so is killed, and begins again.
+"""
 _QUIET: Final = 3.0
-"""Partitions wait for so many seconds without a due job: attaching one may wait 2 s for readers."""
+"""Partitions are made only if no job is due for this many seconds: attaching one may wait 2 s for
+readers.
+"""
 _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
 _SOON: Final = 60.0
-"""Seconds until partitions are tried again: after a wait of 2 s, and after one of 50 ms, which `keep_partitions` makes while a day is in hand."""
+"""Seconds until partitions are tried again: _AGAIN after a wait of 2 s, and _SOON after one of 50
+ms, the wait of `keep_partitions` while today's partition exists.
+"""
 _FEW: Final = 2
-"""Partitions made in one transaction: for the 15 ms that each takes nobody settles."""
+"""Partitions made in one transaction: no worker can settle for the 15 ms that each takes."""
 _LONG: Final = 1.0
 _EASE: Final = 10.0
-"""Seconds that a few may take; if they take longer, as in the first days after a version that left all in the default partition, the next ones come after ten times
-as many: else nobody would settle until all were made."""
+"""Seconds that _FEW partitions may take. If they take longer, as in the first days after a version
+that left all rows in the default partition, the next ones wait ten times as long. Otherwise no
+worker could settle until all were made.
+"""
 AHEAD: Final = 32
-"""Days of which there is a partition always: for what is kept for 30, and two for keepers who are away."""
+"""Days for which partitions always exist: 30 for what is kept that long, and two for times without
+a maintenance process.
+"""
 FARTHEST: Final = 400
-"""Days of which there are at the most, where jobs are kept for longer and are many: who looks a job up asks each of them."""
+"""Maximum days with partitions, if many jobs are kept for longer. A search for a job queries each
+partition.
+"""
 CROWDED: Final = 64 << 20
-"""Bytes in the default partition from which on there are so many. A day's rows are looked for in all of it, and nobody settles meanwhile."""
+"""Bytes in the default partition from which on there are that many. A day's rows are searched in
+all of it, and no worker settles meanwhile.
+"""
 _COPY: Final = 1.0
 _GLANCE: Final = 2.0
-"""Seconds between two looks at what has died, while something dies."""
+"""Seconds between two counts of dead rows, while rows die."""
 _SELDOM: Final = 10.0
-"""Seconds between two such looks when next to nothing does: an idle fleet asks the database for less than three statements a second."""
+"""Seconds between two such counts when almost none die. An idle fleet then sends the database less
+than three statements a second.
+"""
 _FORGET: Final = 30.0
 _ENABLE: Final = 2.0
-"""Seconds between two tries to enable webhooks. Each may hold up settlements for 50 ms."""
+"""Seconds between two tries to enable webhooks. Each may delay settlements by 50 ms."""
 _UNCOUNTED: Final = 60.0
-"""What has ended is counted when no job is due soon, or after so many seconds all the same."""
+"""Finished jobs are counted when no job is due soon, or after this many seconds in any case."""
 _PATIENCE: Final = 30.0
-"""Seconds without a word from the server after which its session is taken for lost: while it waits, nothing becomes due."""
+"""Seconds without data from the server after which the session counts as lost. While it waits, no
+job becomes due.
+"""
 _SLOW: Final = 600.0
 _SLOWEST: Final = 3600.0
-"""Seconds for what reads a long past, and for a vacuum: given up too early it would be begun again and again."""
+"""Seconds without data for statements that read a long history, and for a vacuum. Given up too
+early, they would be started again and again.
+"""
 _FOR_EVER: Final = float("inf")
 
 
 def run(context: ChildContext) -> int:
-    """Live as a keeper and return the exit code. Signals are unblocked, nothing of the parent's is left."""
+    """Live as a maintenance process and return the exit code.
+
+    Signals must be unblocked, and nothing of the supervisor may be left in this process.
+    """
     signal.signal(signal.SIGTERM, lambda _number, _frame: _dismiss(context, _frame))
     keeper = Maintenance(context)
     try:
@@ -102,7 +129,7 @@ def run(context: ChildContext) -> int:
 
 
 class Maintenance:
-    """Several duties, each with the time at which it is due next."""
+    """The tasks of the process, each with the time at which it is due next."""
 
     def __init__(self, context: ChildContext) -> None:
         self._spec = context.spec
@@ -117,10 +144,10 @@ class Maintenance:
         self._forget_at = 0.0
         self._glance_at = 0.0
         self._old: dict[str, dict[str, float]] = {}
-        """What deletes what is old, as long as there is more of it."""
+        """Statements that delete old rows, until no more are left."""
         self._parted = False
         self._made = 0
-        """Partitions since it was last said how many."""
+        """Partitions made since their number was last logged."""
         self._count_at = 0.0
         self._counted = 0.0
         self._coarsen_at = 0.0
@@ -128,17 +155,19 @@ class Maintenance:
         self._looks = Looks()
         self._told: dict[int, tuple[int, int, bytes]] = {}
         self._orphaned: set[str] = set()
-        """Dead supervisors that had left something behind when we began."""
+        """Dead supervisors of which processes were left at the start."""
         self._orphans_at = _FOR_EVER
         self._webhooks_at = _FOR_EVER
         self._deaths = Deaths(context.spec, self._find_dead)
 
     def live(self) -> None:
-        """Connect, say READY, and keep house until dismissed. Raises Left."""
+        """Connect, report READY, and run the tasks until dismissed. Raises Left."""
         self._session.connect()
         begun = time.monotonic()
         while self._keep_partitions(time.monotonic(), ready=False) and time.monotonic() < begun + _AT_FIRST:
-            self._wake.look()  # or a dismissal would not be heard; of what a nudge is about, all is looked at first below
+            # Otherwise a dismissal would not be noticed. A wake needs no handling here: every task
+            # runs first below.
+            self._wake.look()
             if self._wake.dismissed:
                 break
         if self._spec.settings.webhooks:
@@ -146,7 +175,7 @@ class Maintenance:
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
         self._title("keeps house")
         send(self._spec.report, Ready(self._session.child, self._session.backend))
-        with suppress(OSError):  # there is no file to be had: the next keeper may find it
+        with suppress(OSError):  # No file descriptor is free: the next maintenance process may succeed.
             self._orphaned = set(find().values())
         if self._orphaned:
             self._orphans_at = time.monotonic() + ORPHANED
@@ -166,7 +195,9 @@ class Maintenance:
                 0.0 if self._old else _FOR_EVER,
             )
             if self._wake.wait(at - time.monotonic()):
-                self._due_at = self._gates_at = 0.0  # something was scheduled before all others, a gate changed, or the database is back
+                # A job was scheduled before all others, a pause or limit changed, or the database
+                # is back.
+                self._due_at = self._gates_at = 0.0
 
     def close(self) -> None:
         """End the session."""
@@ -219,13 +250,17 @@ class Maintenance:
             now = time.monotonic()
             backstop = self._spec.settings.poll * random.uniform(0.9, 1.1)
             due_in = rows[0][0] if rows else backstop
-            # A job whose time came between the two statements was not refused by anybody: waiting for it would make it late.
+            # A job that became due between the two statements was not locked by any session:
+            # waiting would delay it.
             if due_in > 0 or -due_in >= now - asked:
                 break
         self._due_at = now + min(backstop, due_in if due_in > 0 else _MOVING)
 
     def _open_gates(self) -> None:
-        """Resume what was paused until now, note new caps, apply late requests to cancel, and make ready what no gate holds back any more."""
+        """Resume expired pauses, note new limits, apply late cancel requests, and release parked jobs.
+
+        Parked jobs are those that a pause or limit held back and that no longer have to wait.
+        """
         [(opened, next_in, parked, unseen, asked)] = self._session.run("open_gates")
         if opened:
             _log.info("resumed %d gates that were paused until now", opened)
@@ -234,7 +269,8 @@ class Maintenance:
         if asked:
             self._session.run("apply_cancels", {"most": MOST})
         moved = self._session.count("release_parked", {"most": MOST}) if parked else 0
-        # While nothing is parked and nothing is to be resumed, news comes as a call: the poll is for a call that was lost.
+        # While no job is parked and no pause is to end, changes arrive as a wake. The poll is for a
+        # wake that was lost.
         pause = 0.0 if moved >= MOST else self._spec.settings.sweep if parked or asked or next_in is not None else self._spec.settings.poll
         self._gates_at = time.monotonic() + (pause if next_in is None else min(pause, max(next_in, _MOVING)))
 
@@ -250,7 +286,10 @@ class Maintenance:
             )
 
     def _enable_webhooks(self) -> None:
-        """Create the trigger that calls webhooks, or try again later: a caller's open transaction may be in the way, and settlements wait meanwhile."""
+        """Create the trigger that calls webhooks, or try again later.
+
+        A caller's open transaction may be in the way, and settlements wait meanwhile.
+        """
         self._webhooks_at = _FOR_EVER
         try:
             self._session.run("enable_webhooks", stubborn=False)
@@ -270,16 +309,19 @@ class Maintenance:
             )  # fmt: skip
 
     def _keep_partitions(self, now: float, *, ready: bool = True) -> bool:
-        """Make a few of the partitions that are missing, or drop those whose day is past; return whether there are more to make.
+        """Make a few missing partitions, or drop expired ones. Return whether more must be made.
 
-        ready: whether the parent has been told that we are; until then a default partition is left alone that may be long to look through.
+        ready: whether READY was reported. Before that, a default partition that takes long to
+        search is left alone.
         """
         self._parted = False
         begun = time.monotonic()
         try:
             wanted = {"least": AHEAD, "most": FARTHEST, "crowded": CROWDED}
             [(ahead, crowded, locks)] = self._session.run("count_days_ahead", wanted)
-            if crowded is None:  # another keeper is at it, for minutes perhaps: what follows would wait, and what becomes due for us
+            # Another maintenance process does this, perhaps for minutes. The next statement would
+            # wait for it, and due jobs would wait here.
+            if crowded is None:
                 self._partitions_at = now + _AGAIN
                 return False
             if crowded and not ready:
@@ -289,7 +331,8 @@ class Maintenance:
         except psycopg.Error as problem:
             if not is_away(problem):
                 raise
-            # A long read of the past: what falls into the default partition until then moves later, and nothing is lost.
+            # A long read of the history. Rows that go to the default partition until then are moved
+            # later, and nothing is lost.
             in_hand = time.monotonic() - begun < _LONG
             again = _SOON if in_hand else _AGAIN
             self._partitions_at = now + again
@@ -318,7 +361,7 @@ class Maintenance:
         return False
 
     def _count_past(self) -> None:
-        """Count what has ended since the last look, unless a due job would be made to wait for it."""
+        """Count what has finished since the last count, unless a due job would have to wait for it."""
         looks, begun = self._looks, time.monotonic()
         if not self._parted:
             # A row that moves to its partition looks new, and would be counted twice.
@@ -339,19 +382,22 @@ class Maintenance:
             self._session.run("drop_rollup", {"days": KEEP_DAYS})
 
     def _drop_old(self) -> None:
-        """Delete some of what is old, and no more: a day's logs fall due at once, millions of rows, and jobs come due meanwhile."""
+        """Delete a limited number of old rows.
+
+        The logs of a day fall due at once, millions of rows, and jobs become due meanwhile.
+        """
         statement, wanted = next(iter(self._old.items()))
         if self._session.count(statement, wanted) < MOST:
             del self._old[statement]
 
     def _clear_away(self) -> None:
-        """Vacuum the tables that turn over, where it pays and no due job is made to wait for it."""
+        """Vacuum the busy tables if that pays and no due job has to wait for it."""
         rows = self._session.run("measure_dead")
         for table, dead, live in rows:
             begun = time.monotonic()
             if self._clearing.pays(table, dead=dead, live=live, now=begun) and begun + 2 * self._clearing.took < self._due_at:
                 with self._session.unhurried(_SLOWEST):
-                    self._session.run_alone(VACUUMS[table])  # refused or not: what it has left is for the next one, in a while
+                    self._session.run_alone(VACUUMS[table])  # Whether it succeeds or not, the rest is left for a later vacuum.
                 left = {name: dead for name, dead, _ in self._session.run("measure_dead")}
                 self._clearing.done(table, left=left[table], begun=begun, ended=time.monotonic())
         busy = any(dead > DEAD / 10 for _, dead, _ in rows)
@@ -374,10 +420,13 @@ class Maintenance:
 
 
 def _progress_on(board: StatusBoard) -> tuple[int, int, bytes] | None:
-    """Return job, token and progress of what runs on a board; None if nothing does, or if it changed while we looked."""
+    """Return job, token and progress of the job on a status board.
+
+    None if no job runs, or if it changed during the read.
+    """
     before = board.now()
     if before is None or before.phase is not Phase.RUNNING or not before.job or board.tally.policy(before.kind).table:
-        return None  # a record's number may be a job's as well, who would be shown its progress
+        return None  # A record's number may also be a job's, which would then show this progress.
     text = board.progress()
     after = board.now()
     if not text or after is None or (after.job, after.token) != (before.job, before.token):
@@ -385,7 +434,7 @@ def _progress_on(board: StatusBoard) -> tuple[int, int, bytes] | None:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:
-        return None  # one bad record would keep all others out of the database
+        return None  # One invalid document would keep all others out of the database.
     return before.job, before.token, text
 
 
@@ -395,7 +444,10 @@ def _dismiss(context: ChildContext, _frame: FrameType | None) -> None:
 
 
 def _children_of(context: ChildContext) -> set[int]:
-    """Return the pids of all children but this one, as the parent last published them. Each leads a process group of its number."""
+    """Return the pids of all other child processes, as the supervisor last published them.
+
+    Each leads a process group of its own number.
+    """
     children = context.spec.control.facts().get("children")
     found = [child.get("pid") for child in children if isinstance(child, dict)] if isinstance(children, list) else []
     return {pid for pid in found if isinstance(pid, int) and pid > 1} - {os.getpid()}

@@ -1,8 +1,10 @@
-"""When a table that turns over is vacuumed. Knows no clock and no connection; the keeper asks it and does it.
+"""Decides when a busy table is vacuumed. The maintenance process runs the vacuum.
 
-Each claim walks past what has died at the head of `ready`, until a vacuum takes it out of the index. The server's own vacuum comes once a
-minute at the most, and in a minute a fleet drains millions. Too often is as bad: a vacuum reads the indexes of a long queue from end to end.
-The keeper waits for it, so one that takes longer than half a poll is left to the server.
+Each claim scans past the dead rows at the head of `ready`, until a vacuum removes them from the
+index. The server's own vacuum comes once a minute at most, and in a minute a fleet drains millions
+of jobs. Too many vacuums are as bad, because each reads all indexes of a long queue. The
+maintenance process waits for the vacuum, so one that takes longer than half a poll is left to the
+server. This module uses no clock and no connection.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ VACUUMS: Final = {"ready": "vacuum_ready", "scheduled": "vacuum_scheduled", "run
 """The statement for each of the tables."""
 DEAD: Final = 20_000
 SHARE: Final = 0.05
-"""So many dead rows, and their share of the living, are worth a vacuum."""
+"""A vacuum needs DEAD dead rows plus this share of the live ones."""
 IN_VAIN: Final = 60.0
-"""Seconds before a table is vacuumed again in which an old snapshot keeps the dead, unless twice as many have died."""
+"""Seconds before the next vacuum of a table in which an old snapshot keeps dead rows, unless their
+number has doubled.
+"""
 
 
 class Vacuum:
-    """What the last vacuums took and left."""
+    """How long the last vacuum took, and what the vacuums left."""
 
     def __init__(self) -> None:
         self.took = 0.1
@@ -27,7 +31,9 @@ class Vacuum:
         self._left: dict[str, tuple[int, float]] = {}
 
     def pays(self, table: str, *, dead: int, live: int, now: float) -> bool:
-        """Return whether to vacuum `table` now, of whose rows so many are dead and alive. `now` is monotonic.
+        """Return whether to vacuum `table` now.
+
+        dead, live: numbers of its dead and live rows. now: monotonic seconds.
 
         >>> Clearing().pays("ready", dead=30_000, live=100, now=0.0)
         True
@@ -36,6 +42,6 @@ class Vacuum:
         return dead >= DEAD + SHARE * live and (dead >= 2 * left or now >= at + IN_VAIN)
 
     def done(self, table: str, *, left: int, begun: float, ended: float) -> None:
-        """Note that it was vacuumed, from when to when, and how many dead rows it had to leave."""
+        """Note a vacuum of `table`: its times, and the number of dead rows that it could not remove."""
         self._left[table] = (left, ended)
         self.took = ended - begun

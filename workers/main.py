@@ -66,25 +66,25 @@ def _live(spec: ChildSpec) -> int:
 
 
 def _worker(context: ChildContext) -> int:
-    from jobherd.workers.start import run  # noqa: PLC0415 - only in such a child
+    from jobherd.workers.start import run  # noqa: PLC0415 - imported only in a process of this kind
 
     return run(context)
 
 
 def _keeper(context: ChildContext) -> int:
-    from jobherd.workers.maintenance.maintenance import run  # noqa: PLC0415 - only in such a child
+    from jobherd.workers.maintenance.maintenance import run  # noqa: PLC0415 - imported only in a process of this kind
 
     return run(context)
 
 
 def _resetter(context: ChildContext) -> int:
-    from jobherd.workers.stores.resetter import run  # noqa: PLC0415 - only in such a child
+    from jobherd.workers.stores.resetter import run  # noqa: PLC0415 - imported only in a process of this kind
 
     return run(context)
 
 
 def _web(context: ChildContext) -> int:
-    from jobherd.workers.web import run  # noqa: PLC0415 - only in such a child
+    from jobherd.workers.web import run  # noqa: PLC0415 - imported only in a process of this kind
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_LEFT))  # It holds nothing that has to be finished.
     run(context.spec, title=context.title)

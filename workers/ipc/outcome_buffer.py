@@ -43,7 +43,7 @@ class OutcomeBuffer:
         self._words.release()
         self._entries.release()
 
-    # -- written by the child ---------------------------------------------------------------------------------------
+    # -- written by the worker --------------------------------------------------------------------------------------
 
     def open(self, token: int) -> None:
         """Called in the worker: a claim begins. The previous one may stay open meanwhile."""
@@ -85,7 +85,7 @@ class OutcomeBuffer:
         for token in self.claims():
             self.close(token)
 
-    # -- read by anyone ---------------------------------------------------------------------------------------------
+    # -- read by any process ----------------------------------------------------------------------------------------
 
     @property
     def is_doubled(self) -> bool:

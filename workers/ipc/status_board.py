@@ -176,7 +176,7 @@ class StatusBoard:
         self._memory.close()
         os.close(self.fd)
 
-    # -- written by the child ---------------------------------------------------------------------------------------
+    # -- written by the worker --------------------------------------------------------------------------------------
 
     def say(self, now: CurrentWork) -> None:
         """Called in the child process: publish what it does."""
@@ -315,7 +315,7 @@ class StatusBoard:
         self._company.restart()
         self.open_stacks()
 
-    # -- written by the parent --------------------------------------------------------------------------------------
+    # -- written by the supervisor ----------------------------------------------------------------------------------
 
     def interrupt(self, interruption: Interruption) -> None:
         """Called in the supervisor, before SIGUSR2: which claim to interrupt, and why."""
@@ -376,7 +376,7 @@ class StatusBoard:
         """
         self._words[_WATCHED] = int(until * 1000)
 
-    # -- read by anyone ---------------------------------------------------------------------------------------------
+    # -- read by any process ----------------------------------------------------------------------------------------
 
     def now(self) -> CurrentWork | None:
         """Return what the child process does, or None if there is no valid record."""

@@ -62,8 +62,8 @@ readers.
 _OVERDUE: Final = 600.0
 _AGAIN: Final = 300.0
 _SOON: Final = 60.0
-"""Seconds until partitions are tried again: _AGAIN after a wait of 2 s, and _SOON after one of 50
-ms, the wait of `keep_partitions` while today's partition exists.
+"""Seconds until partitions are tried again: _AGAIN after a wait of 2 s, and _SOON after one of 50 ms.
+`keep_partitions` waits for only 50 ms while only the last day's partition is missing.
 """
 _FEW: Final = 2
 """Partitions made in one transaction: no worker can settle for the 15 ms that each takes."""
@@ -257,9 +257,9 @@ class Maintenance:
         self._due_at = now + min(backstop, due_in if due_in > 0 else _MOVING)
 
     def _open_gates(self) -> None:
-        """Resume expired pauses, note new limits, apply late cancel requests, and release parked jobs.
+        """Resume expired pauses, note new limits, and apply late cancel requests.
 
-        Parked jobs are those that a pause or limit held back and that no longer have to wait.
+        Also make those parked jobs ready that no pause or limit holds back any more.
         """
         [(opened, next_in, parked, unseen, asked)] = self._session.run("open_gates")
         if opened:

@@ -109,11 +109,11 @@ class ChildSettings:
     log_level: str = "INFO"
     host: str = "localhost"
     webhook_secret: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that sign webhook calls. Without them, this host makes no such calls. Only workers get
+    """Secrets that sign webhook calls. Without them, this host makes no such calls. Only workers get
     them.
     """
     webhooks: bool = False
-    """Whether there is such a key."""
+    """Whether there is such a secret."""
     webhook_allow: tuple[str, ...] = ()
     webhook_timeout: float = 10.0
     metrics_tenants: int = 0

@@ -76,7 +76,7 @@ def own_handlers(settings: ChildSettings) -> dict[str, AnyHandler]:
     """Return Jobherd's own handlers, which workers have only if the settings require them."""
     if not settings.webhook_secret:
         return {}
-    from jobherd.handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few children need
+    from jobherd.handlers import jobs_webhook  # noqa: PLC0415 - http and ssl are 2 MB that few workers need
 
     jobs_webhook.set_rules(jobs_webhook.Rules(settings.webhook_secret, settings.webhook_allow, settings.webhook_timeout))
     return {jobs_webhook.deliver.kind: jobs_webhook.deliver}

@@ -53,7 +53,7 @@ _log = logging.getLogger("jobherd.transaction")
 
 PATIENCE: Final = 60.0
 """Seconds without data from the server in which a transaction must begin and its session must be
-reset. A firewall may have dropped a session that was unused for hours, and the job would wait until
+reset. A device in between may have dropped a session that was unused for hours, and the job would wait until
 its timeout. A legitimate wait, for another session's lock, takes seconds.
 """
 _ENDING: Final = 200

@@ -1,4 +1,7 @@
-"""The pytest plugin: fixtures that run jobs inline. Only pytest loads it; no other module of this package may import it."""
+"""The pytest plugin: fixtures that run jobs inline.
+
+Only pytest loads it; no other module of this package may import it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def jobherd_dsn() -> str | None:
-    """Return the address of the test database. Override it in a conftest.py. Default: as for `Client`."""
+    """Return the address of the test database.
+
+    Override it in a conftest.py. Default: as for `Client`.
+    """
     return None
 
 
 @pytest.fixture
 def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
-    """Yield the result of `jobherd.testing.inline`: jobs run directly, in a transaction that is rolled back."""
-    from jobherd.handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest on the machine
+    """Yield `jobherd.testing.inline`: jobs run directly, in a transaction that is rolled back."""
+    from jobherd.handlers.testing import inline  # noqa: PLC0415  # a plugin is imported by every pytest run in the environment
 
     with inline(jobherd_dsn) as jobs:
         yield jobs
@@ -29,7 +35,7 @@ def jobherd_inline(jobherd_dsn: str | None) -> Iterator[Inline]:
 
 @pytest.fixture
 def jobherd_recorder() -> Iterator[Recorder]:
-    """Yield the result of `jobherd.testing.recorder`: it records enqueued jobs, without a database."""
+    """Yield `jobherd.testing.recorder`: it records enqueued jobs, without a database."""
     from jobherd.handlers.testing import recorder  # noqa: PLC0415  # as above
 
     with recorder() as jobs:

@@ -1,6 +1,7 @@
-"""Handlers of `jobherd bench`, which enqueues their jobs in a separate schema: one does nothing, one returns its start time.
+"""Handlers of `jobherd bench`: one does nothing, one returns its start time.
 
-They must not do more: the cost of these jobs counts as the cost of Jobherd. They are harmless elsewhere.
+Their jobs are enqueued in a separate schema. They must not do more: the cost of these jobs counts
+as the cost of Jobherd. They are harmless elsewhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """jobs:purge_completed: delete completed jobs before their retention ends.
 
-Without this job, the history is dropped partition by partition (after 7 days for completed jobs, 30 for
-others). Use it to delete earlier, by hand or from cron. It deletes in batches, each in its own transaction,
-and skips rows that other transactions lock. So it can be interrupted anywhere, run twice, or run at the
-same time as another purge.
+Without this job, the history is dropped partition by partition (after 7 days for completed jobs, 30
+for others). Use it to delete earlier, by hand or from cron. It deletes in batches, each in its own
+transaction, and skips rows that other transactions lock. So it can be interrupted anywhere, run
+twice, or run at the same time as another purge.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
 
     Args:
         job: the job.
-        older_than: minimum time since completion, a duration, default "7d". "0s" means all that exist now.
+        older_than: minimum time since completion, a duration, default "7d". "0s" means all that
+            exist now.
         kind: only jobs of this kind. Default None: all kinds.
         batch: jobs examined in one transaction, 1 to 100,000, default 1,000.
 
@@ -48,8 +49,8 @@ def purge_completed(job: Job, older_than: str = "7d", kind: str | None = None, b
     cutoff, total = client.run(Statement("count_purgeable", wanted | {"older": older}, _read_count))
     deleted, after = 0, 0
     while True:
-        # The cutoff is fixed and the ids advance. Jobs that complete meanwhile are left out, and no row is
-        # examined twice.
+        # The cutoff is fixed and the ids advance. Jobs that complete meanwhile are left out, and no
+        # row is examined twice.
         most = {"cutoff": cutoff, "after": after, "most": batch}
         gone, reached = client.run(Statement("purge_history", wanted | most, _read_batch))
         deleted += gone

@@ -1,11 +1,12 @@
 """jobs:webhook: send a request to a URL when a job reaches its final state.
 
-The database enqueues this job in the same transaction that ends a job with a webhook, so the request is sent
-at least once. Its content is read from the history: the payload only names the job's end, so nothing that a
-payload makes up is signed. Producers choose the URL and need not be trusted. So only addresses that anyone on
-the internet could call are called, and those that the operator allows. The name is resolved here and the
-connection goes to the checked address. Redirects are not followed, and the environment's proxies are not
-used. Of the receiver's answer only the status is kept.
+The database enqueues this job in the same transaction that ends a job with a webhook, so the
+request is sent at least once. Its content is read from the history: the payload only names the
+job's end, so nothing that a payload makes up is signed. Producers choose the URL and need not be
+trusted. So only addresses that anyone on the internet could call are called, and those that the
+operator allows. The name is resolved here and the connection goes to the checked address. Redirects
+are not followed, and the environment's proxies are not used. Of the receiver's answer only the
+status is kept.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Rules:
     """Settings for calling webhooks.
 
     secrets: each secret signs the request; use several while one replaces another.
-    allow: names of hosts, addresses and networks that may be private, and may be called by plain http.
+    allow: names of hosts, addresses and networks that may be private, and may be called by plain
+        http.
     timeout: seconds for each step of a call, default 10.
     """
 
@@ -66,7 +68,7 @@ def set_rules(rules: Rules) -> None:
 
 @handler("jobs:webhook", timeout="60s", max_attempts=8, backoff=Backoff(base="10s", factor=3, jitter=0.2, cap="6h"))
 def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noqa: ARG001 - the URL is in the payload for people
-    """Send the end of a job that `event` names to the job's webhook as signed JSON; return the answer's status.
+    """Send the end of a job to its webhook as signed JSON, and return the answer's status.
 
     The database enqueues this job.
 
@@ -109,7 +111,10 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
 
 
 def find_end(event: Mapping[str, Any]) -> tuple[str, bytes] | None:
-    """Return the URL and the body of the request for the end that `event` names; None if the history lacks it."""
+    """Return the URL and the body of the request for the end that `event` names.
+
+    Returns None if the history does not contain it.
+    """
     try:
         end = {"id": check_id(event["id"]), "finished_at": datetime.fromisoformat(event["finished_at"])}
     except (KeyError, TypeError, ValueError):
@@ -122,7 +127,7 @@ def _read_end(rows: list[Row], _: tuple[str, ...]) -> tuple[str, bytes] | None:
 
 
 def sign(body: bytes, secrets: tuple[str, ...], *, at: int) -> str:
-    """Return the signature header: the time, and per secret the HMAC-SHA256 of time, dot and body, in hex.
+    """Return the signature header: time, and a hex HMAC-SHA256 per secret of time, dot and body.
 
     >>> sign(b"{}", ("a secret of some length",), at=1700000000)[:17]
     't=1700000000,v1=5'

@@ -4,11 +4,11 @@
 
     assert run(receipt, order_id=7).value() == {"sent": True}
 
-The payload is encoded to JSON and decoded. Binding, call and outcome are those of the worker. The process
-around it is missing: no timeout is enforced, and a crash ends the test. `recorder` records enqueued jobs,
-without a database. `inline` adds a database: enqueued jobs go into a transaction of its connection, where
-the test can check and run them, and the transaction is rolled back at the end. In a test inside an event
-loop, use `arun` and `adrain` instead of `run` and `drain`.
+The payload is encoded to JSON and decoded. Binding, call and outcome are those of the worker. The
+process around it is missing: no timeout is enforced, and a crash ends the test. `recorder` records
+enqueued jobs, without a database. `inline` adds a database: enqueued jobs go into a transaction of
+its connection, where the test can check and run them, and the transaction is rolled back at the
+end. In a test inside an event loop, use `arun` and `adrain` instead of `run` and `drain`.
 """
 
 from __future__ import annotations

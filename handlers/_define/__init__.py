@@ -1,4 +1,4 @@
-"""Declarations of handlers, hooks, claim filters and table stores, and how they are found in modules.
+"""Declares handlers, hooks, claim filters and table stores, and finds them in modules.
 
 Declaring must not open a connection or read a setting.
 """

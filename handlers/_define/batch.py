@@ -1,8 +1,8 @@
-"""Handlers that get several jobs in one call: their arguments, and how the return value maps to each job.
+"""Handlers of several jobs per call: their arguments, and how the return value maps to each job.
 
 All jobs of a call are of one kind. One job's answer must never decide another job. An answer that
-cannot be matched fails only the attempts it was meant for, with an error code. `handlers/_run/classify.py`
-then decides each job's outcome, as for a handler of single jobs.
+cannot be matched fails only the attempts it was meant for, with an error code.
+`handlers/_run/classify.py` then decides each job's outcome, as for a handler of single jobs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _JOB_LIST: Final = re.compile(r"(?:\w+\.)*\w+\[\s*(?:\w+\.)*Job\s*\]")
 class BatchSignature(Signature):
     """Parameters of a batch handler: a list of jobs, a list of payloads, or both in that order.
 
-    payloads: the parameter for the payloads, or None. A producer sees a handler whose only parameter is
-        one payload.
+    payloads: the parameter for the payloads, or None. A producer sees a handler whose only
+        parameter is one payload.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -78,9 +78,9 @@ class BatchSignature(Signature):
 def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
     """Return how each job of a call ended, in the form that `outcome_of` takes.
 
-    ending: what the call returned, or `Raised(exception)`. An exception, a disposition and None apply
-        to every job. A list or tuple holds one answer per job, in order; a dict holds answers by job
-        id. An answer that is an exception counts as raised by that job.
+    ending: what the call returned, or `Raised(exception)`. An exception, a disposition and None
+        apply to every job. A list or tuple holds one answer per job, in order; a dict holds answers
+        by job id. An answer that is an exception counts as raised by that job.
     jobs: ids of the jobs, in the order in which the handler got them.
     >>> endings_of({7: "sent", 8: Failed("no such number")}, [7, 8])
     ['sent', Failed(error='no such number', code=None)]
@@ -94,7 +94,8 @@ def endings_of(ending: object, jobs: Sequence[int]) -> list[object]:
     if not isinstance(ending, list | tuple):
         return [_WRONG] * len(jobs)
     if len(ending) != len(jobs):
-        # Which answer is missing is unknown: matching by position could complete a job that was never processed.
+        # Which answer is missing is unknown: matching by position could complete a job that was
+        # never processed.
         error = f"the batch handler was called with {len(jobs)} jobs and returned {len(ending)} answers: answer by job id if some may be left out"
         return [Failed(error, code=BATCH_ANSWER_INVALID)] * len(jobs)
     return [_one(answer) for answer in ending]
@@ -120,7 +121,10 @@ def _is_job_list(parameter: inspect.Parameter) -> bool:
 
 
 def _takes_list(hint: object) -> bool:
-    """Return whether the annotation accepts a list. An annotation that is not a class is accepted."""
+    """Return whether the annotation accepts a list.
+
+    An annotation that is not a class is accepted.
+    """
     origin = get_origin(hint) or hint
     if origin in {Union, UnionType}:
         return any(map(_takes_list, get_args(hint)))
@@ -133,7 +137,7 @@ def _takes_list(hint: object) -> bool:
 
 
 def _one_of(hint: object, annotation: object) -> str:
-    """Return the annotation of one payload; for a collection such as `set[Sms]`, that of its items."""
+    """Return the annotation of one payload; for `set[Sms]` and the like, that of an item."""
     origin, held = get_origin(hint), get_args(hint)
     several = held[1:] == (Ellipsis,) if origin is tuple else len(held) == 1
     return _written(held[0] if several and isinstance(origin, type) and issubclass(origin, Iterable) else annotation)

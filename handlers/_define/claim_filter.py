@@ -17,12 +17,14 @@ from jobherd.handlers._policy.policy import check_kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """Restrict a claim to certain jobs; returned by a `before_claim` hook. All conditions must hold.
+    """Restrict a claim to certain jobs; returned by a `before_claim` hook.
+
+    All conditions must hold.
 
     Args:
         kinds: kinds that may be claimed. Default: all.
-        max_cost: highest cost of a job for each named resource. Resources that are not named are not
-            checked. Default: no limit.
+        max_cost: highest cost of a job for each named resource. Resources that are not named are
+            not checked. Default: no limit.
         forbidden_flags: flags that the kind of a job must not have. Default: none.
         condition: SQL condition on the ready job, as text or from `psycopg.sql`. Its columns are
             `kind`, `queue`, `priority`, `payload` (json), `attempts`, `created_at` and `run_at`.

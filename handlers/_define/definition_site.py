@@ -50,7 +50,10 @@ def note_made(thing: object) -> None:
 
 
 def where_made(function: Callable[..., object]) -> Made:
-    """Return where the handler or hook around `function` is created. Call it while the decorator runs."""
+    """Return where the handler or hook around `function` is created.
+
+    Call it while the decorator runs.
+    """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -60,8 +63,8 @@ def where_made(function: Callable[..., object]) -> Made:
     file = os.path.abspath(code.co_filename) if code is not None else "<unknown>"
     if frame is not None and importing:
         here = os.path.abspath(frame.f_code.co_filename)
-        # A function made by a factory or decorator has the same position each time. Only the line that
-        # called the factory tells its handlers apart.
+        # A function made by a factory or decorator has the same position each time. Only the line
+        # that called the factory tells its handlers apart.
         if here != file or (code is not None and "<locals>" in code.co_qualname):
             return Made(str(module), here, frame.f_lineno)
     return Made(str(module), file, code.co_firstlineno if code is not None else 0)

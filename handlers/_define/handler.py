@@ -1,8 +1,8 @@
 """Turns a function into a handler.
 
-A handler is a function with a kind and a policy. It can be called like the function, and it enqueues
-jobs of its kind. The decorator registers nothing: the registry finds handlers in the modules it
-loads, so importing a module does not change any worker.
+A handler is a function with a kind and a policy. It can be called like the function, and it
+enqueues jobs of its kind. The decorator registers nothing: the registry finds handlers in the
+modules it loads, so importing a module does not change any worker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 USUAL = "handle"
-"""A function of this name adds nothing to the kind: `handle` in `mail/receipt.py` is `mail:receipt`."""
+"""A function of this name adds nothing to the kind: `handle` in `mail/receipt.py` is
+`mail:receipt`."""
 
 
 class Handler(Producer[P], Generic[P, C, R_co]):
@@ -69,7 +70,10 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         return self.function(*args, **kwargs)
 
     def problems(self) -> list[str]:
-        """Return a sentence for each parameter whose type payloads cannot be converted to. Never raises."""
+        """Return a sentence for each parameter whose type payloads cannot be converted to.
+
+        Never raises.
+        """
         return self.signature.binding.problems
 
     def __repr__(self) -> str:
@@ -90,7 +94,10 @@ class Decorate(Protocol):
 
 
 class DecorateBatch(Protocol):
-    """What `handler(..., batch=N)` returns: a decorator to a Handler that enqueues one payload per job."""
+    """What `handler(..., batch=N)` returns: a decorator from a function to its Handler.
+
+    The Handler enqueues one payload per job.
+    """
 
     @overload
     def __call__(self, function: Callable[[list[Job]], R], /) -> Handler[[object], [list[Job]], R]: ...
@@ -180,13 +187,14 @@ def handler(  # one parameter for each option
 ) -> Any:
     """Make a function the handler of one kind of job.
 
-    The keys of a job's payload are the function's parameters, and their annotations are checked. If the
-    first parameter is annotated `Job`, or is called `job` without annotation, it gets the job. If the
-    only other parameter is called `payload`, it gets the whole document. `async def` works the same.
+    The keys of a job's payload are the function's parameters, and their annotations are checked. If
+    the first parameter is annotated `Job`, or is called `job` without annotation, it gets the job.
+    If the only other parameter is called `payload`, it gets the whole document. `async def` works
+    the same.
 
     Args:
-        kind: name of the jobs, such as "mail:receipt". Default: made from file and function, so `send`
-            in `mail.py` is "mail:send", and `handle` in `mail/receipt.py` is "mail:receipt".
+        kind: name of the jobs, such as "mail:receipt". Default: made from file and function, so
+            `send` in `mail.py` is "mail:send", and `handle` in `mail/receipt.py` is "mail:receipt".
         queue: queue of the jobs, default "default".
         priority: lower numbers run first, default 0.
         timeout: longest duration of one attempt, default "5m".
@@ -195,40 +203,42 @@ def handler(  # one parameter for each option
         backoff: delay after a failed attempt: a `Backoff`, one duration, a list of durations, or a
             function from the number of attempts to a duration. Default: 30 s, doubled after each
             attempt, at most 1 h, with a jitter of 20 %.
-        retry_on: exceptions that are retried; all others fail the job at once. Default None: retry all.
+        retry_on: exceptions that are retried; all others fail the job at once. Default None: retry
+            all.
         poison_on: exceptions that fail the job at once, as `Poison` does. Default: none.
         backoff_on: other delays for certain exceptions. Default: none.
         exclusive: never run an attempt while another one is still running, not even briefly after a
             lost lease. Default False.
-        max_running: concurrency limit of the kind over all hosts, unless `jobherd cap` has set another
-            one. Default None: limited only by the number of workers.
-        transactional: run each attempt in a transaction, `job.connection`, that commits together with
-            the job's completion. A failed attempt leaves nothing in the database. Default False. For a
-            transaction around a part of a handler see `Job.transaction`.
+        max_running: concurrency limit of the kind over all hosts, unless `jobherd cap` has set
+            another one. Default None: limited only by the number of workers.
+        transactional: run each attempt in a transaction, `job.connection`, that commits together
+            with the job's completion. A failed attempt leaves nothing in the database. Default
+            False. For a transaction around a part of a handler see `Job.transaction`.
         keep_completed: how long to keep completed jobs, rounded up to days, default "7d". 0 writes
             nothing for a completed job: looking it up or waiting for it finds no such job.
         keep_failed: how long to keep failed jobs, rounded up to days, default "30d".
-        batch: most jobs in one call, 1 to 500. The function gets a list of jobs, a list of payloads, or
-            both. It returns None if all succeeded, a list of answers in order, or a dict of answers by
-            job id. Default None: one job per call.
-        linger: how long a batch that is not full waits for more jobs when the queue is empty, default
-            0, at most 60 s.
-        cost: resources of the host that a running job uses, amounts by name, such as
-            {"memory_mb": 900}, or a function from the payload to them, called when the job is
-            enqueued with the handler. For a batch handler: the resources of one call. Default: nothing.
-        flags: labels of the kind, such as ("gpu",), that a `before_claim` hook can forbid. Default: none.
-        redact: parts of payload and result that the dashboard never shows, such as
-            ["$.card", "$.items[*].code", "$..password"]. Default: none. See docs/page.md for its limits.
-        encrypt: encrypt payloads, results, errors and logs with the keys in the environment before they
-            are written. "only" also rejects payloads that arrive unencrypted. Default False. See
-            docs/security.md.
+        batch: most jobs in one call, 1 to 500. The function gets a list of jobs, a list of
+            payloads, or both. It returns None if all succeeded, a list of answers in order, or a
+            dict of answers by job id. Default None: one job per call.
+        linger: how long a batch that is not full waits for more jobs when the queue is empty,
+            default 0, at most 60 s.
+        cost: resources of the host that a running job uses, amounts by name, such as {"memory_mb":
+            900}, or a function from the payload to them, called when the job is enqueued with the
+            handler. For a batch handler: the resources of one call. Default: nothing.
+        flags: labels of the kind, such as ("gpu",), that a `before_claim` hook can forbid. Default:
+            none.
+        redact: parts of payload and result that the dashboard never shows, such as ["$.card",
+            "$.items[*].code", "$..password"]. Default: none. See docs/page.md for its limits.
+        encrypt: encrypt payloads, results, errors and logs with the keys in the environment before
+            they are written. "only" also rejects payloads that arrive unencrypted. Default False.
+            See docs/security.md.
 
     Returns:
         The `Handler`, or a decorator that returns it.
 
     Raises:
-        TypeError, ValueError: an option is invalid. Raised when the function is decorated; the message
-            names the option, the value and the fix.
+        TypeError, ValueError: an option is invalid. Raised when the function is decorated; the
+            message names the option, the value and the fix.
 
     Example:
         >>> @handler("mail:receipt", timeout="30s")
@@ -273,10 +283,10 @@ def handler(  # one parameter for each option
 
 
 def kind_of(function: Callable[..., object]) -> str:
-    """Return the kind made from a function's file and name. Raises ValueError if they give no valid name.
+    """Return the kind made from a function's file and name.
 
-    The module's name is not used: producer, worker and script may import one file under three names and
-    must agree on the kind.
+    Raises ValueError if they give no valid name. The module's name is not used: producer, worker
+    and script may import one file under three names and must agree on the kind.
     """
     code = code_of(function)
     file = code.co_filename if code is not None else ""

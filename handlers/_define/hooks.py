@@ -1,9 +1,9 @@
-"""Hooks: functions called around jobs and around a worker's life, and middleware that wraps the handler.
+"""Hooks around jobs and around a worker's life, and middleware that wraps the handler.
 
 A decorator declares a hook. The registry finds hooks in the modules it loads, as it finds handlers;
-importing a module registers nothing. This module defines what a hook is and the order in which hooks
-run. The worker guards the calls and handles hooks that raise or hang. This module must not swallow
-what a hook raises.
+importing a module registers nothing. This module defines what a hook is and the order in which
+hooks run. The worker guards the calls and handles hooks that raise or hang. This module must not
+swallow what a hook raises.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Child:
-    """The worker that runs jobs, as its `on_child_start`, `before_claim` and `on_child_exit` hooks see it."""
+    """The worker, as its hooks see it."""
 
     slot: int = 0
     """Number of its slot, from 0. A replacement of the worker has the same slot."""
@@ -100,9 +100,10 @@ class Event:
     @overload
     def __call__(self, *kinds: str) -> Callable[[Function], Hook]: ...
     def __call__(self, *given: Any) -> Any:
-        """Declare a function as a hook: `@event` for all kinds, `@event("mail:receipt", ...)` for some.
+        """Declare a function as a hook: `@event` for all kinds, `@event("mail:receipt")` for some.
 
-        Raises TypeError or ValueError when the function is decorated. The message names the event and the fix.
+        Raises TypeError or ValueError when the function is decorated. The message names the event
+        and the fix.
         """
         if len(given) == 1 and inspect.isroutine(given[0]):
             return self._declare(given[0], frozenset())
@@ -124,7 +125,10 @@ class Event:
         return hook
 
     def _taken(self, function: Function) -> int:
-        """Return how many of the event's arguments the function takes. Raises TypeError if it cannot be called with them."""
+        """Return how many of the event's arguments the function takes.
+
+        Raises TypeError if it cannot be called with them.
+        """
         taken = 0
         must = 0
         for parameter in inspect.signature(function).parameters.values():
@@ -311,8 +315,8 @@ class Hooks:
     def ends(self, child: Child) -> list[tuple[Hook, Callable[[], object]]]:
         """Return what to call when the worker exits, each group in reverse order.
 
-        First the `on_child_exit` hooks, then the code after the yields. After a failed start only the
-        generators that have started are finished.
+        First the `on_child_exit` hooks, then the code after the yields. After a failed start only
+        the generators that have started are finished.
         """
         exits: list[tuple[Hook, Callable[[], object]]] = []
         if self._started:

@@ -1,8 +1,9 @@
-"""Chooses the import name for a file of handlers: the application's own, else one below `jobherd_user`.
+"""Chooses the import name of a file of handlers: the application's own, or one of Jobherd's.
 
-A module that the application can import must not be loaded under a second name. Its exceptions,
-state and metrics would exist twice, and a spawned process could not find its functions. Files that
-cannot be imported otherwise get a name that shadows nothing.
+A name of Jobherd's is below `jobherd_user`. A module that the application can import must not be
+loaded under a second name. Its exceptions, state and metrics would exist twice, and a spawned
+process could not find its functions. Files that cannot be imported otherwise get a name that
+shadows nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def own_name(folder: Path) -> str | None:
     """Return the dotted name by which this process can import a folder, or None if there is none.
 
     The name is empty if the folder itself is on the import path. Of several names the shortest one
-    whose first package is not inside another package wins. Nothing is imported here: the caller has to
-    handle what the packages above the folder do on import.
+    whose first package is not inside another package wins. Nothing is imported here: the caller has
+    to handle what the packages above the folder do on import.
     """
     parts: list[str] = []
     here = folder
@@ -45,13 +46,13 @@ def own_name(folder: Path) -> str | None:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the name below `jobherd_user` for a folder: readable, stable, different for each path."""
+    """Return a folder's name below `jobherd_user`: readable, stable, different for each path."""
     readable = re.sub(r"\W", "_", folder.name, flags=re.ASCII)[:40] or "root"
     return f"{FOLDERS}.{readable}_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
 
 
 def is_file_of(name: str, file: str) -> bool:
-    """Return whether importing `name` runs this file and not another one, such as the stdlib's `json`."""
+    """Return whether importing `name` runs this file, not another one like the stdlib's `json`."""
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:  # a module without a spec, as __main__
@@ -60,7 +61,10 @@ def is_file_of(name: str, file: str) -> bool:
 
 
 def leads_to(name: str, folder: Path) -> bool:
-    """Return whether importing `name` gives this folder. Its parent packages must be imported already."""
+    """Return whether importing `name` gives this folder.
+
+    Its parent packages must be imported already.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:
@@ -93,7 +97,7 @@ def bare_package(name: str, paths: list[str]) -> ModuleType:
 
 
 def twice(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the `names` whose file is also loaded under another name, each with that other name."""
+    """Return the `names` whose file is also loaded under another name, each with that name."""
     others: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -1,7 +1,8 @@
 """Enqueues jobs with the handler's own parameters: `receipt.enqueue(order_id=7)`.
 
-A producer is a kind and a signature with options for its jobs. It needs only the handler's definition.
-It sends exactly the given arguments: defaults are those of the handler when the job runs.
+A producer is a kind and a signature with options for its jobs. It needs only the handler's
+definition. It sends exactly the given arguments: defaults are those of the handler when the job
+runs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Target: TypeAlias = "Client | AsyncClient | psycopg.Connection[Any] | psycopg.As
 
 
 class _Document(dict[str, Any]):
-    """A payload made by `Producer.payload`: valid JSON that was already compared with its arguments."""
+    """A payload from `Producer.payload`: valid JSON, already compared with its arguments."""
 
 
 class Producer(Generic[P]):
@@ -71,7 +72,10 @@ class Producer(Generic[P]):
 
     @property
     def binding(self) -> Binding:
-        """Converter from payloads to arguments. Built on first use, when all names in annotations exist."""
+        """Converter from payloads to arguments.
+
+        Built on first use, when all names in annotations exist.
+        """
         return self.signature.binding
 
     def options(  # one parameter for each option
@@ -92,12 +96,15 @@ class Producer(Generic[P]):
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None,
         client: Client | AsyncClient | None = None,
     ) -> Producer[P]:
-        """Return a producer whose jobs have these options. Options that are not given keep their value.
+        """Return a producer whose jobs have these options.
+
+        Options that are not given keep their value.
 
         Args:
             queue: queue of the jobs.
             priority: lower numbers run first, may be negative.
-            delay: duration before the jobs are due, such as "10m", a number of seconds or a timedelta.
+            delay: duration before the jobs are due, such as "10m", a number of seconds or a
+                timedelta.
             run_at: timestamp at which they are due instead, a datetime with a time zone.
             max_attempts: attempts before a job fails permanently.
             timeout: longest duration of one attempt.
@@ -106,13 +113,14 @@ class Producer(Generic[P]):
             tenant: tenant to which the jobs belong.
             webhook: URL that gets a request when a job reaches its final state.
             set_off_by: id of the parent job. Default: the job whose handler runs this code.
-            traceparent: trace of the jobs in W3C Trace Context format. Default: the trace of the job
-                whose handler runs this code.
+            traceparent: trace of the jobs in W3C Trace Context format. Default: the trace of the
+                job whose handler runs this code.
             connection: your own psycopg connection. The jobs become part of its transaction.
             client: another client. Excludes `connection`.
 
         Raises:
-            TypeError, ValueError: an option is invalid. The message names the field, the value and the fix.
+            TypeError, ValueError: an option is invalid. The message names the field, the value and
+            the fix.
 
         Example:
         >>> receipt.options(delay="10m", priority=-5).enqueue(order_id=7)  # doctest: +SKIP
@@ -156,7 +164,7 @@ class Producer(Generic[P]):
         return _Document(found) if isinstance(found, dict) else found
 
     def split_bytes(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[bytes | None, Mapping[str, object]]:
-        """Split the arguments of a call into the payload bytes, or None, and the arguments for the JSON."""
+        """Split the arguments of a call into payload bytes, or None, and other arguments."""
         if not self.signature.takes_bytes:
             return None, kwargs
         if args:
@@ -191,13 +199,15 @@ class Producer(Generic[P]):
         return (await self._aput([self._one(args, kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """Enqueue many jobs, all or none, in one transaction with one notification. Return their ids in order.
+        """Enqueue many jobs, all or none, in one transaction with one notification.
+
+        Return their ids in order.
 
         Args:
-            calls: the arguments of each job: a dict, a tuple, or, if the handler has one parameter, the
-                argument itself (unless it is a dict or tuple). `payload` makes a dict that type checkers
-                have checked. Any iterable works. It is read in chunks while the transaction is open; only
-                the list of ids grows with its length.
+            calls: the arguments of each job: a dict, a tuple, or, if the handler has one parameter,
+                the argument itself (unless it is a dict or tuple). `payload` makes a dict that type
+                checkers have checked. Any iterable works. It is read in chunks while the
+                transaction is open; only the list of ids grows with its length.
 
         Raises:
             What `enqueue` raises. A PayloadError has the `index` of the job.
@@ -209,7 +219,10 @@ class Producer(Generic[P]):
         return self._put(self._many(calls))
 
     async def aenqueue_many(self, calls: Iterable[object]) -> list[int]:
-        """Like `enqueue_many`, from asyncio. Without an asynchronous client or connection it holds all payloads."""
+        """Like `enqueue_many`, from asyncio.
+
+        Without an asynchronous client or connection it holds all payloads.
+        """
         return await self._aput(self._many(calls))
 
     def enqueue_stream(
@@ -218,9 +231,9 @@ class Producer(Generic[P]):
         """Enqueue jobs from a stream, each chunk in its own transaction, and return their number.
 
         Args:
-            calls: as in `enqueue_many`, of any length: only one chunk is in memory at a time. If a job is
-                rejected, the jobs before it are enqueued, and none from it on. On your own connection all
-                jobs are part of its transaction.
+            calls: as in `enqueue_many`, of any length: only one chunk is in memory at a time. If a
+                job is rejected, the jobs before it are enqueued, and none from it on. On your own
+                connection all jobs are part of its transaction.
             on_chunk: called with the ids of each chunk after its commit. Default: not called.
             chunk: jobs per chunk, 1 to 10,000, default 10,000.
 
@@ -251,7 +264,8 @@ class Producer(Generic[P]):
 
     def _encoded(self, payload: object) -> str:
         text = check_payload(payload)
-        # Bind as the worker will: a payload that does not fit would otherwise fail permanently there.
+        # Bind as the worker will: a payload that does not fit would otherwise fail permanently
+        # there.
         self.binding.compare(payload, self.binding.bind(decode_payload(text)))
         return text
 
@@ -270,7 +284,8 @@ class Producer(Generic[P]):
     def _weighed(self, chunk: Chunk) -> Chunk:
         """Return the chunk with the cost of each job.
 
-        Raises what the kind's cost function raises, and TypeError or ValueError for an invalid cost.
+        Raises what the kind's cost function raises, and TypeError or ValueError for an invalid
+        cost.
         """
         if self._weigh is None or self._options.cost is not None:
             return chunk
@@ -317,8 +332,8 @@ class Producer(Generic[P]):
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, or give an AsyncConnection"
                 )
                 raise TypeError(message)
-        # Each job has a new event loop, and an asynchronous pool belongs to one loop. The thread-safe
-        # client outlives the loop.
+        # Each job has a new event loop, and an asynchronous pool belongs to one loop. The
+        # thread-safe client outlives the loop.
         lasting = self._target if isinstance(self._target, Client) else default.default_client()
         return await asyncio.to_thread(lasting.put, list(chunks))  # a list: another thread must not run the caller's iterator
 
@@ -331,7 +346,10 @@ def _check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
 
 
 def _merged(base: Options, given: Options) -> Options:
-    """Return `base` with the options of `given`. A delay replaces `run_at`, and `run_at` a delay."""
+    """Return `base` with the options of `given`.
+
+    A delay replaces `run_at`, and `run_at` a delay.
+    """
     values = base.parameters()
     if given.delay is not None or given.run_at is not None:
         values["delay"] = values["run_at"] = None

@@ -1,10 +1,11 @@
 """Finds the handlers and hooks in folders and modules, and reports what does not load.
 
-One broken module must not stop the others. Each problem is returned as a `LoadProblem` with file and
-line, and the caller decides what to do. The modules of a folder are loaded under the names by which
-the application imports them. Without such a name they become `jobherd_user.<folder>.<module>`, so that
-a user's `handlers/` or `json.py` shadows nothing (`module_names`). A decorated function that would not
-be used is a problem too. Loading runs user code: never call it in the supervisor.
+One broken module must not stop the others. Each problem is returned as a `LoadProblem` with file
+and line, and the caller decides what to do. The modules of a folder are loaded under the names by
+which the application imports them. Without such a name they become
+`jobherd_user.<folder>.<module>`, so that a user's `handlers/` or `json.py` shadows nothing
+(`module_names`). A decorated function that would not be used is a problem too. Loading runs user
+code: never call it in the supervisor.
 """
 
 from __future__ import annotations
@@ -94,14 +95,15 @@ class Loaded:
 def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
     """Import every public module of the sources and return their handlers, in a fixed order.
 
-    sources: folders, `.py` files, dotted names of modules or packages on the import path, or `SHIPPED`.
-        Modules and folders whose names begin with an underscore or a dot are skipped.
+    sources: folders, `.py` files, dotted names of modules or packages on the import path, or
+        `SHIPPED`. Modules and folders whose names begin with an underscore or a dot are skipped.
     named: where users name the sources, for the message about a missing source.
 
-    A handler belongs to the module whose import creates it. An imported handler counts if the module
-    lists it in `__all__`. A handler is served if a name of the module, or of a class in the module,
-    holds it. If a module has no handler but a function `handle`, that function becomes a handler.
-    Never raises for what user code does, SystemExit included; only KeyboardInterrupt passes.
+    A handler belongs to the module whose import creates it. An imported handler counts if the
+    module lists it in `__all__`. A handler is served if a name of the module, or of a class in the
+    module, holds it. If a module has no handler but a function `handle`, that function becomes a
+    handler. Never raises for what user code does, SystemExit included; only KeyboardInterrupt
+    passes.
     """
     loading = _Loading(named)
     importlib.invalidate_caches()
@@ -213,7 +215,11 @@ class _Loading:
                 self._take_package(name, list(getattr(module, "__path__", [])))
 
     def _open(self, folder: Path, files: list[str]) -> str | None:
-        """Import the package of a folder and return its name: empty if on the import path, None if it fails."""
+        """Import the package of a folder and return its name.
+
+        The name is empty for a folder on the import path. Returns None if the package does not
+        load.
+        """
         own = own_name(folder)
         if own == "" and not imports_above(folder, files):
             return own
@@ -226,7 +232,8 @@ class _Loading:
     def _open_above(self, name: str, folder: Path) -> bool:
         """Import the packages above a folder.
 
-        Returns False if one of them does not load: then the application cannot import the folder either.
+        Returns False if one of them does not load: then the application cannot import the folder
+        either.
         """
         above = name.rpartition(".")[0]
         starts = [parent / "__init__.py" for parent in folder.parents[: above.count(".") + 1]] if above else []
@@ -291,7 +298,10 @@ class _Loading:
         return True
 
     def _public_files(self, package: str, folder: Path, above: frozenset[str]) -> Iterator[Found]:
-        """Yield a folder's files by name. A link back to one of the real folders in `above` is skipped."""
+        """Yield a folder's files by name.
+
+        A link back to one of the real folders in `above` is skipped.
+        """
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as problem:
@@ -322,7 +332,7 @@ class _Loading:
                     yield from self._public_files(name, path, above | {real})
 
     def _is_safe(self, module: str, path: str | Path) -> bool:
-        """Return whether only trusted OS users can change or replace a file or folder; report if not."""
+        """Return whether only trusted OS users can change or replace the path; report if not."""
         return self._tell(module, find_fault(path))
 
     def _is_safe_module(self, module: str, file: Path) -> bool:
@@ -406,7 +416,7 @@ class _Loading:
                 )
 
     def tell_lost(self, made: Iterable[object], *, but: set[str]) -> None:
-        """Report each handler and hook that was created while loading but that no worker would call.
+        """Report each handler and hook that was created while loading but would not be called.
 
         but: modules that are second copies of served modules.
         """
@@ -473,7 +483,10 @@ def _problem(module: str, file: str, line: int, message: str, about: object = No
 
 
 def _is_a(kind: type[_T], value: object) -> TypeGuard[_T]:
-    """Like isinstance, but does not read `value.__class__`: a lazy proxy in a module would load or raise."""
+    """Like isinstance, but does not read `value.__class__`.
+
+    A lazy proxy in a module would load or raise.
+    """
     return issubclass(type(value), kind)
 
 
@@ -490,7 +503,7 @@ def _handlers_of(module: ModuleType) -> list[AnyHandler]:
 
 
 def _hooks_of(module: ModuleType) -> list[Hook]:
-    """Return the hooks that the module defines, by line, and imported ones it lists in `__all__`."""
+    """Return the module's own hooks, by line, and the imported ones that it lists in `__all__`."""
     listed = _listed(module)
     found = {
         id(value): value
@@ -510,7 +523,10 @@ _dict_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"]
 
 
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the values of the module's names and of the classes it defines. Static methods are unwrapped."""
+    """Yield the values of the module's names and of the classes it defines.
+
+    Static methods are unwrapped.
+    """
     values: list[tuple[str, Any]] = list(vars(module).items())
     classes: set[int] = set()
     for name, value in values:  # the list grows during the loop
@@ -525,7 +541,8 @@ def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def _where(problem: BaseException, file: str) -> tuple[str, int]:
     """Return file and line of an error.
 
-    That is the innermost line in the module's own file, or the last line outside the import machinery.
+    That is the innermost line in the module's own file, or the last line outside the import
+    machinery.
     """
     if isinstance(problem, SyntaxError) and problem.filename:
         return str(problem.filename), problem.lineno or 0

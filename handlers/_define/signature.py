@@ -3,8 +3,8 @@
 A handler's signature is the contract for its payload: keys are parameters, annotations are checked.
 The signature is read once and turned into a list of converters; binding a payload is one loop over
 them. Converters are built on first use, when every name in the annotations exists. Binding must not
-coerce: "7" is not an int, True is not an int, 7 is a float. Values that JSON cannot express travel as
-text and are rebuilt from their annotation (dates, UUID, Decimal, Enum, dataclasses).
+coerce: "7" is not an int, True is not an int, 7 is a float. Values that JSON cannot express travel
+as text and are rebuilt from their annotation (dates, UUID, Decimal, Enum, dataclasses).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Slot: TypeAlias = "tuple[str, Any, Convert | None, bool]"
-"""One parameter: its name, the type whose values are passed unchanged, the converter for other values
-(None: anything is accepted), whether the payload must have it."""
+"""One parameter: its name, the type whose values are passed unchanged, the converter for other
+values (None: anything is accepted), whether the payload must have it."""
 _AS_THEY_ARE: Final = frozenset({int, str, bool, float})
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -84,13 +84,14 @@ class Signature:
         self.whole = not self.open and [parameter.name for parameter in self.parameters] == [WHOLE]
 
     def hints(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the resolved annotations of a payload's parts, and the names that cannot be resolved."""
+        """Return a payload's resolved annotations, and the names that cannot be resolved."""
         return resolve_hints(self.function, self.parameters if self.rest is None else [*self.parameters, self.rest])
 
     def take_bytes(self, arguments: dict[str, Any], data: bytes | None) -> None:
         """Add the job's bytes to the arguments.
 
-        Raises BindingError if the handler needs bytes and there are none, or if it could not read them.
+        Raises BindingError if the handler needs bytes and there are none, or if it could not read
+        them.
         """
         if data is None and self.needs_bytes:
             message = "the job has no payload_bytes, and the handler needs them: enqueue it with payload_bytes=..."
@@ -103,13 +104,19 @@ class Signature:
 
     @property
     def binding(self) -> Binding:
-        """Converter from payloads to arguments. Built on first use, when all names in annotations exist."""
+        """Converter from payloads to arguments.
+
+        Built on first use, when all names in annotations exist.
+        """
         if self._binding is None:
             self._binding = Binding(self)
         return self._binding
 
     def payload(self, arguments: tuple[object, ...], named: Mapping[str, object]) -> object:
-        """Return the payload for a call with these arguments. Raises TypeError as the call would."""
+        """Return the payload for a call with these arguments.
+
+        Raises TypeError as the call would.
+        """
         if arguments:
             if len(arguments) > len(self.parameters):
                 message = f"{self.name} takes {len(self.parameters)} arguments, {len(arguments)} were given"
@@ -185,7 +192,10 @@ class Binding:
         return {name: one.own for name, one in self.facts.items() if one.compared}
 
     def takes_alone(self, kind: type) -> bool:
-        """Return whether the only parameter is annotated with exactly this class, such as a named tuple."""
+        """Return whether the only parameter is annotated with exactly this class.
+
+        A named tuple may be such a class.
+        """
         return len(self._hints) == len(self._names) == 1 and kind in self._hints.values()
 
     def compare(self, payload: Any, arguments: Mapping[str, object]) -> None:
@@ -210,10 +220,12 @@ class Binding:
         return BindingError(f"payload at {path} {misfit.reason}", path)
 
     def bind(self, payload: object) -> dict[str, Any]:
-        """Return the keyword arguments for `payload`. Raises BindingError naming the first place that does not fit.
+        """Return the keyword arguments for `payload`.
 
-        payload: a decoded document. If the handler's only parameter is called `payload`, any document is
-            accepted; otherwise it must be an object.
+        Raises BindingError naming the first place that does not fit.
+
+        payload: a decoded document. If the handler's only parameter is called `payload`, any
+            document is accepted; otherwise it must be an object.
         """
         if self._whole:
             payload = {WHOLE: payload}

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Scan: TypeAlias = "type[Any] | Callable[[Mapping[str, Any]], Any]"
-"""Makes a record from a row: a dataclass whose fields are columns, or a function of a dict by column."""
+"""Makes a record from a row: a dataclass whose fields are columns, or a function of a dict by
+column."""
 
 _LOGS: Final = "execution_logs"
 
@@ -71,7 +72,7 @@ class Scanner:
         return tuple(one.name for one in self._fields)
 
     def misfits(self, columns: Sequence[str]) -> list[str]:
-        """Return a sentence for each field without a selected column, and each column without a field."""
+        """Return a sentence for each field without a column, and each column without a field."""
         if not self._fields or not isinstance(self._scan, type):
             return []
         name = self._scan.__name__

@@ -1,9 +1,9 @@
 """Handlers for the rows of a table that the application owns, run by the same workers as the queue.
 
-A `TableStore` describes the table and how its records are claimed, kept and failed. A function decorated
-with `store.handler` processes one record. The application enqueues with its own INSERT. Declaring a
-store opens no connection: a worker checks the table when it starts and reports what is missing then.
-The statements are in `sql/tables/`; `jobherd.workers.stores.runner` runs them.
+A `TableStore` describes the table and how its records are claimed, kept and failed. A function
+decorated with `store.handler` processes one record. The application enqueues with its own INSERT.
+Declaring a store opens no connection: a worker checks the table when it starts and reports what is
+missing then. The statements are in `sql/tables/`; `jobherd.workers.stores.runner` runs them.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ class TableStore:
             `jobherd check --print-sql` prints, they are notified at once.
         max_retries: how often a failed record is retried, default 0.
         retry_after: duration before such a retry, default 0.
-        stalled_max_age: age at which a running record that no transaction holds returns to the queue,
-            default "30s".
-        heartbeat_interval: how often a running record is marked as running, default "5s". Must be less
-            than `stalled_max_age`.
-        reset_interval: how often stalled records are looked for, default "30s". If the supervisor sees
-            the process die, the record returns to the queue at once.
+        stalled_max_age: age at which a running record that no transaction holds returns to the
+            queue, default "30s".
+        heartbeat_interval: how often a running record is marked as running, default "5s". Must be
+            less than `stalled_max_age`.
+        reset_interval: how often stalled records are looked for, default "30s". If the supervisor
+            sees the process die, the record returns to the queue at once.
         max_resets: how often a record returns to the queue that way, default 5; then it fails.
-        cancel_interval: how often running records are checked for being canceled or deleted, default
-            "1s". 0: never.
+        cancel_interval: how often running records are checked for being canceled or deleted,
+            default "1s". 0: never.
 
     Raises:
-        TypeError, ValueError: an option is invalid. The message names the field, the value and the fix.
+        TypeError, ValueError: an option is invalid. The message names the field, the value and the
+        fix.
 
     Example:
         >>> store = TableStore("example_job_worker_store", table="example_jobs", alternate_columns={"state": "status"})
@@ -133,9 +134,9 @@ class TableStore:
     ) -> Any:
         """Make a function the handler of this store's records.
 
-        Its first parameter gets the record; a parameter annotated `Job` may come before it. A parameter
-        called `connection` gets the psycopg connection of the transaction that holds the record: writes on
-        it commit together with the record's state, or not at all.
+        Its first parameter gets the record; a parameter annotated `Job` may come before it. A
+        parameter called `connection` gets the psycopg connection of the transaction that holds the
+        record: writes on it commit together with the record's state, or not at all.
 
         Args:
             function: the function, if the decorator is used without options.
@@ -143,8 +144,8 @@ class TableStore:
             retry_on: only these exceptions are retried, as often as the store's `max_retries` says.
                 Default: all.
             poison_on: these exceptions fail the record at once. Default: none.
-            cost: resources of the host that a record uses, amounts by name, for `before_claim` hooks.
-                Default: nothing.
+            cost: resources of the host that a record uses, amounts by name, for `before_claim`
+                hooks. Default: nothing.
             flags: your own labels, for `before_claim` hooks. Default: none.
 
         Raises:
@@ -175,9 +176,9 @@ class TableStore:
     def before_claim(self, function: Callable[[Child], Only | bool | None], /) -> Callable[[Child], Only | bool | None]:
         """Call a function before each claim of a record, to restrict it.
 
-        If it returns False, no record is claimed. If it returns an `Only` with a condition, only records
-        that match are. The condition is SQL over the table, under the alias of the view. If the function
-        raises, no record is claimed.
+        If it returns False, no record is claimed. If it returns an `Only` with a condition, only
+        records that match are. The condition is SQL over the table, under the alias of the view. If
+        the function raises, no record is claimed.
 
         >>> store = TableStore("example_job_worker_store", table="example_jobs")
         >>> @store.before_claim
@@ -226,7 +227,8 @@ class TableHandler(Handler[Any, Any, Any]):
         super().__init__(function, store.name, policy)
         self.store = store
         self.held: Held | None = None
-        """The record the worker is about to run. The scan is user code, so it runs under the job's timeout."""
+        """The record the worker is about to run. The scan is user code, so it runs under the job's
+        timeout."""
         parameters = self.signature.parameters
         records = [each.name for each in parameters if each.name != CONNECTION]
         further = [each for each in records[1:] if each in self.signature.required]
@@ -249,7 +251,10 @@ class TableHandler(Handler[Any, Any, Any]):
         return []
 
     def bind(self, _payload: object) -> dict[str, Any]:
-        """Return the arguments for the held record. Raises BindingError if there is none, or what the scan raises."""
+        """Return the arguments for the held record.
+
+        Raises BindingError if there is none, or what the scan raises.
+        """
         held = self.held
         if held is None:
             message = (

@@ -1,8 +1,9 @@
-"""Checks whether another OS user could change code that is about to be loaded, and so run code as this process.
+"""Checks whether another OS user could change code that is about to be loaded.
 
-Trusted users are root, this process's own user, and the owner of Jobherd's files, who can change
-them anyway. A trusted user must own each file, its folder, its bytecode, every folder above it and
-every symbolic link on the way. None of them may be writable for all users. Groups are not checked.
+Such a user could run code as this process. Trusted users are root, this process's own user, and the
+owner of Jobherd's files, who can change them anyway. A trusted user must own each file, its folder,
+its bytecode, every folder above it and every symbolic link on the way. None of them may be writable
+for all users. Groups are not checked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALLOW: Final = "JOBHERD_ALLOW_WRITABLE_HANDLERS"
-"""Environment variable: also load what other OS users can change, as in a container without others."""
+"""Environment variable: also load what other OS users can change, as in a container without
+others."""
 _SUFFIXES: Final = tuple(importlib.machinery.all_suffixes())
 _CACHE: Final = "__pycache__"
 """Where Python keeps bytecode; checked together with its source file."""
@@ -39,7 +41,7 @@ class Fault:
 
 
 def find_fault(path: str | os.PathLike[str]) -> Fault | None:
-    """Return why another OS user could change this file or folder, or a folder or link that leads to it.
+    """Return why another OS user could change this path, or a folder or link that leads to it.
 
     Returns None if no other user can, or if it does not exist.
 
@@ -51,7 +53,7 @@ def find_fault(path: str | os.PathLike[str]) -> Fault | None:
 
 
 def find_fault_of_module(file: str | os.PathLike[str]) -> Fault | None:
-    """Like `find_fault`, for a Python file and the bytecode that Python would load instead of it."""
+    """Like `find_fault`, for a Python file and the bytecode that Python may load instead."""
     text = os.fspath(file)
     if _is_allowed():
         return None
@@ -133,8 +135,8 @@ def _fault_of_way(path: str) -> Fault | None:
             return None
         if fault := _fault_of_owner(place, found):
             return fault
-        # In a folder with the sticky bit, such as /tmp, only an entry's owner may rename the entry. The
-        # next step of the path checks that owner.
+        # In a folder with the sticky bit, such as /tmp, only an entry's owner may rename the entry.
+        # The next step of the path checks that owner.
         if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             return Fault(
                 place,

@@ -1,7 +1,8 @@
-"""Finds annotations that cannot be resolved, for `jobherd check`: their values are not checked or converted.
+"""Finds annotations that cannot be resolved, for `jobherd check`.
 
-Type checkers accept names imported under `if TYPE_CHECKING`. At run time these names do not exist,
-so a handler would get text where it expects a `Decimal`.
+Values of such parameters are not checked or converted. Type checkers accept names imported under
+`if TYPE_CHECKING`. At run time these names do not exist, so a handler would get text where it
+expects a `Decimal`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inspects a function below decorators and partials: its name, parameters, annotations and injected values.
+"""Inspects a function below decorators and partials: name, parameters, injected values.
 
 A decorator with `functools.wraps` hides its own parameters behind those of the function. The
 function's parameters are the handler's only if the decorator passes on what it receives.
@@ -43,7 +43,9 @@ def plain(function: Any) -> Any:
 
 
 def name_of(function: object) -> str:
-    """Return a function's name for messages. A partial never shows its arguments: they may be secret.
+    """Return a function's name for messages.
+
+    A partial never shows its arguments: they may be secret.
 
     >>> name_of(functools.partial(print, "secret"))
     'partial of print'
@@ -86,8 +88,9 @@ def _signing(function: Callable[..., Any]) -> Callable[..., Any]:
 def injected(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Yield each required parameter that a decorator passes itself, with the decorator's position.
 
-    No payload can have such a parameter, and every job without it would be rejected. Only certain cases
-    are reported: each call of the wrapped function passes the value, in addition to `*args` or `**kwargs`.
+    No payload can have such a parameter, and every job without it would be rejected. Only certain
+    cases are reported: each call of the wrapped function passes the value, in addition to `*args`
+    or `**kwargs`.
     """
     names = {each.name for each in parameters_of(function) if each.default is inspect.Parameter.empty}
     wrapper: Any = function
@@ -101,7 +104,7 @@ def injected(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
 
 
 def _passed(wrapper: FunctionType, wrapped: Callable[..., Any]) -> set[str]:
-    """Return the parameters of `wrapped` that every call in the wrapper fills with the wrapper's own value."""
+    """Return the parameters of `wrapped` that every call fills with a value of its own."""
     cells = zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=False)
     known = {name for name, cell in cells if _holds(cell, wrapped)}
     try:

@@ -1,8 +1,9 @@
-"""Type conversion for Jobherd's own statements, independent of what an application registers in `psycopg.adapters`.
+"""Type conversion for Jobherd's own statements.
 
-A dumper or loader registered there applies to every connection opened later. So Jobherd's connections
-get their own map, built as psycopg builds its global one. On an application's connection, only the
-cursors of Jobherd's statements use it.
+It does not depend on what an application registers in `psycopg.adapters`. A dumper or loader
+registered there applies to every connection opened later. So Jobherd's connections get their own
+map, built as psycopg builds its global one. On an application's connection, only the cursors of
+Jobherd's statements use it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def _pristine() -> AdaptersMap:
 
 
 def _with_json_as_text(adapters: AdaptersMap) -> AdaptersMap:
-    # psycopg's own loader raises for documents that Python cannot hold; then the job could not even be shown.
+    # psycopg's own loader raises for documents that Python cannot hold; then the job could not even
+    # be shown.
     adapters.register_loader("json", TextBinaryLoader)
     adapters.register_loader("jsonb", _JsonbLoader)
     return adapters
@@ -53,7 +55,10 @@ _TEXTUAL: Final = _with_json_as_text(AdaptersMap(OURS))
 
 
 class OurCursor(psycopg.Cursor[tuple[Any, ...]]):
-    """A cursor for Jobherd's statements on any connection. Rows are tuples, and JSON in binary results is text."""
+    """A cursor for Jobherd's statements on any connection.
+
+    Rows are tuples, and JSON in binary results is text.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection, row_factory=tuple_row)

@@ -1,8 +1,9 @@
-"""Deadlines for answers of a session: a proxy may acknowledge every packet and forward none, so a call would wait forever.
+"""Deadlines for answers of a session.
 
-A call that waits for a job queries now and then, and each answer has a deadline. If it passes, the socket
-is shut down as if the server had ended the session. Leaving the call is not enough: psycopg would wait for
-the answer also while it is interrupted. The caller's own session is never shut down.
+A proxy may acknowledge every packet and forward none, so a call would wait forever. A call that
+waits for a job queries now and then, and each answer has a deadline. If it passes, the socket is
+shut down as if the server had ended the session. Leaving the call is not enough: psycopg would wait
+for the answer also while it is interrupted. The caller's own session is never shut down.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class SilentError(psycopg.OperationalError):
 
 @contextmanager
 def answered(connection: psycopg.Connection[Any], within: float) -> Iterator[None]:
-    """Shut the session down and raise SilentError if the block gets no answer within that many seconds."""
+    """Shut the session down and raise SilentError if the block takes more than `within` s."""
     line = _Line(connection)
     timer = threading.Timer(within, line.cut)
     timer.daemon = True

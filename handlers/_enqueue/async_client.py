@@ -1,4 +1,4 @@
-"""The asynchronous client: sends the statements of `options` and the chunks of `bulk` from asyncio."""
+"""The asynchronous client: sends statements and chunks of jobs from asyncio."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """`Client` for asyncio. The parameters are those of `Client`; `connection` is an asynchronous one.
+    """`Client` for asyncio.
 
-    Each event loop gets its own pool. The pool's sessions end with the loop, or when the client is used
-    next.
+    The parameters are those of `Client`; `connection` is an asynchronous one. Each event loop gets
+    its own pool. The pool's sessions end with the loop, or when the client is used next.
 
     Example:
         >>> async with AsyncClient("postgresql:///app") as client:  # doctest: +SKIP
@@ -79,7 +79,10 @@ class AsyncClient:
         chunk: int = bulk.CHUNK,
         **options: Any,
     ) -> int:
-        """Enqueue jobs from a stream, each chunk in its own transaction. See `Client.enqueue_stream`."""
+        """Enqueue jobs from a stream, each chunk in its own transaction.
+
+        See `Client.enqueue_stream`.
+        """
         return await bulk.astream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
@@ -132,7 +135,10 @@ class AsyncClient:
             return await aput_on(connection, chain(ahead, left), schema=self.schema)
 
     async def close(self) -> None:
-        """Close the pool of this event loop. The client can be used again; it then opens a new pool."""
+        """Close the pool of this event loop.
+
+        The client can be used again; it then opens a new pool.
+        """
         self._forget_the_gone()
         if (found := self._pools.pop(asyncio.get_running_loop(), None)) is not None:
             await found[0].close()
@@ -193,7 +199,8 @@ class AsyncClient:
         if loop in self._pools and self._pid == os.getpid():
             return self._pools[loop][0]
         self._forget_the_gone()
-        # Race: no await before the pool is stored. Two tasks that arrive together must get the same pool.
+        # Race: no await before the pool is stored. Two tasks that arrive together must get the same
+        # pool.
         sessions = Sessions()
         dsn = find_dsn(self._dsn)
         pool: AsyncPool = psycopg_pool.AsyncConnectionPool(

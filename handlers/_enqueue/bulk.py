@@ -1,13 +1,14 @@
-"""Splits jobs of one kind into chunks for enqueueing: a small chunk is one statement, a large one is copied.
+"""Splits jobs of one kind into chunks: a small chunk is one statement, a large one is copied.
 
-Payloads are read from the caller's iterable one chunk at a time and checked on the way, so a list of any
-length takes the memory of a few chunks. This module uses no connection. Nothing is read from the iterable
-between the statements of one chunk: the iterable may read from the very connection that the jobs go to.
+Payloads are read from the caller's iterable one chunk at a time and checked on the way, so a list
+of any length takes the memory of a few chunks. This module uses no connection. Nothing is read from
+the iterable between the statements of one chunk: the iterable may read from the very connection
+that the jobs go to.
 
-Why 2,000: one statement with its payloads as a binary array costs about 4 µs a row, whatever their number.
-COPY costs one more round trip, for the ids, and about 10 % less per row. It wins from 1,000 to 2,000 rows on
-(tests/bench/enqueue.py). COPY is sent as text: binary was 6 % faster, but Jobherd would have to handle the
-encoding of the caller's connection.
+Why 2,000: one statement with its payloads as a binary array costs about 4 µs a row, whatever their
+number. COPY costs one more round trip, for the ids, and about 10 % less per row. It wins from 1,000
+to 2,000 rows on (tests/bench/enqueue.py). COPY is sent as text: binary was 6 % faster, but Jobherd
+would have to handle the encoding of the caller's connection.
 """
 
 from __future__ import annotations
@@ -73,17 +74,20 @@ class Chunk:
         return enqueue_jobs(self.kind, self.texts, self.options)
 
     def reserve(self) -> Statement[Reserved | None]:
-        """Return the statement that reserves ids and resolves the options; its answer is None if this role cannot copy."""
+        """Return the statement that reserves ids and resolves the options.
+
+        Its answer is None if this role cannot copy.
+        """
         return reserve_jobs(self.kind, len(self.texts), self.options)
 
     def demands(self, ids: list[int]) -> Statement[None] | None:
-        """Return the statement that stores the costs of the jobs with these ids; None if there are none."""
+        """Return the statement that stores the costs of these jobs; None if there are none."""
         costs = [self.options.cost] * len(ids) if self.options.cost is not None else self.costs
         return None if costs is None else note_demands(ids, costs)
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether one statement enqueues the chunk, all or nothing, without a transaction around it."""
+        """Whether one statement enqueues the whole chunk, without a transaction around it."""
         return self.costs is None and self.options.cost is None
 
     def copy(self, reserved: Reserved) -> Statement[None]:
@@ -96,9 +100,9 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Yield the jobs in chunks, with encoded payloads.
 
-    An invalid payload raises PayloadError with its index. The jobs before a rejected payload, or before
-    an error of the iterable, are yielded before the error is raised. Raises ValueError at once if `most`
-    is not a valid number of jobs per chunk.
+    An invalid payload raises PayloadError with its index. The jobs before a rejected payload, or
+    before an error of the iterable, are yielded before the error is raised. Raises ValueError at
+    once if `most` is not a valid number of jobs per chunk.
     """
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CHUNK:
         message = f"chunk must be a whole number from 1 to {CHUNK}, not {most!r}"
@@ -151,7 +155,7 @@ def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> t
 
 
 def stream(chunks: Iterable[Chunk], put: Callable[[list[Chunk]], list[int]], on_chunk: Callable[[list[int]], object] | None) -> int:
-    """Enqueue each chunk separately, call `on_chunk` with its ids, and return the number of jobs."""
+    """Enqueue each chunk separately, call `on_chunk` with its ids, return the number of jobs."""
     count = 0
     for chunk in chunks:
         ids = put([chunk])

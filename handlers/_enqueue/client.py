@@ -1,8 +1,8 @@
-"""The synchronous client, for threads and plain code: sends the statements of `options` and the chunks of `bulk`.
+"""The synchronous client, for threads and plain code: sends statements and chunks of jobs.
 
-It has a psycopg pool, opened on first use. A pool opened before a fork belongs to the parent process. The
-child process drops it without contacting the server, because closing it would end the parent's sessions,
-and opens its own.
+It has a psycopg pool, opened on first use. A pool opened before a fork belongs to the parent
+process. The child process drops it without contacting the server, because closing it would end the
+parent's sessions, and opens its own.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Client:
     """Enqueues and manages jobs by kind, from threads and plain code. Imports no handler module.
 
     Args:
-        dsn: address of the database. Default: the one that `jobherd` uses in this folder: JOBHERD_DSN,
-            else DATABASE_URL, else `dsn` in jobherd.toml or [tool.jobherd], else the running embedded
-            PostgreSQL of this folder. It is looked up when the first statement is sent.
+        dsn: address of the database. Default: the one that `jobherd` uses in this folder:
+            JOBHERD_DSN, else DATABASE_URL, else `dsn` in jobherd.toml or [tool.jobherd], else the
+            running embedded PostgreSQL of this folder. It is looked up when the first statement is
+            sent.
         schema: Jobherd's schema. Default: JOBHERD_SCHEMA, else `schema` in the same file, else
             "jobherd".
         connection: your own psycopg connection. Every job is then part of its transaction, and the
@@ -89,10 +90,11 @@ class Client:
         Args:
             kind: kind of the job.
             payload: a dict of the handler's parameters, default {}.
-            options: queue, priority, delay, run_at, max_attempts, timeout, good_until, cost, tenant,
-                webhook, set_off_by and traceparent, as in `Handler.options`. `payload_bytes`: bytes that the
-                handler gets unchanged, besides the payload. `encrypt`: True for a kind that encrypts,
-                which the client cannot detect; default False.
+            options: queue, priority, delay, run_at, max_attempts, timeout, good_until, cost,
+                tenant, webhook, set_off_by and traceparent, as in `Handler.options`.
+                `payload_bytes`: bytes that the handler gets unchanged, besides the payload.
+                `encrypt`: True for a kind that encrypts, which the client cannot detect; default
+                False.
 
         Raises:
             PayloadError, ValueError, TypeError: the payload or an option is invalid.
@@ -104,12 +106,14 @@ class Client:
         return self.put([bulk.one_by_name(kind, payload, options)])[0]
 
     def enqueue_many(self, kind: str, payloads: Iterable[object], **options: Any) -> list[int]:
-        """Enqueue many jobs of one kind, all or none, in one transaction. Return their ids in order.
+        """Enqueue many jobs of one kind, all or none, in one transaction.
+
+        Return their ids in order.
 
         Args:
             kind: kind of the jobs.
-            payloads: any iterable. It is read in chunks while the transaction is open; only the list of
-                ids grows with its length.
+            payloads: any iterable. It is read in chunks while the transaction is open; only the
+                list of ids grows with its length.
             options: as in `enqueue`, for all jobs.
 
         Raises:
@@ -132,9 +136,9 @@ class Client:
     ) -> int:
         """Enqueue jobs from a stream, each chunk in its own transaction, and return their number.
 
-        For iterators of any length: only one chunk is in memory at a time. If a payload is rejected, or
-        the iterator raises, the jobs before it are enqueued, and none from it on. On your own connection
-        all jobs are part of its transaction.
+        For iterators of any length: only one chunk is in memory at a time. If a payload is
+        rejected, or the iterator raises, the jobs before it are enqueued, and none from it on. On
+        your own connection all jobs are part of its transaction.
 
         Args:
             kind: kind of the jobs.
@@ -153,11 +157,13 @@ class Client:
         return bulk.stream(bulk.many_by_name(kind, payloads, options, most=chunk, call="enqueue_stream"), self.put, on_chunk)
 
     def job(self, job_id: int) -> dict[str, Any] | None:
-        """Return the job's row of the view `jobherd.jobs`, or None if the job does not exist (any more)."""
+        """Return the job's row of the view `jobherd.jobs`, or None if there is no such job."""
         return self.run(_enqueue.show_job(job_id))
 
     def wait(self, job_id: int, timeout: Duration | None = None) -> dict[str, Any]:
-        """Wait until a job is completed, failed, canceled or expired, and return its row. See `wait_many`.
+        """Wait until a job is completed, failed, canceled or expired, and return its row.
+
+        See `wait_many`.
 
         Args:
             job_id: id of the job.
@@ -174,13 +180,14 @@ class Client:
         return self.wait_many([job_id], timeout)[job_id]
 
     def wait_many(self, job_ids: Iterable[int], timeout: Duration | None = None) -> dict[int, dict[str, Any]]:
-        """Wait until all jobs are completed, failed, canceled or expired. Return their rows by id, in order.
+        """Wait until all jobs are completed, failed, canceled or expired.
 
-        The database notifies the client; the client does not poll. While it waits it uses a separate
-        connection (JOBHERD_LISTEN_DSN, if the configured database is behind a pooler). Through a pooler,
-        and on your own connection, it queries the jobs repeatedly instead, at most once a second after a
-        while. If nothing is kept of a job, its row is the last one seen, with the job's final state. A
-        client that cannot listen does not learn the final state of such a job.
+        Return their rows by id, in order. The database notifies the client; the client does not
+        poll. While it waits it uses a separate connection (JOBHERD_LISTEN_DSN, if the configured
+        database is behind a pooler). Through a pooler, and on your own connection, it queries the
+        jobs repeatedly instead, at most once a second after a while. If nothing is kept of a job,
+        its row is the last one seen, with the job's final state. A client that cannot listen does
+        not learn the final state of such a job.
 
         Args:
             job_ids: ids of the jobs.
@@ -222,8 +229,8 @@ class Client:
             reason: why, for the audit log. Default: none.
 
         Returns:
-            "cancelled"; "cancelling" if the job is running and is being interrupted; the final state it
-            was already in; or None if there is no such job.
+            "cancelled"; "cancelling" if the job is running and is being interrupted; the final
+            state it was already in; or None if there is no such job.
 
         Example:
             >>> client.cancel(42, actor="ada", reason="sent by mistake")  # doctest: +SKIP
@@ -309,7 +316,10 @@ class Client:
 
     @contextlib.contextmanager
     def _session(self, within: float | None = None) -> Iterator[Connection]:
-        """Yield a session. within: longest wait for it in seconds, if less than the client's `timeout`."""
+        """Yield a session.
+
+        within: longest wait for it in seconds, if less than the client's `timeout`.
+        """
         if self._connection is not None:
             yield self._connection
             return
@@ -322,7 +332,10 @@ class Client:
 
     @contextlib.contextmanager
     def _single(self, within: float) -> Iterator[Connection]:
-        """Yield a separate session, for a call while the interpreter exits: a pool would need a new thread."""
+        """Yield a separate session, for a call while the interpreter exits.
+
+        A pool would need a new thread.
+        """
         dsn = find_dsn(self._dsn)
         with psycopg.connect(dsn, **session_of(dsn, within)) as connection:
             prepare_nothing_on_others(connection)
@@ -361,6 +374,6 @@ class Client:
     def _forget_the_parents(self) -> None:
         if self._pid != os.getpid():
             left_behind.append(self._pool)
-            # The lock too: another thread of the parent may have held it at the fork. It would never be
-            # released in this process.
+            # The lock too: another thread of the parent may have held it at the fork. It would
+            # never be released in this process.
             self._pool, self._pid, self._lock = None, os.getpid(), threading.Lock()

@@ -1,7 +1,7 @@
-"""Reads the files that may contain settings: `jobherd.toml`, or `[tool.jobherd]` in `pyproject.toml`.
+"""Reads settings from `jobherd.toml`, or from `[tool.jobherd]` in `pyproject.toml`.
 
-The command line and producers both read them here, so they get the same values. This module does not
-depend on any setting's name.
+The command line and producers both read them here, so they get the same values. This module does
+not depend on any setting's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _TABLES: Mapping[str, tuple[str, ...]] = {"jobherd.toml": (), "pyproject.toml": 
 
 
 def working_directory() -> Path:
-    """Return the working directory's absolute path, or a relative one if it was removed: no file is found there."""
+    """Return the working directory's absolute path.
+
+    The path is relative if the directory was removed: no file is found there.
+    """
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -26,7 +29,9 @@ def working_directory() -> Path:
 
 
 def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object], str]:
-    """Return the settings in a file of the directory, and the file's name, which is empty if no file has settings.
+    """Return the settings in a file of the directory, and the file's name.
+
+    The name is empty if no file has settings.
 
     problems: receives a sentence for each file that cannot be read.
     """

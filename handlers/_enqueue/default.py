@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 _chosen: Client | None = None
 _joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
-"""Connection of the job's transaction that this code runs in. It belongs to the context, not the process: what a
-thread left by an earlier job enqueues meanwhile must not be rolled back with this job's transaction."""
+"""Connection of the job's transaction that this code runs in. It belongs to the context, not the
+process: what a thread left by an earlier job enqueues meanwhile must not be rolled back with this
+job's transaction."""
 
 
 def join(connection: Own) -> Token[Own | None]:
-    """From now on, enqueue calls without a client or connection use the transaction of `connection`."""
+    """From now on, enqueue in the transaction of `connection` by default.
+
+    That is, in calls without a client or connection.
+    """
     return _joined.set(connection)
 
 
@@ -37,9 +41,10 @@ def joined() -> Own | None:
 
 
 def default_client() -> Client:
-    """Return the client that `Handler.enqueue` uses without a client or connection: the process-wide client.
+    """Return the default client: the process-wide one, or a client of the job's transaction.
 
-    Inside a job's transaction, return a client of that transaction.
+    `Handler.enqueue` uses it without a client or connection. Inside a job's transaction, return a
+    client of that transaction.
 
     Raises:
         TypeError: this runs in the transaction of a coroutine, whose connection must be awaited.
@@ -65,8 +70,8 @@ def configure(dsn: str | None = None, *, schema: str | None = None, client: Clie
     Args:
         dsn: address of the database, as for `Client`.
         schema: Jobherd's schema, as for `Client`.
-        client: an existing client, used instead of `dsn` and `schema`. The previous default client is
-            not closed.
+        client: an existing client, used instead of `dsn` and `schema`. The previous default client
+            is not closed.
 
     Example:
         >>> _ = configure("postgresql:///app")

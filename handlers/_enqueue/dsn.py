@@ -1,8 +1,9 @@
-"""Finds the database: a given address, or the one that the command line would use in the same folder. Opens no session.
+"""Finds the database: a given address, or the one that the command line would use.
 
-The first place that names an address wins: the argument, the environment, `jobherd.toml` or
-`[tool.jobherd]` in `pyproject.toml`, the running embedded PostgreSQL of the folder. The command line starts
-the embedded server. A producer does not, because the server would end with the producer.
+The command line means one in the same folder. No session is opened here. The first place that names
+an address wins: the argument, the environment, `jobherd.toml` or `[tool.jobherd]` in
+`pyproject.toml`, the running embedded PostgreSQL of the folder. The command line starts the
+embedded server. A producer does not, because the server would end with the producer.
 """
 
 from __future__ import annotations
@@ -28,20 +29,23 @@ KEPT_ALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-"""In seconds, the last in milliseconds. A host that disappeared sends nothing: without these settings a
-statement would wait 15 minutes for its answer, and waiting for a notification two hours."""
+"""In seconds, the last in milliseconds. A host that disappeared sends nothing: without these
+settings a statement would wait 15 minutes for its answer, and waiting for a notification two
+hours."""
 _OURS: Final = {"autocommit": True, "application_name": "jobherd client", "client_encoding": "UTF8", "context": OURS}
 
 
 _URL_SECRET: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]*(?:@[^\s/?@]*)*(@)")
 _KEY_SECRET: Final = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
 _HOST_SECRET: Final = re.compile(r"""(host(?: name)? ['"])[^'"]*(@)""")
-"""A password with an unescaped @ ends at its first @ for libpq, which quotes the rest as the host."""
+"""A password with an unescaped @ ends at its first @ for libpq, which quotes the rest as the
+host."""
 _UNKNOWN_NAME: Final = re.compile(r'invalid (?:URI query parameter|connection option)\W+([A-Za-z_]\w*)"')
 
 VARIABLES: Final = ("JOBHERD_DSN", "DATABASE_URL")
 _read: dict[Path, tuple[dict[str, object], str]] = {}
-"""Configuration files that this process has read, by folder: a client per transaction must not parse one each time."""
+"""Configuration files that this process has read, by folder: a client per transaction must not
+parse one each time."""
 
 
 class NotConfiguredError(RuntimeError):
@@ -49,7 +53,9 @@ class NotConfiguredError(RuntimeError):
 
 
 def redact_dsn(text: str) -> str:
-    """Return `text` with passwords masked: in both forms of connection strings, and in libpq's error messages.
+    """Return `text` with passwords masked.
+
+    Covers both forms of connection strings, and libpq's error messages.
 
     >>> redact_dsn("postgresql://app:hunter2@db/jobs")
     'postgresql://app:***@db/jobs'
@@ -68,9 +74,10 @@ def redact_dsn(text: str) -> str:
 
 
 def unknown_parameter(problem: BaseException) -> str | None:
-    """Return the connection parameter that libpq does not support, or None if the address has another error.
+    """Return the connection parameter that libpq does not support.
 
-    The rest of libpq's message repeats parts of the address and must not be shown.
+    Returns None if the address has another error. The rest of libpq's message repeats parts of the
+    address and must not be shown.
 
     >>> unknown_parameter(psycopg.ProgrammingError('invalid URI query parameter: "pgbouncer"'))
     'pgbouncer'
@@ -125,7 +132,7 @@ def find_schema(schema: str | None = None) -> str:
 
 
 def without_driver(dsn: str) -> str:
-    """Return an address in the form that libpq accepts: other tools put a driver's name into DATABASE_URL.
+    """Return an address in libpq's form: other tools put a driver's name into DATABASE_URL.
 
     >>> without_driver("postgresql+asyncpg://app@db/jobs")
     'postgresql://app@db/jobs'
@@ -134,7 +141,7 @@ def without_driver(dsn: str) -> str:
 
 
 def _file() -> tuple[dict[str, object], str]:
-    """Return the settings in the working directory's file, with `_` in their names, and the file's name."""
+    """Return the working directory's settings, with `_` in their names, and the file's name."""
     here = working_directory()
     if here not in _read:
         problems: list[str] = []
@@ -179,13 +186,14 @@ def _searched_files() -> str:
 
 
 def session_of(dsn: str, within: float | None = None) -> dict[str, Any]:
-    """Return a client's connection parameters besides `dsn`: Jobherd's own, and defaults for what the DSN leaves open.
+    """Return a client's connection parameters besides `dsn`.
 
-    If the DSN names several hosts, only one that accepts writes is used.
+    They are Jobherd's own, and defaults for what the DSN leaves open. If the DSN names several
+    hosts, only one that accepts writes is used.
 
-    within: seconds that each host has to answer, rounded up to whole seconds, at least 2, because the
-        driver takes whole seconds. A smaller value in the DSN wins. Default None: the value of the DSN
-        or the driver.
+    within: seconds that each host has to answer, rounded up to whole seconds, at least 2, because
+        the driver takes whole seconds. A smaller value in the DSN wins. Default None: the value of
+        the DSN or the driver.
 
     >>> session_of("host=a tcp_user_timeout=900")["tcp_user_timeout"], session_of("host=a connect_timeout=3", 10.0)["connect_timeout"]
     ('900', '3')

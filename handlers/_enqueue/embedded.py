@@ -1,7 +1,7 @@
-"""Finds the embedded PostgreSQL of a folder: the path of its socket, and whether a server answers there.
+"""Finds the embedded PostgreSQL of a folder: its socket, and whether a server answers there.
 
-`jobherd.supervisor.embedded.lifecycle` starts, counts and stops servers. This module only finds a running
-server, for producers. It starts nothing and creates no file.
+`jobherd.supervisor.embedded.lifecycle` starts, counts and stops servers. This module only finds a
+running server, for producers. It starts nothing and creates no file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ FOLDER = ".jobherd"
 ROLE = "jobherd"
 DATABASE = "postgres"
 SOCKET = ".s.PGSQL.5432"
-"""Name of the socket in the data folder. PostgreSQL derives it from the port, which is otherwise unused."""
+"""Name of the socket in the data folder. PostgreSQL derives it from the port, which is otherwise
+unused."""
 LONGEST_SOCKET = 107
 """Longest path of a Unix socket in bytes; the kernel accepts no more."""
 
 
 def find_running(directory: Path) -> str | None:
-    """Return the address of a directory's embedded server if it is running and belongs to this user."""
+    """Return the address of a directory's embedded server if this user's server runs there."""
     data = directory.absolute() / FOLDER / "postgres"
     try:
         if data.parent.stat().st_uid != os.geteuid():

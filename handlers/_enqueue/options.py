@@ -29,14 +29,17 @@ OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
 LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Range of timestamps that the tables accept. Their own error message for others would show the job."""
+"""Range of timestamps that the tables accept. Their own error message for others would show the
+job."""
 
 _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
 
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """One statement to send: `sql.load(name)` with `parameters`; `read` converts rows and column names.
+    """One statement to send: `sql.load(name)` with `parameters`.
+
+    `read` converts the rows and column names to the answer.
 
     lines: the data of a COPY, which returns no rows.
     """
@@ -91,7 +94,10 @@ def check_options(  # one parameter for each option
     set_off_by: int | None = None,
     traceparent: str | None = None,
 ) -> Options:
-    """Return the checked options, durations in seconds. Raises ValueError or TypeError naming the field and the fix."""
+    """Return the checked options, durations in seconds.
+
+    Raises ValueError or TypeError naming the field and the fix.
+    """
     if delay is not None and run_at is not None:
         message = "delay and run_at exclude each other: give one of them"
         raise ValueError(message)
@@ -124,12 +130,15 @@ class Reserved:
 
 
 def enqueue_jobs(kind: str, texts: list[str], options: Options) -> Statement[list[int]]:
-    """Return the statement that enqueues jobs of one kind. `texts`: checked payloads; the answer is their ids, in order."""
+    """Return the statement that enqueues jobs of one kind.
+
+    `texts`: checked payloads; the answer is their ids, in order.
+    """
     return Statement("enqueue_jobs", {"kind": kind, "payloads": texts, **options.parameters()}, _read_ids)
 
 
 def note_demands(ids: list[int], costs: list[dict[str, float]]) -> Statement[None]:
-    """Return the statement that stores the cost of each job, in the transaction that enqueued them."""
+    """Return the statement that stores each job's cost, in the enqueueing transaction."""
     return Statement("note_demands", {"ids": ids, "costs": [orjson.dumps(cost).decode() for cost in costs]}, _read_nothing)
 
 
@@ -157,7 +166,10 @@ def show_job(job_id: int) -> Statement[dict[str, Any] | None]:
 
 
 def show_jobs(job_ids: list[int]) -> Statement[dict[int, dict[str, Any]]]:
-    """Return the statement that reads jobs; the answer is the view's rows of those that exist, by id."""
+    """Return the statement that reads jobs.
+
+    The answer is the rows of the view by id, of the jobs that exist.
+    """
     return Statement("show_jobs", {"ids": job_ids}, _read_jobs)
 
 
@@ -167,16 +179,17 @@ def listen_ended() -> Statement[None]:
 
 
 def forgo_compiling(promised: int) -> Statement[int]:
-    """Return the statement that disables compilation in the session and returns the backend's process id.
+    """Return the statement that disables compilation and returns the backend's process id.
 
-    If that is not the process id that the connection was given, a pooler is in between; then the setting
-    lasts only for the statement. Compiling the query of a job took 0.3 s, and running it 1 ms.
+    If that is not the process id that the connection was given, a pooler is in between; then the
+    setting lasts only for the statement. Compiling the query of a job took 0.3 s, and running it 1
+    ms.
     """
     return Statement("forgo_compiling", {"promised": promised}, lambda rows, _names: int(rows[0][0]))
 
 
 def announce_wait(job_ids: list[int]) -> Statement[None]:
-    """Return the statement that announces a wait for these jobs; it lasts as long as the session."""
+    """Return the statement that announces a wait for these jobs, until the session ends."""
     return Statement("announce_wait", {"ids": job_ids}, _read_nothing)
 
 
@@ -253,7 +266,10 @@ def _read_jobs(rows: list[Row], names: tuple[str, ...]) -> dict[int, dict[str, A
 
 
 def _readable(value: object) -> object:
-    """Return the document in a JSON column, or its text if Python cannot load it: reading a bad job must work."""
+    """Return the document in a JSON column, or its text if Python cannot load it.
+
+    Reading a bad job must work.
+    """
     if not isinstance(value, str | bytes):
         return value
     try:

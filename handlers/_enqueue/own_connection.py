@@ -1,4 +1,7 @@
-"""Enqueues by kind on the caller's own connection: the job is part of the caller's transaction. Nothing here commits."""
+"""Enqueues by kind on the caller's own connection: the job is part of the caller's transaction.
+
+Nothing here commits.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def enqueue_on(connection: Connection, kind: str, payload: object = None, *, sch
     """Enqueue one job as part of the transaction of `connection`, and return its id.
 
     Args:
-        connection: a psycopg connection. This function does not commit. In autocommit mode the job is
-            visible at once.
+        connection: a psycopg connection. This function does not commit. In autocommit mode the job
+            is visible at once.
         kind: kind of the job.
         payload: a dict of the handler's parameters, default {}.
         schema: Jobherd's schema. Default: the one set by `configure`, or "jobherd".
@@ -36,8 +39,9 @@ def enqueue_on(connection: Connection, kind: str, payload: object = None, *, sch
 def enqueue_many_on(
     connection: Connection, kind: str, payloads: Iterable[object], *, schema: str | None = None, **options: Any
 ) -> list[int]:
-    """Enqueue many jobs as part of the transaction of `connection`, all or none. Return their ids in order.
+    """Enqueue many jobs as part of the transaction of `connection`, all or none.
 
+    Return their ids in order.
     The parameters are those of `enqueue_on` and `Client.enqueue_many`. If it raises, the caller's
     transaction is unchanged.
 

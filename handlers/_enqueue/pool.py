@@ -1,4 +1,4 @@
-"""Shared by the pools of both clients: opening a session, detecting a dead one, and behavior at fork and exit."""
+"""Shared by the pools of both clients: open sessions, detect dead ones, handle fork and exit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _open: WeakSet[Closable] = WeakSet()
 ended = False
 """True once the interpreter exits: pools are closed, and a pool cannot start threads any more."""
 left_behind: list[object] = []
-"""Pools of a parent process, kept forever: collecting one would try to end threads that do not exist here."""
+"""Pools of a parent process, kept forever: collecting one would try to end threads that do not
+exist here."""
 
 
 # Without a handler, an application without logging would print several lines to standard error for
@@ -64,7 +65,9 @@ def _close_all() -> None:
 
 
 class Tries:
-    """Why a pool's last attempt to connect failed. The pool logs the reason; its callers only get a timeout.
+    """Why a pool's last attempt to connect failed.
+
+    The pool logs the reason; its callers only get a timeout.
 
     failed: message of the server or the network; None if the pool could connect.
     """
@@ -128,7 +131,7 @@ class Sessions:
         self._open: WeakSet[psycopg.AsyncConnection[Row]] = WeakSet()
 
     async def note(self, connection: psycopg.AsyncConnection[Row]) -> None:
-        """Record a session that the pool has opened, and prepare it as `prepare_nothing_on_others` does."""
+        """Record a session of the pool, and prepare it as `prepare_nothing_on_others` does."""
         self._open.add(connection)
         promised = connection.info.backend_pid
         if await arun_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:
@@ -143,8 +146,8 @@ class Sessions:
 def prepare_nothing_on_others(connection: psycopg.Connection[Row]) -> None:
     """Prepare no statement through a pooler, and disable compilation without one.
 
-    The pooler may send the next statement to another backend, which does not have the prepared statement
-    or has another client's under that name.
+    The pooler may send the next statement to another backend, which does not have the prepared
+    statement or has another client's under that name.
     """
     promised = connection.info.backend_pid
     if run_on(connection, forgo_compiling(promised), schema=sql.SCHEMA) != promised:

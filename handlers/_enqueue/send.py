@@ -1,7 +1,7 @@
 """Sends statements and chunks of jobs on a psycopg connection, synchronous or asynchronous.
 
-Each statement runs in the connection's open transaction, if there is one. Nothing here commits it. The two
-variants differ only in `await`.
+Each statement runs in the connection's open transaction, if there is one. Nothing here commits it.
+The two variants differ only in `await`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Own: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 def run_on(connection: Connection, statement: Statement[T], *, schema: str) -> T:
     """Run a statement on the caller's connection, in the caller's transaction if there is one.
 
-    The result is requested in binary: as text, times have the session's style, and psycopg reads only ISO.
+    The result is requested in binary: as text, times have the session's style, and psycopg reads
+    only ISO.
     """
-    # The class is named here: the connection's cursor_factory may create cursors that read $1, or that
-    # keep their rows on the server.
+    # The class is named here: the connection's cursor_factory may create cursors that read $1, or
+    # that keep their rows on the server.
     with OurCursor(connection) as cursor:
         if statement.lines is not None:
             with cursor.copy(_text(statement, schema)) as copy:
@@ -61,7 +62,7 @@ async def arun_on(connection: AsyncConnection, statement: Statement[T], *, schem
 
 
 def put_on(connection: Connection, chunks: Iterable[Chunk], *, schema: str) -> list[int]:
-    """Enqueue jobs on the caller's connection, all or none of them, and return their ids in order."""
+    """Enqueue jobs on the caller's connection, all or none, and return their ids in order."""
     left = iter(chunks)
     ahead = list(islice(left, 2))
     if len(ahead) < 2 and all(chunk.is_one_statement for chunk in ahead):  # the usual case; one chunk is all or nothing by itself

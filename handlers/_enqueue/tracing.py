@@ -1,11 +1,12 @@
-"""Traces through the OpenTelemetry API, if the process has set up an SDK: helpers for both ends, and the enqueue span.
+"""Traces through the OpenTelemetry API: helpers for both ends, and the enqueue span.
 
-This module does not import OpenTelemetry by itself: spans are possible only if the application has
-imported it and set a provider. So a process without it pays one dictionary lookup per enqueue, and one
-per worker. This module sets up no SDK and exports nothing. A job carries its `traceparent` in W3C Trace
-Context format.
+There are traces only if the process has set up an SDK. This module does not import OpenTelemetry by
+itself: spans are possible only if the application has imported it and set a provider. So a process
+without it pays one dictionary lookup per enqueue, and one per worker. This module sets up no SDK
+and exports nothing. A job carries its `traceparent` in W3C Trace Context format.
 
-Attributes are named by OpenTelemetry's semantic conventions for messaging. Other names begin with `jobherd.`.
+Attributes are named by OpenTelemetry's semantic conventions for messaging. Other names begin with
+`jobherd.`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_traceparent(traceparent: str | None) -> Context | None:
     """Return the context of a `traceparent`. None, the current context, for a job without one."""
     if traceparent is None:
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - whoever comes here has it
+    from opentelemetry import trace  # noqa: PLC0415 - callers have it installed
 
     _, trace_id, span_id, flags = traceparent.split("-")[:4]
     remote = trace.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16)))
@@ -72,9 +73,10 @@ def ids_of(traceparent: str | None) -> dict[str, object]:
 
 @contextmanager
 def enqueueing(own: Tracer, chunk: Chunk) -> Iterator[tuple[Chunk, Callable[[list[int]], None]]]:
-    """Open the enqueue span; yield the chunk with the trace of its jobs, and a function for their ids.
+    """Open the enqueue span.
 
-    An error in the block is recorded on the span and raised again.
+    Yields the chunk with the trace of its jobs, and a function that takes their ids. An error in
+    the block is recorded on the span and raised again.
     """
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
 

@@ -1,9 +1,10 @@
-"""Bookkeeping for waiting until jobs are finished: what is known of them, when to query again, when to give up.
+"""Bookkeeping of a wait for jobs: what is known, when to query again, when to give up.
 
 A waiting client listens on a separate session, announces the jobs, and queries them once. Then the
-database notifies it of each finished job. In case a notification gets lost, the client still queries
-every few seconds (`sql/migrations/0013`). Threads, asyncio and the command line share this bookkeeping.
-This module must not wait or use the database itself, so that the three differ only in how they do that.
+database notifies it of each finished job. In case a notification gets lost, the client still
+queries every few seconds (`sql/migrations/0013`). Threads, asyncio and the command line share this
+bookkeeping. This module must not wait or use the database itself, so that the three differ only in
+how they do that.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ if TYPE_CHECKING:
 JobRow: TypeAlias = dict[str, Any]
 
 BACKSTOP: Final = (1.0, 5.0)
-"""Seconds after which a client without notifications queries again: the first time, and the longest."""
+"""Seconds after which a client without notifications queries again: the first time, and the
+longest."""
 BLIND: Final = (0.02, 1.0)
 """The same for a client that cannot listen."""
 FACTOR: Final = 1.5
 """Factor by which the pause grows from the first to the longest."""
 LATE: Final = 2.0
-"""Seconds that the notification may arrive after the job disappeared: for some kinds nothing else is left."""
+"""Seconds that the notification may arrive after the job disappeared: for some kinds nothing else
+is left."""
 SILENCE: Final = 10.0
-"""Seconds to wait for an answer at first, doubled after each missing one: for very many jobs it may take long."""
+"""Seconds to wait for an answer at first, doubled after each missing one: for very many jobs it may
+take long."""
 GRACE: Final = 1.0
-"""Seconds to wait for an answer once the timeout has passed: it may still say that all jobs are finished."""
+"""Seconds to wait for an answer once the timeout has passed: it may still say that all jobs are
+finished."""
 SHOWN: Final = 10
 """Most ids shown in an error."""
 
@@ -54,7 +59,8 @@ class CompletionWait:
         self._over: dict[int, JobRow] = {}
         self._told: dict[int, str] = {}
         self._missed: dict[int, float] = {}
-        """Jobs that have disappeared, with the time until which a notification about their end may arrive."""
+        """Jobs that have disappeared, with the time until which a notification about their end may
+        arrive."""
         self._schema = schema
         self._deaf = deaf
         self._until = None if timeout is None else time.monotonic() + at_least_zero(timeout, field="timeout")
@@ -64,7 +70,7 @@ class CompletionWait:
         self._away = "the database does not answer"
 
     def deafen(self) -> None:
-        """Record that the caller cannot listen after all: behind a pooler, a shared backend would."""
+        """Record that the caller cannot listen: behind a pooler, a shared backend would listen."""
         self._deaf = True
         self._pause, self._longest = BLIND
         self._look = time.monotonic() + self._pause
@@ -86,13 +92,17 @@ class CompletionWait:
         return self._silence if self._until is None else min(self._silence, max(self._until - time.monotonic(), 0.0) + GRACE)
 
     def connecting(self) -> float | None:
-        """Return the seconds within which to connect. None without a timeout: then the driver's own limit applies."""
+        """Return the seconds within which to connect.
+
+        None without a timeout: then the driver's own limit applies.
+        """
         return None if self._until is None else self.within()
 
     def unanswered(self, problem: Exception) -> None:
         """Record that a query was not answered, or that there was no session.
 
-        Raises TimeoutError if the timeout has passed, and the problem itself if it is the driver's limit.
+        Raises TimeoutError if the timeout has passed, and the problem itself if it is the driver's
+        limit.
         """
         if not isinstance(problem, SilentError):
             if self._until is None:
@@ -104,7 +114,8 @@ class CompletionWait:
     def found(self, looked_at: Iterable[int], rows: dict[int, JobRow]) -> None:
         """Record the rows of the queried jobs.
 
-        Raises LookupError for a job that does not exist, or that disappeared without a notification.
+        Raises LookupError for a job that does not exist, or that disappeared without a
+        notification.
         """
         gone, unheard = [], []
         for number in looked_at:
@@ -112,8 +123,8 @@ class CompletionWait:
             if row is None and seen is not None and number in self._told:
                 row = seen | {"state": self._told[number]}  # of some kinds nothing is kept
             if row is None:
-                # Race: the query may overtake the notification. Both come from the same commit, and only the
-                # notification waits to be read.
+                # Race: the query may overtake the notification. Both come from the same commit, and
+                # only the notification waits to be read.
                 if seen is not None and self._deaf:
                     unheard.append(number)
                 elif seen is None or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
@@ -138,7 +149,10 @@ class CompletionWait:
         self._told |= {number: state for number, state in ends(message, self._schema).items() if number in self.left}
 
     def patience(self) -> float:
-        """Return the seconds to wait for a notification. Raises TimeoutError if the timeout has passed."""
+        """Return the seconds to wait for a notification.
+
+        Raises TimeoutError if the timeout has passed.
+        """
         now = time.monotonic()
         left = float("inf") if self._until is None else self._until - now
         if left <= 0:

@@ -1,7 +1,7 @@
 """Computes the delay after a failed attempt.
 
-A Backoff is a value that returns seconds. It must not depend on jobs, exceptions or the clock: the caller
-passes the number of attempts.
+A Backoff is a value that returns seconds. It must not depend on jobs, exceptions or the clock: the
+caller passes the number of attempts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """Delay before the next attempt: `base * factor ** (attempts - 1)`, spread by `jitter`, at most `cap`.
+    """Delay before a retry: `base * factor ** (attempts - 1)`, spread by `jitter`, at most `cap`.
 
     Args:
         base: delay after the first failed attempt, a duration, default 30 s.
         factor: factor by which each further delay grows, 1 to 1,000,000, default 2.
         jitter: share by which a delay is spread in both directions, 0 to 1, default 0.2.
-        cap: longest delay, a duration, default 1 h. It is applied before the jitter, so that many jobs
-            that failed together stay spread when they reach it, and again after it, so that no delay
-            is longer.
+        cap: longest delay, a duration, default 1 h. It is applied before the jitter, so that many
+            jobs that failed together stay spread when they reach it, and again after it, so that no
+            delay is longer.
 
     Raises:
         TypeError, ValueError: a value is invalid. The message names the field.
@@ -78,8 +78,9 @@ class Backoff:
 
 
 BackoffLike: TypeAlias = Backoff | Duration | Sequence[Duration] | Callable[[int], Duration]
-"""What options for a backoff accept: a Backoff, one duration for every delay, a list of durations (the last one
-applies to all later delays), or a function from the number of attempts to a duration."""
+"""What options for a backoff accept: a Backoff, one duration for every delay, a list of durations
+(the last one applies to all later delays), or a function from the number of attempts to a
+duration."""
 
 DEFAULT: Final = Backoff()
 
@@ -107,8 +108,9 @@ def wait(
     attempts: int,
     random: Dice = _random,
 ) -> float:
-    """Return the seconds to wait after `attempts` attempts. Never raises: if the user's function fails, use the default.
+    """Return the seconds to wait after `attempts` attempts.
 
+    Never raises: if the user's function fails, use the default.
     The job has already failed at this point. An exception would leave its failure unrecorded.
     """
     attempts = max(1, attempts)

@@ -1,8 +1,8 @@
 """Costs and flags of jobs: the resources they need from a host.
 
-A cost is an amount of a named resource of a host: `{"memory_mb": 900}`. A flag is a label of a kind:
-`"gpu"`. Jobherd gives them no meaning of its own; users do. Values are checked where they are written.
-Nothing here uses a database.
+A cost is an amount of a named resource of a host: `{"memory_mb": 900}`. A flag is a label of a
+kind: `"gpu"`. Jobherd gives them no meaning of its own; users do. Values are checked where they are
+written. Nothing here uses a database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 
 def check_name(value: object, *, field: str) -> str:
-    """Return `value` if it is a valid name of a resource or a flag, or raise ValueError with the rule.
+    """Return `value` if it is a valid name of a resource or flag, or raise ValueError.
 
     >>> check_name("memory_mb", field="cost")
     'memory_mb'
@@ -28,7 +28,9 @@ def check_name(value: object, *, field: str) -> str:
 
 
 def check_amounts(value: object, *, field: str) -> dict[str, float]:
-    """Return amounts by name if they are finite numbers >= 0. Raises TypeError or ValueError naming the field.
+    """Return amounts by name if they are finite numbers >= 0.
+
+    Raises TypeError or ValueError naming the field.
 
     >>> check_amounts({"memory_mb": 900}, field="cost")
     {'memory_mb': 900.0}

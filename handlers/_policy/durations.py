@@ -1,7 +1,7 @@
 """Parses durations to seconds, as a float.
 
-This is the only place that reads "10m", "1h30m", a timedelta or a number. It must not depend on what the
-duration is for: the caller names the field, and the error repeats that name.
+This is the only place that reads "10m", "1h30m", a timedelta or a number. It must not depend on
+what the duration is for: the caller names the field, and the error repeats that name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Duration: TypeAlias = str | float | timedelta
 """A duration: `"10m"`, `"1h30m"`, `"500ms"`, `"7d"`, a timedelta, or a number of seconds."""
 
 LONGEST: Final = 100 * 365 * 86400.0
-"""A hundred years. The database rejects much later dates, but only when the outcome is recorded, which is too late."""
+"""A hundred years. The database rejects much later dates, but only when the outcome is recorded,
+which is too late."""
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*(ms|s|m|h|d|w)", re.ASCII)
@@ -26,8 +27,8 @@ def seconds(value: object, *, field: str) -> float:
     """Return `value` in seconds.
 
     Args:
-        value: text of numbers with units ms, s, m, h, d, w ("10m", "1h30m", "-5s"), a number of seconds
-            (also as text), or a timedelta.
+        value: text of numbers with units ms, s, m, h, d, w ("10m", "1h30m", "-5s"), a number of
+            seconds (also as text), or a timedelta.
         field: the caller's name for it, used in the error.
 
     Raises:
@@ -59,7 +60,10 @@ def seconds(value: object, *, field: str) -> float:
 
 
 def at_least_zero(value: object, *, field: str) -> float:
-    """Return `value` in seconds, a negative duration as 0: "an hour ago" and "now" mean the same."""
+    """Return `value` in seconds, a negative duration as 0.
+
+    "An hour ago" and "now" mean the same.
+    """
     return max(0.0, seconds(value, field=field))
 
 

@@ -1,7 +1,8 @@
 """Checks what a handler declares about its jobs, when it is declared.
 
-A wrong option must fail where it is written, with file and line of the decorator, and not with the first
-job at night. So every field is checked here. The error names the field, the value and the fix.
+A wrong option must fail where it is written, with file and line of the decorator, and not with the
+first job at night. So every field is checked here. The error names the field, the value and the
+fix.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def check_webhook(value: object) -> str:
 
 
 def check_traceparent(value: object) -> str:
-    """Return `value` if it is a traceparent in W3C Trace Context format, or raise ValueError with the rule.
+    """Return `value` if it is a traceparent (W3C Trace Context), or raise ValueError.
 
     >>> check_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")[3:7]
     '4bf9'
@@ -110,7 +111,9 @@ def check_traceparent(value: object) -> str:
 
 
 def check_whole(value: object, *, field: str, least: int = _SMALLEST) -> int:
-    """Return `value` if it is a whole number from `least` to 32767. Raises ValueError naming `field`.
+    """Return `value` if it is a whole number from `least` to 32767.
+
+    Raises ValueError naming `field`.
 
     >>> check_whole(5, field="max_attempts", least=1)
     5
@@ -155,7 +158,10 @@ class Policy:
 
     @property
     def keep_completed_days(self) -> int:
-        """How long completed jobs are kept, in whole days, rounded up: the history is dropped by the day."""
+        """How long completed jobs are kept, in whole days, rounded up.
+
+        The history is dropped by the day.
+        """
         return math.ceil(self.keep_completed / _DAY)
 
     @property
@@ -187,7 +193,10 @@ def check_policy(
     redact: object = (),
     encrypt: object = False,
 ) -> Policy:
-    """Return the options as a Policy. Raises ValueError or TypeError naming the field, the value and the fix."""
+    """Return the options as a Policy.
+
+    Raises ValueError or TypeError naming the field, the value and the fix.
+    """
     for name, switch in (("exclusive", exclusive), ("transactional", transactional)):
         if not isinstance(switch, bool):
             message = f"{name} must be True or False, not {_shown(switch)}"

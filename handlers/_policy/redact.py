@@ -1,4 +1,7 @@
-"""Parses the paths of `@handler(redact=...)`: parts of a document that are never shown. Reads no document."""
+"""Parses the paths of `@handler(redact=...)`: parts of a document that are never shown.
+
+Reads no document.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The job as its handler sees it: the Job object, its transaction, return values and exceptions, and the call."""
+"""The job as its handler sees it: the Job object, transactions, dispositions, and the call."""

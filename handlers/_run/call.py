@@ -1,19 +1,20 @@
 """Calls a handler, and interrupts it from outside.
 
-A plain function is called directly. A coroutine runs in its own event loop, created for the call and
-closed after it. The worker's signal handler calls `interrupt` in the main thread to interrupt either:
+A plain function is called directly. A coroutine runs in its own event loop, created for the call
+and closed after it. The worker's signal handler calls `interrupt` in the main thread to interrupt
+either:
 
 * plain code: the exception is raised at the current line.
 * a coroutine that computes: raised at the current line, as in plain code.
-* a coroutine that waits: its task is canceled, so its `finally` blocks can still await. If it has not
-  ended at the next interrupt, the exception is raised wherever the process is; the rest of the
+* a coroutine that waits: its task is canceled, so its `finally` blocks can still await. If it has
+  not ended at the next interrupt, the exception is raised wherever the process is; the rest of the
   coroutine gets two seconds and is closed.
 * while the loop is being closed: nothing is raised, so that no half-closed loop is left. The
   supervisor's signals end a handler that hangs there.
 
-An exception raised in the loop outside a task would lose the step the loop was about to make. So the loop
-is not interrupted while its task can still be canceled. A signal handler that raises by itself instead of
-calling `interrupt` also ends the call, with that risk.
+An exception raised in the loop outside a task would lose the step the loop was about to make. So
+the loop is not interrupted while its task can still be canceled. A signal handler that raises by
+itself instead of calling `interrupt` also ends the call, with that risk.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def call(handler: Callee, job: Job | list[Job], arguments: Mapping[str, Any]) ->
 
 
 def interrupt(interruption: JobInterrupted, frame: FrameType | None = None) -> None:
-    """Interrupt the running handler. Raises `interruption`, or cancels the task of an event loop instead.
+    """Interrupt the running handler.
 
+    Raises `interruption`, or cancels the task of an event loop instead.
     Call this only from a signal handler, in the main thread.
 
     frame: frame that the signal interrupted, as the signal handler got it. Default: the first frame
@@ -107,8 +109,8 @@ def _in_loop(make: Callable[[], Coroutine[Any, Any, object]]) -> object:
     """Run the coroutine that `make` returns in its own event loop and return its value."""
     global _running  # a signal handler finds it here
     loop = _Loop()
-    # Order: set before the coroutine is made. An interruption between its creation and its first step
-    # would leave it never awaited.
+    # Order: set before the coroutine is made. An interruption between its creation and its first
+    # step would leave it never awaited.
     outer, _running = _running, loop
     try:
         return loop.run(make)
@@ -135,8 +137,8 @@ class _Loop:
         if loop is None or not loop.is_running():
             self._unheard = True  # a half-made loop would leak its sockets: `run` checks this before it continues
             return
-        # A task inside asyncio's own code may just be scheduling itself. Interrupted there, it would never
-        # run again and could not even be canceled.
+        # A task inside asyncio's own code may just be scheduling itself. Interrupted there, it
+        # would never run again and could not even be canceled.
         in_user_code = asyncio.current_task(loop) is not None and not _is_machinery(frame)
         if task is None or again or in_user_code:
             raise interruption
@@ -184,15 +186,15 @@ class _Loop:
 
     @staticmethod
     def _end_tasks(loop: asyncio.AbstractEventLoop, until: float) -> None:
-        # In rounds: an interrupted task raises through the loop. A task that waited for the others must
-        # then be ended in the next round.
+        # In rounds: an interrupted task raises through the loop. A task that waited for the others
+        # must then be ended in the next round.
         while (pending := asyncio.all_tasks(loop)) and (left := until - time.monotonic()) > 0:
             _cancel(pending)
             _quiet(functools.partial(_wait_for, loop, pending, left))
 
     @staticmethod
     def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Drop the report of an unretrieved exception of an interrupted task: it was raised through the loop."""
+        """Drop the report of an interrupted task's exception: it was raised through the loop."""
         if not isinstance(context.get("exception"), KeyboardInterrupt | SystemExit):
             loop.default_exception_handler(context)
 
@@ -203,7 +205,10 @@ def _is_machinery(frame: FrameType | None) -> bool:
 
 
 async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
-    """End the tasks that a finished coroutine left running. The deadline still holds; an interruption cancels this."""
+    """End the tasks that a finished coroutine left running.
+
+    The deadline still holds; an interruption cancels this.
+    """
     if pending := asyncio.all_tasks(loop) - {asyncio.current_task()}:
         _cancel(pending)
         await asyncio.gather(*pending, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Decides the outcome of an attempt from what the handler returned or raised.
 
-Workers and the inline runner of tests call the same function, so a test sees what production does. This
-module writes nothing and never raises: the attempt has ended, and an exception here would leave its
-outcome unrecorded. The table it implements:
+Workers and the inline runner of tests call the same function, so a test sees what production does.
+This module writes nothing and never raises: the attempt has ended, and an exception here would
+leave its outcome unrecorded. The table it implements:
 
     the handler                                              state                    counted  label
     returns a value, Completed                               completed                yes      ok
@@ -17,8 +17,9 @@ outcome unrecorded. The table it implements:
     its good_until has passed                                expired                  no       expired
         has a kind without a loaded handler                      scheduled, then failed   no       snoozed / failed
 
-A return value that is not valid JSON fails the job at once, without a retry. The work is done: running it
-again would repeat its effects and return the same. Fix the handler, then use `jobherd retry`.
+A return value that is not valid JSON fails the job at once, without a retry. The work is done:
+running it again would repeat its effects and return the same. Fix the handler, then use `jobherd
+retry`.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ def outcome_of(  # each is a different thing to know
         policy: the handler's policy. Default: that of a handler without options.
         attempt: number of the attempt that ended, starting at 1.
         max_attempts: the job's own limit. Default: the handler's.
-        interruption: exception that the stop sequence raised in this handler, if any. Then any raised
-            exception that is not a disposition counts as this interruption, whatever the handler
-            turned it into. A handler that returned a value has finished all the same.
+        interruption: exception that the stop sequence raised in this handler, if any. Then any
+            raised exception that is not a disposition counts as this interruption, whatever the
+            handler turned it into. A handler that returned a value has finished all the same.
         random: source of the backoff's jitter.
 
     Example:
@@ -115,10 +116,11 @@ def outcome_of(  # each is a different thing to know
 
 
 def unjudged(ending: object, error: str, *, attempt: int, last: bool, interruption: JobInterrupted | None) -> Outcome:
-    """Return the outcome of an attempt whose ending cannot be examined. Runs no code of the handler.
+    """Return the outcome of an attempt whose ending cannot be examined.
 
-    Only the interruption raised by the stop sequence decides. A handler that raised after an interruption
-    has ended because of it: a canceled job must not run again because its exception cannot be read.
+    Runs no code of the handler. Only the interruption raised by the stop sequence decides. A
+    handler that raised after an interruption has ended because of it: a canceled job must not run
+    again because its exception cannot be read.
 
     Args:
         ending: as in `outcome_of`.
@@ -153,8 +155,8 @@ def unknown_kind(kind: str, *, age: float, limit: float = 86400.0, delay: float 
     Args:
         kind: kind of the job.
         age: seconds since the job was created, by the database's clock.
-        limit: age in seconds at which the job fails, default 86400 (one day): a deploy that brings the
-            handler may be on its way.
+        limit: age in seconds at which the job fails, default 86400 (one day): a deploy that brings
+            the handler may be on its way.
         delay: seconds until the job is tried again, default 60.
 
     Example:
@@ -238,8 +240,8 @@ def _failure(
 ) -> Outcome:
     """Return the outcome of a failed attempt by the rules of its kind.
 
-    raised: the exception, for rules that name classes. A failure without an exception, or a timeout, is
-        matched by its code: a `retry_on` that lists only classes does not apply to it.
+    raised: the exception, for rules that name classes. A failure without an exception, or a
+        timeout, is matched by its code: a `retry_on` that lists only classes does not apply to it.
     """
     if _lists(policy.poison_on, raised, code):
         return Outcome("poison", "failed", error=error, code=POISON if code == UNHANDLED_ERROR else code, traceback=trace)

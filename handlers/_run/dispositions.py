@@ -1,14 +1,14 @@
-"""What a handler can return or raise to decide its job's outcome, besides a plain value or any exception.
+"""What a handler can return or raise, besides plain values and exceptions, to decide the outcome.
 
 Each disposition is both a value and an exception: `return Nack("5m")` from the handler itself,
-`raise Nack("5m")` from deep inside it. Two dispositions with the same fields are equal. They are not
-frozen dataclasses: `contextlib` writes `__traceback__` and `add_note` writes `__notes__` from Python,
-which a frozen exception rejects during unwinding. Only the fields are read-only. This module does not
-decide outcomes: see `handlers/_run/classify.py`.
+`raise Nack("5m")` from deep inside it. Two dispositions with the same fields are equal. They are
+not frozen dataclasses: `contextlib` writes `__traceback__` and `add_note` writes `__notes__` from
+Python, which a frozen exception rejects during unwinding. Only the fields are read-only. This
+module does not decide outcomes: see `handlers/_run/classify.py`.
 
-Timeout, cancel and drain raise the subclasses of `JobInterrupted` in a handler, as the first stage of
-the stop sequence. They derive from KeyboardInterrupt: `except Exception` does not swallow them, and
-psycopg cancels the statement on the server when it meets one.
+Timeout, cancel and drain raise the subclasses of `JobInterrupted` in a handler, as the first stage
+of the stop sequence. They derive from KeyboardInterrupt: `except Exception` does not swallow them,
+and psycopg cancels the statement on the server when it meets one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Completed(SignalledOutcome):
 
 
 class Failed(SignalledOutcome):
-    """Fails this attempt. The job is retried with backoff, or fails permanently after `max_attempts`.
+    """Fails this attempt.
+
+    The job is retried with backoff, or fails permanently after `max_attempts`.
 
     Args:
         error: what went wrong, for people.
@@ -97,7 +99,9 @@ class Failed(SignalledOutcome):
 
 
 class Nack(SignalledOutcome):
-    """Retries the job after `delay`. The attempt counts: after `max_attempts` the job fails with `reason`.
+    """Retries the job after `delay`.
+
+    The attempt counts: after `max_attempts` the job fails with `reason`.
 
     Args:
         delay: duration; a negative one counts as 0. Default None: the kind's backoff.
@@ -142,7 +146,9 @@ class Retry(Nack):
 
 
 class Snooze(SignalledOutcome):
-    """Runs the job again after `delay`, because there is nothing to do yet. The attempt does not count.
+    """Runs the job again after `delay`, because there is nothing to do yet.
+
+    The attempt does not count.
 
     Args:
         delay: duration; a negative one counts as 0.
@@ -160,7 +166,9 @@ class Snooze(SignalledOutcome):
 
 
 class Abandon(SignalledOutcome):
-    """Releases the job as if it had never been claimed: ready at once for any worker. The attempt does not count.
+    """Releases the job as if it had never been claimed: ready at once for any worker.
+
+    The attempt does not count.
 
     Example:
         >>> Abandon()
@@ -172,7 +180,9 @@ class Abandon(SignalledOutcome):
 
 
 class Poison(SignalledOutcome):
-    """Fails the job at once, without a retry, because it can never succeed: a malformed payload, a missing row.
+    """Fails the job at once, without a retry, because it can never succeed.
+
+    For example because of a malformed payload or a missing row.
 
     Args:
         message: why, for people. Default "".
@@ -209,7 +219,8 @@ class JobInterrupted(KeyboardInterrupt):  # named by the design
 def is_interruption(raised: object) -> bool:
     """Return whether an object is an interruption.
 
-    Does not use `isinstance`, which also reads the object's `__class__`: that may be the handler's code.
+    Does not use `isinstance`, which also reads the object's `__class__`: that may be the handler's
+    code.
     """
     return issubclass(type(raised), JobInterrupted)
 

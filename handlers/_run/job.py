@@ -1,8 +1,8 @@
 """The Job object that a handler gets.
 
-It is a plain record with callbacks that the code running the handler fills in: progress is a store into
-shared memory in a worker and a list in a test. A Job must not use the database: reading it costs nothing.
-A transaction goes through `TransactionHost`.
+It is a plain record with callbacks that the code running the handler fills in: progress is a store
+into shared memory in a worker and a list in a test. A Job must not use the database: reading it
+costs nothing. A transaction goes through `TransactionHost`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Job:
     traceparent: str | None = None
     """Trace of the job in W3C Trace Context format, or None."""
     token: int = 0
-    """Fencing token of the claim. It grows with each claim, so another system can tell a late attempt from a new one."""
+    """Fencing token of the claim. It grows with each claim, so another system can tell a late
+    attempt from a new one."""
     created: float = 0.0
     """When the job was enqueued, in seconds since 1970 by the database's clock."""
     run: float = 0.0
@@ -163,7 +164,9 @@ class Job:
 
     @property
     def log(self) -> JobLog:
-        """Logger whose lines carry the job's id, kind and attempt. Calling it adds an entry to the attempt's log.
+        """Logger whose lines carry the job's id, kind and attempt.
+
+        Calling it adds an entry to the attempt's log.
 
         Example:
             >>> Job(id=1, kind="demo").log("clone", "git clone ...", exit_code=0, duration=1.5)
@@ -174,18 +177,19 @@ class Job:
         return self._log
 
     def transaction(self) -> Transaction:
-        """Return a transaction that completes the job: writes, enqueued jobs and the completion commit together.
+        """Return a transaction that completes the job.
 
-        Enter it with `with`, or with `async with` in a coroutine; that gives a psycopg connection. At the
-        end of the block the job is completed and everything is committed at once. Code after the block is
-        not part of the job, and the handler's return value is not kept: set `result` of the transaction
-        instead. If the block raises, nothing of it is committed, and the job's outcome is what it would
-        have been without it. `Handler.enqueue` without client or connection enqueues into the transaction.
-        Do not commit or roll back on the connection.
+        Writes in it, jobs enqueued in it and the job's completion commit together. Enter it with
+        `with`, or with `async with` in a coroutine; that gives a psycopg connection. At the end of
+        the block the job is completed and everything is committed at once. Code after the block is
+        not part of the job, and the handler's return value is not kept: set `result` of the
+        transaction instead. If the block raises, nothing of it is committed, and the job's outcome
+        is what it would have been without it. `Handler.enqueue` without client or connection
+        enqueues into the transaction. Do not commit or roll back on the connection.
 
         Raises:
-            RuntimeError: the job is already in a transaction, or one has completed it. If the claim was
-                lost, the handler is ended.
+            RuntimeError: the job is already in a transaction, or one has completed it. If the claim
+                was lost, the handler is ended.
 
         Example:
         >>> with job.transaction() as connection:  # doctest: +SKIP
@@ -206,14 +210,18 @@ class Job:
         return self.doors.connection()  # type: ignore[return-value]  # an AsyncConnection in a coroutine
 
     def remaining(self) -> float:
-        """Return the seconds until the attempt times out: 0.0 if it has, infinity if it never does."""
+        """Return the seconds until the attempt times out.
+
+        0.0 if it has timed out, infinity if it never does.
+        """
         return max(0.0, self.deadline - time.monotonic())
 
     def progress(self, fraction: float, note: str = "", data: object = None) -> None:
         """Report how far the job is. A store into memory: cheap enough for a tight loop.
 
         Args:
-            fraction: share that is done, 0 to 1. Lower and higher values count as 0 and 1, NaN as 0.
+            fraction: share that is done, 0 to 1. Lower and higher values count as 0 and 1, NaN as
+                0.
             note: what the job is doing, for people. Default "".
             data: any JSON value. Default None.
 

@@ -1,9 +1,10 @@
-"""A job's transaction as its handler sees it: the handler's writes, the jobs it enqueues and its completion commit together.
+"""A job's transaction as its handler sees it.
 
-A handler opens the transaction with `with job.transaction() as connection:`. If it is declared
-`transactional=True`, all of it runs in one. The code that runs the handler provides a `TransactionHost`:
-a worker uses its own database session, a test the transaction of `inline`. This module does not begin,
-commit or roll back itself, and it contains no SQL statement.
+The handler's writes, the jobs it enqueues and its completion commit together. A handler opens the
+transaction with `with job.transaction() as connection:`. If it is declared `transactional=True`,
+all of it runs in one. The code that runs the handler provides a `TransactionHost`: a worker uses
+its own database session, a test the transaction of `inline`. This module does not begin, commit or
+roll back itself, and it contains no SQL statement.
 """
 
 from __future__ import annotations
@@ -32,13 +33,19 @@ class TransactionHost(Protocol):
     """Performs the transaction for the code that runs the handler."""
 
     def begin(self) -> psycopg.Connection[Any]:
-        """Begin the transaction and return its connection. Raises if the claim is lost, and psycopg's errors."""
+        """Begin the transaction and return its connection.
+
+        Raises if the claim is lost, and psycopg's errors.
+        """
 
     def abegin(self) -> psycopg.AsyncConnection[Any]:
         """Like `begin`, with an asynchronous connection."""
 
     def complete(self, result: object) -> None:
-        """Record the job's completion in the transaction and commit. Raises if it was not committed."""
+        """Record the job's completion in the transaction and commit.
+
+        Raises if it was not committed.
+        """
 
     def undo(self) -> None:
         """Roll the transaction back."""

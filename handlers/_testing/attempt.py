@@ -51,8 +51,8 @@ class Ran:
         """Raise the handler's exception, with its traceback, unless the job is completed.
 
         Raises:
-            AssertionError: the job is not completed and the handler raised nothing. The message shows the
-                outcome.
+            AssertionError: the job is not completed and the handler raised nothing. The message
+                shows the outcome.
         """
         if self.outcome.label == "ok":
             return
@@ -71,7 +71,9 @@ class Ran:
 
 
 def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
-    """Run a handler once with these arguments and return the result of the attempt. Needs no database.
+    """Run a handler once with these arguments and return the result of the attempt.
+
+    Needs no database.
 
     Raises:
         TypeError, PayloadError: as `enqueue`. An exception of the handler is in the result instead.
@@ -205,10 +207,10 @@ class _Attempt:
 
 
 def run_batch(handler: AnyHandler, payloads: Iterable[object], *, random: Dice = _random) -> list[Ran]:
-    """Call a batch handler once with all payloads and return each job's result, in order. The ids are 1, 2, 3, ...
+    """Call a batch handler once with all payloads and return each job's result, in order.
 
-    As in a worker, a payload that does not fit fails its job permanently, and the handler is called with
-    the others.
+    The ids are 1, 2, 3, ... As in a worker, a payload that does not fit fails its job permanently,
+    and the handler is called with the others.
 
     Args:
         handler: the batch handler.

@@ -1,4 +1,7 @@
-"""Records, checks and runs jobs that a test enqueues, in a transaction that is rolled back or without a database."""
+"""Records, checks and runs jobs that a test enqueues.
+
+They are in a transaction that is rolled back, or in no database at all.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ class Enqueued:
     ran: list[Ran] = field(default_factory=list)
     """Results of its attempts so far."""
     due: float = 0.0
-    """Seconds from the start of the test until the job is due. A child job counts from when its parent job was due."""
+    """Seconds from the start of the test until the job is due. A child job counts from when its
+    parent job was due."""
     round: int = 1
     """1 for a job that the test enqueued, 2 for its child jobs, and so on."""
 
@@ -75,8 +79,8 @@ class Watched:
         """Return the payloads of all enqueued jobs of a kind, in order.
 
         Args:
-            kind: a handler, for payloads in the types of its annotations, such as `Decimal("3.00")`; or a
-                kind's name, for payloads as JSON.
+            kind: a handler, for payloads in the types of its annotations, such as
+                `Decimal("3.00")`; or a kind's name, for payloads as JSON.
 
         Example:
             >>> assert jobs.enqueued(receipt) == [{"order_id": 7}]  # doctest: +SKIP
@@ -127,17 +131,20 @@ class Watched:
         rounds: int | None = None,
         most: int = 1000,
     ) -> list[Enqueued]:
-        """Run the due jobs and their child jobs until none is left. Return the jobs that ran, in that order.
+        """Run the due jobs and their child jobs until none is left.
+
+        Return the jobs that ran, in that order.
 
         Args:
             handlers: handlers that run the jobs.
-            attempts: most attempts of each job in this call, default 1. Backoff between attempts is skipped.
-            due: a duration. Jobs delayed by at most that long run too, earlier ones first, as if the time
-                had passed. A child job's delay counts from when its parent job was due, so a handler that
-                enqueues its next run for tomorrow runs four times within "3d". Default 0: delayed jobs do
-                not run. None: all jobs run.
-            rounds: 1 runs only the jobs that exist now, 2 also their child jobs, and so on. Default None:
-                all.
+            attempts: most attempts of each job in this call, default 1. Backoff between attempts is
+                skipped.
+            due: a duration. Jobs delayed by at most that long run too, earlier ones first, as if
+                the time had passed. A child job's delay counts from when its parent job was due, so
+                a handler that enqueues its next run for tomorrow runs four times within "3d".
+                Default 0: delayed jobs do not run. None: all jobs run.
+            rounds: 1 runs only the jobs that exist now, 2 also their child jobs, and so on. Default
+                None: all.
             most: attempts after which a loop is assumed, default 1000.
 
         Raises:
@@ -218,7 +225,10 @@ class Watched:
 
 
 def _typed(kind: str | AnyHandler, payload: object) -> object:
-    """Return a payload in the types of the handler; unchanged without a handler, or if it does not fit."""
+    """Return a payload in the handler's types.
+
+    The payload is unchanged without a handler, or if it does not fit.
+    """
     if isinstance(kind, str):
         return payload
     try:
@@ -241,7 +251,10 @@ def _wait(options: dict[str, Any]) -> float:
 
 
 class Recorder(Watched):
-    """The jobs that were enqueued inside `recorder`, without a database. Nothing is undone if a handler raises."""
+    """The jobs that were enqueued inside `recorder`, without a database.
+
+    Nothing is undone if a handler raises.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,8 +290,8 @@ class _Recording(Client):
 def recorder() -> Iterator[Recorder]:
     """Record enqueued jobs, without a database. Each payload is checked as usual.
 
-    Inside the block, `Handler.enqueue` without client or connection goes to the recorder. A job enqueued
-    with its own client or connection does not.
+    Inside the block, `Handler.enqueue` without client or connection goes to the recorder. A job
+    enqueued with its own client or connection does not.
 
     Example:
         >>> from jobherd import handler
@@ -312,7 +325,8 @@ class _Watching(Client):
 class Inline(Watched):
     """The jobs that were enqueued inside `inline`, and methods to check and run them.
 
-    What an attempt writes through `connection` is kept if the handler returns, and undone if it raises.
+    What an attempt writes through `connection` is kept if the handler returns, and undone if it
+    raises.
 
     Attributes:
         connection: connection whose transaction contains everything.
@@ -337,7 +351,10 @@ class Inline(Watched):
 
     @contextlib.contextmanager
     def _around(self, handler: AnyHandler, fields: dict[str, Any]) -> Iterator[tuple[_InlineDoors, list[Ran]]]:
-        """Undo the attempt's writes and its enqueued jobs if it raised. The block appends the attempt's result."""
+        """Undo the attempt's writes and its enqueued jobs if it raised.
+
+        The block appends the attempt's result.
+        """
         undo = _Undo()
         ran: list[Ran] = [Ran(EXPIRED)]
         before = len(self.jobs)
@@ -366,7 +383,10 @@ class Inline(Watched):
 
 
 class _InlineDoors:
-    """Transactions of jobs that `inline` runs: savepoints of its own. completed: the outcome by such a transaction, if any."""
+    """Transactions of jobs that `inline` runs: savepoints of its own.
+
+    completed: the outcome of a job that such a transaction completed, if any.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], *, declared: bool) -> None:
         self.completed: Outcome | None = None

@@ -1,4 +1,4 @@
-"""Payloads, results, errors and outcomes as values: decoding, conversion, encryption, and text that is safe to store.
+"""Payloads, results, errors and outcomes: decoding, conversion, encryption, safe texts.
 
 This package imports no other package of `jobherd.handlers`.
 """

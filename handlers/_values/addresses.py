@@ -1,10 +1,11 @@
 """Decides which network addresses are public, for requests to URLs that producers choose.
 
-The list is this module's own, because `ipaddress` of older Python versions calls several special-purpose
-blocks global and changes between versions. It contains IANA's special-purpose registries (IPv4 and IPv6),
-multicast, deprecated blocks that systems still route, and addresses in public ranges where clouds serve
-metadata. An address that embeds an IPv4 address is not public. The only exception is NAT64 (64:ff9b::/96),
-which hosts without IPv4 need: it is as public as the embedded IPv4 address.
+The list is this module's own, because `ipaddress` of older Python versions calls several
+special-purpose blocks global and changes between versions. It contains IANA's special-purpose
+registries (IPv4 and IPv6), multicast, deprecated blocks that systems still route, and addresses in
+public ranges where clouds serve metadata. An address that embeds an IPv4 address is not public. The
+only exception is NAT64 (64:ff9b::/96), which hosts without IPv4 need: it is as public as the
+embedded IPv4 address.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Final
 
 _NAT64: Final = ip_network("64:ff9b::/96")
 _UNICAST: Final = ip_network("2000::/3")
-"""The only IPv6 range that IANA allocates for global unicast. All others are special or reserved."""
+"""The only IPv6 range that IANA allocates for global unicast. All others are special or
+reserved."""
 
 _SPECIAL: Final = tuple(
     ip_network(block)

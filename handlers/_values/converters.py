@@ -1,9 +1,9 @@
 """Converts and checks a JSON value for each type that can annotate a handler's parameter.
 
 A converter takes a value decoded from JSON and returns the argument, or raises Misfit with what is
-expected. Containers add their step to the Misfit as it passes, so the path is built only on an error. A
-converter of None accepts any value, as for `Any`. An unsupported type is rejected: by `facts` when handlers
-are loaded, otherwise with the first value.
+expected. Containers add their step to the Misfit as it passes, so the path is built only on an
+error. A converter of None accepts any value, as for `Any`. An unsupported type is rejected: by
+`facts` when handlers are loaded, otherwise with the first value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def converter_for(hint: Any) -> Convert | None:
 
 
 def facts(hint: Any) -> Facts:
-    """Return what can be known of an annotation without a value. Checks every field of every class."""
+    """Return what can be known of an annotation without a value.
+
+    Checks every field of every class.
+    """
     found = Facts()
     _explore(hint, found, set())
     return found
@@ -65,7 +68,8 @@ class Facts:
 
     unknown: names of types without a converter.
     compared: whether an argument may arrive changed and has to be compared.
-    own: JSON types that must arrive unchanged, because another member of a union has the same JSON form.
+    own: JSON types that must arrive unchanged, because another member of a union has the same JSON
+        form.
     """
 
     unknown: list[str] = dataclasses.field(default_factory=list)

@@ -1,14 +1,16 @@
-"""Encrypts and decrypts payloads, results and errors, so that the database, its backups and its readers cannot see them.
+"""Encrypts and decrypts payloads, results and errors.
 
-Encryption is AES-256-GCM from the package cryptography (the extra `crypto`). Each key has a name. The newest
-key encrypts and all keys decrypt. So put a new key first, and remove an old one when nothing encrypted with
-it is left. Encrypted data is bound to its place. A payload is bound to its kind only: a job has no id before
-the database assigns one, and fetching the id first would cost a round trip per job. Result, error and log
-are bound to kind and id. So one job's result cannot be passed off as another's. A user who can write the
-tables can move a payload to another job of its kind, but could as well enqueue it a second time.
+The database, its backups and its readers cannot see them. Encryption is AES-256-GCM from the
+package cryptography (the extra `crypto`). Each key has a name. The newest key encrypts and all keys
+decrypt. So put a new key first, and remove an old one when nothing encrypted with it is left.
+Encrypted data is bound to its place. A payload is bound to its kind only: a job has no id before
+the database assigns one, and fetching the id first would cost a round trip per job. Result, error
+and log are bound to kind and id. So one job's result cannot be passed off as another's. A user who
+can write the tables can move a payload to another job of its kind, but could as well enqueue it a
+second time.
 
-Keys are read from the environment (JOBHERD_KEYS, or the file named by JOBHERD_KEYS_FILE) on first use. They
-are never shown: errors contain names of keys only.
+Keys are read from the environment (JOBHERD_KEYS, or the file named by JOBHERD_KEYS_FILE) on first
+use. They are never shown: errors contain names of keys only.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class KeyRing:
     """Keys by name, the newest first.
 
     Args:
-        text: `NAME=KEY` pairs, separated by commas, spaces or lines. A key is 32 bytes in base64. Lines
-            that begin with # are ignored.
+        text: `NAME=KEY` pairs, separated by commas, spaces or lines. A key is 32 bytes in base64.
+            Lines that begin with # are ignored.
 
     Raises:
         ValueError: a pair is invalid. The message does not show it.
@@ -92,7 +94,10 @@ class KeyRing:
         return tuple(self._keys)
 
     def seal(self, data: bytes, *bound: object) -> bytes:
-        """Return the data encrypted: only these keys decrypt it, and only with the same `bound` values."""
+        """Return the data encrypted.
+
+        Only these keys decrypt it, and only with the same `bound` values.
+        """
         name, cipher = next(iter(self._keys.items()))
         nonce = os.urandom(_NONCE)
         return name.encode() + b":" + nonce + cipher.encrypt(nonce, data, _bond(name, bound))
@@ -100,8 +105,8 @@ class KeyRing:
     def open(self, sealed: bytes, *bound: object) -> bytes:
         """Return the decrypted data.
 
-        Raises KeyMissingError if the key is missing, PayloadError if the data was changed or is bound to
-        other values.
+        Raises KeyMissingError if the key is missing, PayloadError if the data was changed or is
+        bound to other values.
         """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
@@ -152,7 +157,10 @@ def seal_document(text: str, what: str, *bound: object) -> str:
 
 
 def open_document(document: object, what: str, *bound: object) -> object:
-    """Return the document in a decoded, encrypted one; others unchanged. Raises what `KeyRing.open` raises."""
+    """Return the document in a decoded, encrypted one; others unchanged.
+
+    Raises what `KeyRing.open` raises.
+    """
     return decode_payload(ring().open(_data(document[MARK]), what, *bound)) if is_sealed(document) else document  # type: ignore[index]
 
 
@@ -179,8 +187,9 @@ def open_bytes(data: bytes | None, kind: str) -> bytes | None:
 
 
 def open_payload(payload: object, kind: str, *, only: bool) -> object:
-    """Return the payload of a job whose kind encrypts. With `only`, an unencrypted payload is rejected.
+    """Return the payload of a job whose kind encrypts.
 
+    With `only`, an unencrypted payload is rejected.
     Raises KeyMissingError also for an unencrypted payload, because the job's result could not be
     encrypted. Raises PayloadError as `KeyRing.open` does.
     """
@@ -196,7 +205,10 @@ def open_payload(payload: object, kind: str, *, only: bool) -> object:
 
 
 def seal_outcome(outcome: Outcome, kind: str, job: int) -> Outcome:
-    """Return an outcome with encrypted result, error and traceback. Code and label stay readable."""
+    """Return an outcome with encrypted result, error and traceback.
+
+    Code and label stay readable.
+    """
     if outcome.result is None and outcome.error is None and outcome.traceback is None:
         return outcome
     return replace(
@@ -208,12 +220,17 @@ def seal_outcome(outcome: Outcome, kind: str, job: int) -> Outcome:
 
 
 def seal_log(log: str | None, kind: str, job: int) -> str | None:
-    """Return an attempt's printed and logged output encrypted, in the form in which it is stored."""
+    """Return an attempt's output encrypted, in the form in which it is stored.
+
+    The output is what the attempt printed and logged.
+    """
     return None if log is None else json.dumps({"output": seal_text(log, "log", kind, job)})
 
 
 def decrypt(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's row decrypted: payload, payload_bytes, result, error, and the errors of its attempts.
+    """Return a job's row with payload, payload_bytes, result and errors decrypted.
+
+    The errors of its attempts are decrypted too.
 
     Args:
         row: a row that `Client.job` or `Client.wait` returned.
@@ -247,7 +264,9 @@ def decrypt(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cover(text: str) -> str:
-    """Return a text for people with its encrypted parts replaced: they would fill the screen without information.
+    """Return a text for people with its encrypted parts replaced by "(encrypted)".
+
+    They would fill the screen without information.
 
     >>> cover('jobherd:sealed:MjAyNjo')
     '(encrypted)'

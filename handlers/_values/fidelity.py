@@ -1,8 +1,9 @@
-"""Checks that an argument arrives as given: compares the producer's value with the handler's before the job is sent.
+"""Checks that an argument arrives as given.
 
-JSON has no types of its own for most of Python's. A union may convert a value to another member, a
-`__post_init__` may compute a field twice, a model may omit a field from its dump. The producer has both
-values, so it rejects such an argument. If a caller passes a document instead of an object (a dict for a
+The producer's value and the handler's are compared before the job is sent. JSON has no types of its
+own for most of Python's. A union may convert a value to another member, a `__post_init__` may
+compute a field twice, a model may omit a field from its dump. The producer has both values, so it
+rejects such an argument. If a caller passes a document instead of an object (a dict for a
 dataclass, the text of a date), the document is the object's JSON form and fits.
 """
 

@@ -19,6 +19,9 @@ class Misfit(Exception):  # noqa: N818  # not an error: it never leaves the pack
 
 
 def path_step(key: object) -> str:
-    """Return a key as a step of a path. It is cut and escaped: keys are untrusted, and paths are logged."""
+    """Return a key as a step of a path.
+
+    It is cut and escaped: keys are untrusted, and paths are logged.
+    """
     text = str(key)[:80]
     return f".{text}" if _PLAIN_KEY.fullmatch(text) else f"[{json.dumps(text)}]"

@@ -1,8 +1,8 @@
 """Payload types of Pydantic 2 and msgspec: their own library dumps and validates the values.
 
-Neither library is imported here: a process can have their objects only if it has imported the library. A
-library's error becomes a Misfit with the place in the document. The message must not show the value, so
-messages of the libraries that quote it are replaced.
+Neither library is imported here: a process can have their objects only if it has imported the
+library. A library's error becomes a Misfit with the place in the document. The message must not
+show the value, so messages of the libraries that quote it are replaced.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def library_of(hint: Any) -> str | None:
 
 
 def dump_model(value: Any) -> object:
-    """Return a model's value as JSON types. Datetimes may be left for the caller to convert to text.
+    """Return a model's value as JSON types.
 
+    Datetimes may be left for the caller to convert to text.
     Raises TypeError if the model cannot be dumped.
     """
     kind = type(value)
@@ -66,7 +67,10 @@ def dump_model(value: Any) -> object:
 
 
 def naive_in(value: Any) -> str | None:
-    """Return the path to the first datetime without a zone in a Pydantic value, or None. Its JSON form hides it."""
+    """Return the path to the first datetime without a zone in a Pydantic value, or None.
+
+    Its JSON form hides it.
+    """
     kind = type(value)
     if not hasattr(kind, "__pydantic_serializer__"):
         return None

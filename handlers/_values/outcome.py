@@ -1,4 +1,7 @@
-"""The outcome of an attempt as a value: label, state, error codes. `jobherd.handlers._run.classify` decides it."""
+"""The outcome of an attempt as a value: label, state, error codes.
+
+`jobherd.handlers._run.classify` decides it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Marks an ending as an exception that the handler raised; `outcome_of` takes any other value as its return value."""
+    """Marks an ending as an exception that the handler raised.
+
+    `outcome_of` takes any other value as the handler's return value.
+    """
 
     exception: BaseException
 

@@ -1,13 +1,14 @@
 """Checks, encodes and decodes payloads and results.
 
-Every payload from a producer passes `check_payload`, every handler's result passes `encode_result`, and
-every document that a worker reads passes `decode_payload`. Raw SQL can insert documents that Python cannot
-load, so decoding raises an error that can be stored and never ends the process. This module must not show a
-payload's values in an error, because payloads may be secret. It shows where they are (`$.items[3].name`).
+Every payload from a producer passes `check_payload`, every handler's result passes `encode_result`,
+and every document that a worker reads passes `decode_payload`. Raw SQL can insert documents that
+Python cannot load, so decoding raises an error that can be stored and never ends the process. This
+module must not show a payload's values in an error, because payloads may be secret. It shows where
+they are (`$.items[3].name`).
 
-orjson does the work, except where it would silently change a value: it writes NaN as null, drops fields of
-dataclasses that begin with an underscore, and reads integers beyond 64 bits as floats. Documents that may
-contain one of these take the slow path, which walks the document.
+orjson does the work, except where it would silently change a value: it writes NaN as null, drops
+fields of dataclasses that begin with an underscore, and reads integers beyond 64 bits as floats.
+Documents that may contain one of these take the slow path, which walks the document.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ DEFAULT_BYTES: Final = 1_000_000
 _TOO_BIG: Final = 10**LONGEST_INTEGER
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19,}")
 _SAMPLED: Final = re.compile(r"[0-9]{3}")
-"""Nineteen digits in a row show as three in a row in every sixth character: checking a sixth clears most documents."""
+"""Nineteen digits in a row show as three in a row in every sixth character: checking a sixth clears
+most documents."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
@@ -71,17 +73,17 @@ def check_payload(value: object, *, max_bytes: int | None = None) -> str:
     """Return `value` as JSON text if it is a valid payload.
 
     Args:
-        value: None, bool, int, float, str, and lists, tuples and dicts of these. Also dataclasses, attrs
-            classes and named tuples (as objects), models of Pydantic and msgspec (as their own dump),
-            datetime with a zone, date and time (ISO 8601), UUID and Decimal (as strings) and Enum
-            members (as their values).
-        max_bytes: longest text in UTF-8 bytes. Default: the environment variable JOBHERD_MAX_PAYLOAD,
-            or 1,000,000.
+        value: None, bool, int, float, str, and lists, tuples and dicts of these. Also dataclasses,
+            attrs classes and named tuples (as objects), models of Pydantic and msgspec (as their
+            own dump), datetime with a zone, date and time (ISO 8601), UUID and Decimal (as strings)
+            and Enum members (as their values).
+        max_bytes: longest text in UTF-8 bytes. Default: the environment variable
+            JOBHERD_MAX_PAYLOAD, or 1,000,000.
 
     Raises:
-        PayloadError: NUL characters, lone surrogates, NaN or infinity, a datetime without a zone, more
-            than 100 levels, an integer of more than 1,000 digits, a key that is not a string, another
-            type, or a text that is too long.
+        PayloadError: NUL characters, lone surrogates, NaN or infinity, a datetime without a zone,
+            more than 100 levels, an integer of more than 1,000 digits, a key that is not a string,
+            another type, or a text that is too long.
 
     Example:
         >>> check_payload({"order_id": 7})
@@ -108,8 +110,8 @@ def check_bytes(value: object) -> bytes:
 def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
     """Return a handler's return value as JSON text, or None for None.
 
-    The rules are those of `check_payload`. An invalid value raises ResultError with a message that can
-    be stored.
+    The rules are those of `check_payload`. An invalid value raises ResultError with a message that
+    can be stored.
 
     >>> encode_result({"pages": 3})
     '{"pages":3}'
@@ -122,8 +124,8 @@ def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
 def decode_payload(text: str | bytes) -> object:
     """Return the document in `text`. Integers of any size are exact.
 
-    Raises PayloadError for what Python cannot hold: integers of more than 4,300 digits, more than about
-    1,000 levels, numbers beyond a float, lone surrogates, and text that is not valid JSON.
+    Raises PayloadError for what Python cannot hold: integers of more than 4,300 digits, more than
+    about 1,000 levels, numbers beyond a float, lone surrogates, and text that is not valid JSON.
 
     >>> decode_payload('{"big": 12345678901234567890123}')
     {'big': 12345678901234567890123}
@@ -133,8 +135,8 @@ def decode_payload(text: str | bytes) -> object:
             text = text.decode()
         if _SAMPLED.search(text[::6]) is None or _LONG_NUMBER.search(text) is None:
             return orjson.loads(text)
-        # orjson checks surrogates, depth and syntax that json would accept. The numbers that orjson would
-        # reject or round are replaced for that check.
+        # orjson checks surrogates, depth and syntax that json would accept. The numbers that orjson
+        # would reject or round are replaced for that check.
         orjson.loads(_LONG_NUMBER.sub("0", text))
         return json.loads(text, parse_float=_finite, parse_constant=_no_number)
     except orjson.JSONDecodeError as problem:
@@ -152,7 +154,10 @@ def decode_payload(text: str | bytes) -> object:
 
 @cache
 def max_payload() -> int:
-    """Return the longest payload in bytes: the environment's JOBHERD_MAX_PAYLOAD, or 1,000,000. Read once."""
+    """Return the longest payload in bytes: the environment's JOBHERD_MAX_PAYLOAD, or 1,000,000.
+
+    Read once.
+    """
     given = os.environ.get("JOBHERD_MAX_PAYLOAD", "").strip().replace("_", "")
     if not given:
         return DEFAULT_BYTES
@@ -180,8 +185,8 @@ def _encode(value: object, max_bytes: int, what: str, error: type[PayloadError])
         fast = orjson.dumps(value, default=_convert if error is ResultError else _convert_input, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError):  # orjson's own error is a TypeError that does not name the place
         fast = b""
-    # These patterns also occur in valid documents (a None, a backslash in a text). Those take the walk
-    # and pass.
+    # These patterns also occur in valid documents (a None, a backslash in a text). Those take the
+    # walk and pass.
     if fast and b"\\u0000" not in fast and fast.count(b"[") + fast.count(b"{") <= DEEPEST and (b"null" not in fast or _holds_no_nan(value)):
         text = fast.decode()
         size = len(fast)
@@ -244,7 +249,10 @@ def _convert_input(value: object) -> object:
 
 
 def _convert(value: object) -> object:
-    """Return the JSON form of a value that JSON has no type for, or raise TypeError with the fix."""
+    """Return the JSON form of a value of a type that JSON lacks.
+
+    Raises TypeError with the fix if there is none.
+    """
     match value:
         case datetime() | date() | time():
             return value.isoformat()
@@ -303,7 +311,7 @@ def _name(value: object) -> str:
 
 
 def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadError]) -> object:
-    """Return `value` in plain JSON types, or raise `error` naming the first place that does not fit."""
+    """Return `value` in plain JSON types, or raise `error` naming the first invalid place."""
     match value:
         case None | bool():
             return value

@@ -1,10 +1,10 @@
 """Makes any text and any exception safe to store.
 
-If a failure cannot be stored, its job is stuck. PostgreSQL rejects NUL characters, psycopg rejects lone
-surrogates, and an exception's own `__str__` may raise, lie about its type, or return a gigabyte. So
-nothing here raises, whatever it gets, and the size of the result is bounded. It catches BaseException,
-including interruptions of the job: the caller has already decided the job's outcome, and an alarm in the
-middle ends only the description.
+If a failure cannot be stored, its job is stuck. PostgreSQL rejects NUL characters, psycopg rejects
+lone surrogates, and an exception's own `__str__` may raise, lie about its type, or return a
+gigabyte. So nothing here raises, whatever it gets, and the size of the result is bounded. It
+catches BaseException, including interruptions of the job: the caller has already decided the job's
+outcome, and an alarm in the middle ends only the description.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def loading(at: float) -> None:
 
 
 def sanitize(text: object, limit: int = MESSAGE_BYTES) -> str:
-    r"""Return `text` without NUL and lone surrogates (each becomes U+FFFD), at most `limit` bytes in UTF-8. Never raises.
+    r"""Return `text` without NUL and lone surrogates (each becomes U+FFFD). Never raises.
+
+    The result has at most `limit` bytes in UTF-8.
 
     text: a str; anything else is converted with `str()`.
     limit: longest result in bytes, default 10,000; a longer text is cut and marked as cut.
@@ -69,9 +71,9 @@ def describe_exception(
 ) -> tuple[str, str]:
     """Return (message, traceback) of `exception`, both safe to store. Never raises.
 
-    The message is "ValueError: its text". The traceback begins with the first frame outside Jobherd. It
-    shows the innermost 30 frames of each exception, the outer eight and inner four exceptions of a chain
-    of causes, and ten members of a group, four levels deep.
+    The message is "ValueError: its text". The traceback begins with the first frame outside
+    Jobherd. It shows the innermost 30 frames of each exception, the outer eight and inner four
+    exceptions of a chain of causes, and ten members of a group, four levels deep.
 
     >>> describe_exception(ValueError("no such order"))[0]
     'ValueError: no such order'
@@ -139,7 +141,7 @@ def _tell(exception: BaseException, lines: list[str], *, indent: str, level: int
 
 
 def _chain(exception: BaseException) -> list[tuple[BaseException, str]]:
-    """Return the exception and its causes, outermost first, each with its relation to the previous one."""
+    """Return the exception and its causes, outermost first, each with its relation to the last."""
     cause_of = BaseException.__dict__["__cause__"].__get__
     context_of = BaseException.__dict__["__context__"].__get__
     hidden_of = BaseException.__dict__["__suppress_context__"].__get__
@@ -183,7 +185,10 @@ def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level:
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[str], int, str]:
-    """Return the lines of the innermost frames, the number left out, and a file changed since loading, or ""."""
+    """Return the lines of the innermost frames, and the number of frames left out.
+
+    The third value is a file that changed since it was loaded, or "".
+    """
     last: deque[TracebackType] = deque(maxlen=_FRAMES)
     total = 0
     changed = ""
@@ -221,7 +226,10 @@ def _cap(text: str, limit: int) -> str:
 
 
 def _squeeze(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of a traceback, cut in the middle: the exception that ended the job is at its end."""
+    """Return at most `limit` bytes of a traceback, cut in the middle.
+
+    The exception that ended the job is at its end.
+    """
     data = _HOSTILE.sub("\ufffd", text).encode()
     if len(data) <= limit:
         return data.decode()

@@ -1,8 +1,9 @@
-"""Fields of the classes whose values travel as JSON objects: dataclasses, attrs classes, named tuples, typed dicts.
+"""Fields of classes whose values travel as JSON objects.
 
-Annotations of fields are resolved here, and type variables of generic classes are replaced: `items` of
-`Page[int]` is a `list[int]`. An annotation that cannot be resolved, because only type checkers import its
-name, counts as `Any`.
+These are dataclasses, attrs classes, named tuples and typed dicts. Annotations of fields are
+resolved here, and type variables of generic classes are replaced: `items` of `Page[int]` is a
+`list[int]`. An annotation that cannot be resolved, because only type checkers import its name,
+counts as `Any`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Field:
 
     name: str
     argument: str | None
-    """Parameter of the constructor. None: the constructor does not take it, and it is set afterwards."""
+    """Parameter of the constructor. None: the constructor does not take it, and it is set
+    afterwards."""
     hint: Any
     required: bool
     kept: bool = True
@@ -49,7 +51,7 @@ def has_fields(kind: object) -> bool:
 
 
 def attributes(kind: Any) -> tuple[str, ...]:
-    """Return the names of the attributes that make up a value of the class; empty if they are not known.
+    """Return the attributes that make up a value of the class; empty if they are not known.
 
     >>> attributes(Field)[:2]
     ('name', 'argument')
@@ -83,7 +85,9 @@ def fields_of(hint: Any) -> list[Field]:
 
 
 def substituted(hint: Any, known: dict[Any, Any]) -> Any:
-    """Return the annotation with its type variables replaced. An unknown one counts as its bound, or `Any`.
+    """Return the annotation with its type variables replaced.
+
+    An unknown one counts as its bound, or `Any`.
 
     >>> T = TypeVar("T")
     >>> substituted(dict[str, T], {T: int})
@@ -114,13 +118,14 @@ def _dataclass_fields(kind: Any, hints: dict[str, Any]) -> Iterator[Field]:
 
 
 def _is_required(kind: Any, name: str, hint: Any) -> bool:
-    # Check the annotation first: if it is a string, __required_keys__ misses its Required and NotRequired.
+    # Check the annotation first: if it is a string, __required_keys__ misses its Required and
+    # NotRequired.
     origin = typing.get_origin(hint)
     return name in kind.__required_keys__ if origin not in {typing.Required, typing.NotRequired} else origin is typing.Required
 
 
 def _resolved(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the annotations of a class and its bases, with type variables replaced by the arguments."""
+    """Return the annotations of a class and its bases, with type variables replaced."""
     hints = _hints(kind)
     by_class = _variables(kind, arguments)
     if not any(by_class.values()):

@@ -1,8 +1,8 @@
 """Parses `git log --numstat` into commits: authors, and added and deleted lines by language.
 
-Fields are separated by NULs, which neither paths nor names can contain, so no author, subject or file name
-can be mistaken for another field. This module only parses: git is started elsewhere, rows are written
-elsewhere.
+Fields are separated by NULs, which neither paths nor names can contain, so no author, subject or
+file name can be mistaken for another field. This module only parses: git is started elsewhere, rows
+are written elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 LOG: Final = (
-    # Only the repository's own configuration remains. Every setting of it that could change the numbers
-    # is overridden here.
+    # Only the repository's own configuration remains. Every setting of it that could change the
+    # numbers is overridden here.
     *("-c", "log.showRoot=true", "-c", "diff.renames=true", "-c", "diff.renameLimit=1000", "-c", "diff.algorithm=myers"),
     *("-c", "log.showSignature=false", "-c", "log.mailmap=false", "-c", "diff.ignoreSubmodules=none"),
     *("-c", "core.attributesFile=/dev/null"),
@@ -77,9 +77,9 @@ def commits(repository: str, *, reached: Sequence[str], without: Sequence[str]) 
 def parse(fields: Iterable[bytes]) -> Iterator[Commit]:
     """Yield the commits in the output of `LOG`, split at its NULs.
 
-    A commit is six fields, then "added TAB deleted TAB path" for each file. For a renamed file the path
-    is empty, and the old and the new path follow as separate fields. Raises ValueError if the output ends
-    in the middle of a commit.
+    A commit is six fields, then "added TAB deleted TAB path" for each file. For a renamed file the
+    path is empty, and the old and the new path follow as separate fields. Raises ValueError if the
+    output ends in the middle of a commit.
     """
     rest = iter(fields)
     commit: Commit | None = None
@@ -122,7 +122,8 @@ def _next(rest: Iterator[bytes]) -> bytes:
 
 
 def _text(value: bytes) -> str:
-    # Commits may declare one encoding and use another; this must not keep a push from being recorded.
+    # Commits may declare one encoding and use another; this must not keep a push from being
+    # recorded.
     return value.decode(errors="replace")[:1000]
 
 

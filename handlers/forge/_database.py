@@ -1,7 +1,8 @@
-"""One database connection per process for these handlers, opened on first use and reopened when it is lost.
+"""One database connection per process, opened on first use and reopened when it is lost.
 
-A handler opens short transactions with `transaction()` and keeps none open while it waits for git or the
-network. Nothing here retries: a lost connection fails the attempt, and the next one gets a new connection.
+A handler opens short transactions with `transaction()` and keeps none open while it waits for git
+or the network. Nothing here retries: a lost connection fails the attempt, and the next one gets a
+new connection.
 """
 
 from __future__ import annotations
@@ -29,18 +30,25 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 PATIENCE: Final = {"connect_timeout": 10, "tcp_user_timeout": 15_000}
-"""In seconds and milliseconds, unless the DSN overrides them. A hook delays `git push` by at most that long."""
+"""In seconds and milliseconds, unless the DSN overrides them. A hook delays `git push` by at most
+that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An open transaction. Pass `connection` to `.options(connection=...)` to enqueue a job as part of it."""
+    """An open transaction.
+
+    Pass `connection` to `.options(connection=...)` to enqueue a job as part of it.
+    """
 
     connection: psycopg.Connection[Any]
     schema: str
 
     def rows(self, statement: str, **parameters: object) -> list[Row]:
-        """Run the statement of that name below `queries/forge/` and return its rows, an empty list if it returns none."""
+        """Run the statement of that name below `queries/forge/` and return its rows.
+
+        Returns an empty list if the statement returns none.
+        """
         with self.connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(sql.load(f"forge/{statement}", self.schema).encode(), parameters)
             return cursor.fetchall() if cursor.description is not None else []
@@ -65,7 +73,8 @@ class _Held:
 
 _held: _Held | None = None
 _left_behind: list[object] = []
-"""Connections of a parent process: closing or collecting one here could end the parent's session."""
+"""Connections of a parent process: closing or collecting one here could end the parent's
+session."""
 
 
 @contextlib.contextmanager
@@ -83,13 +92,14 @@ def transaction() -> Iterator[Database]:
         with connection.transaction():
             yield Database(connection, client.schema)
     finally:
-        # A timeout may have interrupted a statement that is still running: the connection must not be reused.
+        # A timeout may have interrupted a statement that is still running: the connection must not
+        # be reused.
         if own is None and not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
             connection.close()
 
 
 def _connection(client: Client) -> psycopg.Connection[Any]:
-    global _held  # the one place that knows it
+    global _held  # set only here
     held = _held
     if held is not None and held.process != os.getpid():
         _left_behind.append(held)
@@ -98,7 +108,7 @@ def _connection(client: Client) -> psycopg.Connection[Any]:
         held.connection.close()
         held = None
     if held is None:
-        dsn = find_dsn(client._dsn)  # noqa: SLF001  # the same database, in a session of our own
+        dsn = find_dsn(client._dsn)  # noqa: SLF001  # the same database, in a separate session
         given = conninfo_to_dict(dsn)
         more: dict[str, Any] = {name: value for name, value in PATIENCE.items() if name not in given}
         connection = psycopg.connect(dsn, autocommit=True, application_name="jobherd forge", client_encoding="UTF8", **more)
@@ -109,15 +119,18 @@ def _connection(client: Client) -> psycopg.Connection[Any]:
 def _is_alive(connection: psycopg.Connection[Any]) -> bool:
     if connection.closed:
         return False
-    # The server sends nothing to an idle session except its end, and that has arrived by now: no round
-    # trip is needed.
+    # The server sends nothing to an idle session except its end, and that has arrived by now: no
+    # round trip is needed.
     heard = select.poll()
     heard.register(connection.fileno(), select.POLLIN)
     return not heard.poll(0)
 
 
 def close() -> None:
-    """Close this process's connection, if any. For commands and tests; a worker's connection ends with its process."""
+    """Close this process's connection, if any.
+
+    For commands and tests; a worker's connection ends with its process.
+    """
     global _held
     held, _held = _held, None
     if held is not None and held.process == os.getpid():

@@ -1,10 +1,10 @@
 """Runs git and reads its output. Only this module starts git.
 
-Every call is a list of arguments, never a shell. Untrusted values follow `--`, go through standard input or
-are full object names. git gets the repository explicitly (`--git-dir`), so it does not search for one. Where
-commits are read, the configuration of the host and the user is ignored, so that the numbers are the same
-everywhere. git stays in the worker's process group: the stop sequence that ends a job past its timeout also
-ends git.
+Every call is a list of arguments, never a shell. Untrusted values follow `--`, go through standard
+input or are full object names. git gets the repository explicitly (`--git-dir`), so it does not
+search for one. Where commits are read, the configuration of the host and the user is ignored, so
+that the numbers are the same everywhere. git stays in the worker's process group: the stop sequence
+that ends a job past its timeout also ends git.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class GitError(Exception):
 
 
 def environment(more: Mapping[str, str] | None = None, *, plain: bool = True) -> dict[str, str]:
-    """Return the environment for git: the process's, without git's variables (a hook has GIT_DIR set), with Jobherd's.
+    """Return the environment for git.
+
+    It is the process's, without git's variables (a hook has GIT_DIR set), with Jobherd's.
 
     more: further variables. plain: ignore the configuration of the host and the user, default True.
     """
@@ -65,7 +67,8 @@ def run(
 ) -> bytes:
     """Run git to its end and return its output.
 
-    words: its arguments. repository: path of a bare repository, default none. given: its standard input.
+    words: its arguments. repository: path of a bare repository, default none. given: its standard
+        input.
     timeout: seconds, default 60. more, plain: as for `environment`.
     Raises GitError if git fails, and TimeoutError.
     """
@@ -84,7 +87,8 @@ def run(
 def reading(repository: str, *words: str, given: bytes = b"") -> Iterator[IO[bytes]]:
     """Run git and yield its output while it runs, for output that does not fit into memory.
 
-    At the end of the block, wait for git; if the block raises, kill git. Raises GitError if git fails.
+    At the end of the block, wait for git; if the block raises, kill git. Raises GitError if git
+    fails.
     """
     # Files and not pipes for the other two streams: serving three pipes at once would need threads.
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
@@ -106,14 +110,20 @@ def reading(repository: str, *words: str, given: bytes = b"") -> Iterator[IO[byt
 
 
 def last_line(said: bytes) -> str:
-    """Return the last line with text, for people: at most 300 characters, without terminal control characters."""
+    """Return the last line with text, for people.
+
+    At most 300 characters, without terminal control characters.
+    """
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     text = next((line for line in reversed(lines) if line.startswith(("fatal:", "error:", "remote:"))), lines[-1] if lines else "")
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
 
 
 def check_repository(path: str) -> str:
-    """Return the path if it is a git repository. Raises Poison otherwise: a retry would not bring it back."""
+    """Return the path if it is a git repository.
+
+    Raises Poison otherwise: a retry would not bring it back.
+    """
     if not os.path.isdir(path):
         raise Poison(f"the repository {path} has vanished", code="REPOSITORY_VANISHED")
     if not is_repository(path):
@@ -131,7 +141,10 @@ def is_repository(path: str) -> bool:
 
 
 def known_commits(repository: str, shas: Sequence[str]) -> dict[str, str | None]:
-    """Return the commit of each object, dereferencing tags; None for one that is missing or leads to no commit."""
+    """Return the commit of each object, dereferencing tags.
+
+    None for an object that is missing or leads to no commit.
+    """
     asked = "".join(f"{sha}^{{commit}}\n" for sha in shas)
     lines = run("cat-file", "--batch-check=%(objectname) %(objecttype)", repository=repository, given=asked.encode()).decode().splitlines()
     return {sha: line.split()[0] if line.endswith(" commit") else None for sha, line in zip(shas, lines, strict=True)}
@@ -154,7 +167,10 @@ def count_commits(repository: str, *, reached: Sequence[str], without: Sequence[
 
 
 def revisions(reached: Sequence[str], without: Sequence[str]) -> bytes:
-    """Return the input for `--stdin` that selects `reached` without `without`: there may be thousands."""
+    """Return the input for `--stdin` that selects `reached` without `without`.
+
+    There may be thousands.
+    """
     return "".join([*(f"{sha}\n" for sha in reached), *(f"^{sha}\n" for sha in without)]).encode()
 
 
@@ -165,7 +181,10 @@ def list_refs(repository: str) -> dict[str, str]:
 
 
 def ref_name(ref: bytes) -> str:
-    """Return a ref's name as text. git allows any bytes, the database only UTF-8: other bytes are escaped."""
+    """Return a ref's name as text.
+
+    git allows any bytes, the database only UTF-8: other bytes are escaped.
+    """
     return ref.decode(errors="backslashreplace")
 
 

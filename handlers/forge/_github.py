@@ -1,7 +1,8 @@
 """GitHub's REST API, as far as an import needs it: pages of an organization's repositories.
 
-The token is sent only to the configured origin: not to the target of a redirect or a Link header, and not
-unencrypted over a network. Nothing here waits or retries. The exceptions tell the job what an answer means.
+The token is sent only to the configured origin: not to the target of a redirect or a Link header,
+and not unencrypted over a network. Nothing here waits or retries. The exceptions tell the job what
+an answer means.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 PUBLIC: Final = "https://api.github.com"
 TIMEOUT: Final = 30.0
 LARGEST_PAGE: Final = 20_000_000
-"""Bytes. A hundred repositories take about half a million. An endless page must not fill the memory."""
+"""Bytes. A hundred repositories take about half a million. An endless page must not fill the
+memory."""
 LONGEST_WAIT: Final = 7200.0
-"""Seconds. GitHub's limits are per hour. A later reset is a wrong clock, and the job tries again after this."""
+"""Seconds. GitHub's limits are per hour. A later reset is a wrong clock, and the job tries again
+after this."""
 NO_RESET: Final = 60.0
 """Seconds to wait if GitHub reports too many requests without a time, as its documentation asks."""
 _ORG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -90,7 +93,10 @@ class GitHub:
         return host.removeprefix("api.") if host == "api.github.com" else host
 
     def first_page(self, org: str) -> str:
-        """Return the URL of an organization's first page. Raises NotFoundError for an invalid name."""
+        """Return the URL of an organization's first page.
+
+        Raises NotFoundError for an invalid name.
+        """
         if not _ORG.fullmatch(org):
             message = f"{org[:100]!r} is no organization's name"
             raise NotFoundError(message)
@@ -104,7 +110,7 @@ class GitHub:
         headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28", "User-Agent": "jobherd"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # noqa: S310  # the origin, and so the scheme, was checked
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310  # the origin, and so the scheme, was checked
         opener = urllib.request.build_opener(_StayHere())
         try:
             with opener.open(request, timeout=TIMEOUT) as answer:
@@ -121,7 +127,10 @@ class GitHub:
             raise GitHubError(message) from None
 
     def git_settings(self, clone_url: str) -> dict[str, str]:
-        """Return variables with which git clones using the token, so that it is in no command line and no file."""
+        """Return variables with which git clones using the token.
+
+        So the token is in no command line and no file.
+        """
         parts = urlsplit(clone_url)
         if not self.token or parts.hostname != self.web_host or parts.scheme != self.origin[0]:
             return {}
@@ -136,7 +145,10 @@ class GitHub:
 
 
 def from_environment() -> GitHub:
-    """Return the GitHub of JOBHERD_GITHUB_URL (default https://api.github.com) and JOBHERD_GITHUB_TOKEN. Raises SettingError."""
+    """Return the GitHub that the environment configures. Raises SettingError.
+
+    Reads JOBHERD_GITHUB_URL (default https://api.github.com) and JOBHERD_GITHUB_TOKEN.
+    """
     url = (os.environ.get("JOBHERD_GITHUB_URL") or PUBLIC).rstrip("/")
     token = (os.environ.get("JOBHERD_GITHUB_TOKEN") or "").strip() or None
     try:
@@ -177,7 +189,7 @@ def next_link(headers: list[str], *, base: str) -> str | None:
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within the origin only: urllib sends all headers along, including the token."""
+    """Follows redirects within the origin only: urllib sends all headers, and so the token."""
 
     def redirect_request(  # noqa: PLR0917  # the signature of the library
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -220,7 +232,8 @@ def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
 
 def _limit(headers: Message) -> tuple[float, str] | None:
     """Return how long to wait by the headers, and which header says so."""
-    # Use GitHub's clock if it sends the time: the local clock may be off by more than the whole wait.
+    # Use GitHub's clock if it sends the time: the local clock may be off by more than the whole
+    # wait.
     now = _moment(headers.get("Date")) or time.time()
     after = (headers.get("Retry-After") or "").strip()
     if re.fullmatch(r"\d{1,9}", after):

@@ -1,9 +1,10 @@
-"""The post-receive hook: `python -m jobherd.handlers.forge._hook` in a bare repository, with git's lines on standard input.
+"""The post-receive hook: `python -m jobherd.handlers.forge._hook` in a bare repository.
 
-git has stored the push when the hook runs. The hook records a push event per ref and enqueues push:process
-for each, in one transaction whose commit wakes a worker. If the database is away, it tells the pushing user
-and keeps the push in the repository; the next push or `jobherd forge catch-up` records it. The hook must not
-delay `git push` for long, and must not show the DSN to the pushing user.
+git's lines are on its standard input. git has stored the push when the hook runs. The hook records
+a push event per ref and enqueues push:process for each, in one transaction whose commit wakes a
+worker. If the database is away, it tells the pushing user and keeps the push in the repository; the
+next push or `jobherd forge catch-up` records it. The hook must not delay `git push` for long, and
+must not show the DSN to the pushing user.
 """
 
 from __future__ import annotations

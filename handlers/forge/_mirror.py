@@ -1,9 +1,10 @@
-"""Mirrors foreign repositories in a folder: creates a mirror completely or not at all, and updates it, one worker at a time.
+"""Mirrors foreign repositories in a folder.
 
-`clone` and `update` work on `FOLDER/ORG/NAME.git`. Names come from the network: a name that could lead out
-of the folder is rejected before it becomes a path. A lock on a file next to the mirror keeps two workers of
-one host apart; the kernel releases it when its holder ends. A new mirror is cloned under another name and
-then renamed.
+A mirror is created completely or not at all, and updated by one worker at a time. `clone` and
+`update` work on `FOLDER/ORG/NAME.git`. Names come from the network: a name that could lead out of
+the folder is rejected before it becomes a path. A lock on a file next to the mirror keeps two
+workers of one host apart; the kernel releases it when its holder ends. A new mirror is cloned under
+another name and then renamed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FOLDER: Final = "JOBHERD_IMPORT_FOLDER"
-"""Environment variable with the folder for mirrors; default .jobherd/imports in the working directory."""
+"""Environment variable with the folder for mirrors; default .jobherd/imports in the working
+directory."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _SAFE: Final = {
     # Only these transports, whatever the configuration says: "ext::" runs commands.
@@ -40,7 +42,10 @@ class NameRefusedError(ValueError):
 
 
 def check_name(name: str) -> str:
-    """Return a repository's or organization's name if it can be part of a path. Raises NameRefusedError."""
+    """Return a repository's or organization's name if it can be part of a path.
+
+    Raises NameRefusedError.
+    """
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         message = f"{name[:100]!a} cannot be a repository's name: letters, digits and _ . - only, and not . or .."
         raise NameRefusedError(message)
@@ -88,8 +93,8 @@ def alone(path: str) -> Iterator[None]:
 def mirror(url: str, path: str, *, timeout: float, more: Mapping[str, str]) -> str:
     """Create or update the mirror; return "cloned" or "updated". The caller holds its lock.
 
-    url: address to clone. path: path of the mirror. timeout: seconds for git. more: variables for git,
-    with the token. Raises GitError, TimeoutError.
+    url: address to clone. path: path of the mirror. timeout: seconds for git. more: variables for
+    git, with the token. Raises GitError, TimeoutError.
     """
     variables = _SAFE | dict(more)
     if os.path.isdir(path) and _git.is_repository(path):

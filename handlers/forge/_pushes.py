@@ -1,8 +1,8 @@
-"""Records pushes and their jobs in one transaction, or keeps them in the repository until they can be recorded.
+"""Records pushes and their jobs in one transaction, or keeps them until they can be recorded.
 
-git has stored a push before the hook runs, and it cannot be rejected any more. So a push that cannot be
-recorded is written to a file in the repository, and recorded before the next one. Each push has its own
-name, so that recording it twice stores it once.
+They are kept in the repository. git has stored a push before the hook runs, and it cannot be
+rejected any more. So a push that cannot be recorded is written to a file in the repository, and
+recorded before the next one. Each push has its own name, so that recording it twice stores it once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Push:
 
 
 def read_push(lines: Iterable[bytes]) -> Push:
-    """Parse the input of a post-receive hook: a line "old new ref" for each ref. Raises ValueError otherwise."""
+    """Parse the input of a post-receive hook: a line "old new ref" for each ref.
+
+    Raises ValueError otherwise.
+    """
     return Push(tuple(_change(*line.rstrip(b"\n").split(b" ", 2)) for line in lines if line.strip()))
 
 
@@ -83,9 +86,12 @@ def repository_id(database: Database, path: str) -> int:
 
 
 def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
-    """Record pushes and enqueue a push:process for each of their refs. Return the ids of these jobs, in order.
+    """Record pushes and enqueue a push:process for each of their refs.
 
-    database: the open transaction; its commit wakes a worker. path: path of the repository, links resolved.
+    Return the ids of these jobs, in order.
+
+    database: the open transaction; its commit wakes a worker. path: path of the repository, links
+        resolved.
     """
     repo = repository_id(database, path)
     told = [(push.name, change) for push in pushes for change in push.changes if change.old != change.new]
@@ -104,7 +110,10 @@ def record(database: Database, path: str, pushes: Sequence[Push]) -> list[int]:
 
 
 def keep(path: str, push: Push) -> str:
-    """Write a push that could not be recorded to a file in its repository, and return the file's name. Raises OSError."""
+    """Write a push that could not be recorded to a file in its repository.
+
+    Returns the file's name. Raises OSError.
+    """
     folder = os.path.join(path, MISSED)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     file = os.path.join(folder, f"{time.time_ns():020}-{push.name}.json")
@@ -123,7 +132,10 @@ def keep(path: str, push: Push) -> str:
 
 
 def kept(path: str) -> Iterator[tuple[str, Push]]:
-    """Yield the files of pushes that could not be recorded, oldest first. Raises ValueError naming a broken file."""
+    """Yield the files of pushes that could not be recorded, oldest first.
+
+    Raises ValueError naming a broken file.
+    """
     folder = os.path.join(path, MISSED)
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
@@ -148,7 +160,8 @@ def tell(path: str, push: Push | None, *, patience: float = 10.0) -> list[int]:
     """Record the kept pushes, then a new push, in one transaction. Return the ids of the jobs.
 
     push: None to record only the kept ones. patience: seconds for each statement, default 10.
-    Raises psycopg's errors, and ValueError for a file that cannot be read; then nothing was recorded.
+    Raises psycopg's errors, and ValueError for a file that cannot be read; then nothing was
+    recorded.
     """
     before = list(kept(path))
     pushes = [one for _, one in before] + ([] if push is None else [push])
@@ -162,10 +175,11 @@ def tell(path: str, push: Push | None, *, patience: float = 10.0) -> list[int]:
 
 
 def catch_up(path: str) -> list[int]:
-    """Record all unrecorded pushes: the kept ones, and every ref that differs from its last recorded push.
+    """Record all unrecorded pushes: kept ones, and refs that differ from their last recorded push.
 
-    Returns the ids of the jobs. A ref that moved several times counts as one push. Run it while there are
-    no pushes: a push that is being recorded may be recorded a second time, as one without new commits.
+    Returns the ids of the jobs. A ref that moved several times counts as one push. Run it while
+    there are no pushes: a push that is being recorded may be recorded a second time, as one without
+    new commits.
     """
     jobs = tell(path, None, patience=60)
     with transaction() as database:

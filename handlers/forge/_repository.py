@@ -1,7 +1,8 @@
-"""Sets up a bare repository that reports its pushes: the repository, its hook, and the file with the database's address.
+"""Sets up a bare repository that reports its pushes.
 
-The file contains the DSN, so only its owner may read it (mode 0600), and the DSN is never on a command line.
-The hook contains the full path of the Python that installed it: the process that runs the hook (sshd,
+That takes the repository, its hook, and a file with the database's address. The file contains the
+DSN, so only its owner may read it (mode 0600), and the DSN is never on a command line. The hook
+contains the full path of the Python that installed it: the process that runs the hook (sshd,
 git-daemon, a web server) may have no PATH.
 """
 
@@ -48,7 +49,9 @@ class Place:
 
 
 def init_repository(path: str, *, dsn: str, schema: str) -> str:
-    """Create a bare repository with the hook, or install the hook in an existing one. Return its path, links resolved.
+    """Create a bare repository with the hook, or install the hook in an existing one.
+
+    Return its path, links resolved.
 
     path: the folder. A folder with a `.git` in it means that repository.
     dsn, schema: the database. Raises RepositoryError.

@@ -1,7 +1,7 @@
-"""A generated history as input for `git fast-import`, for demonstrations without a real one, and for tests.
+"""A generated history for `git fast-import`, for demonstrations and tests.
 
-It has several authors, branches that are merged or left open, renames, deletions, binary files and empty
-commits. The same arguments give the same history, down to the last object name.
+It has several authors, branches that are merged or left open, renames, deletions, binary files and
+empty commits. The same arguments give the same history, down to the last object name.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class _History:
 
 
 def history(commits: int, *, authors: int = 5, seed: int = 1) -> bytes:
-    """Return a history as input for `git fast-import`: the branch main, and topic branches that are left open.
+    """Return a history for `git fast-import`: the branch main, and open topic branches.
 
-    commits: number of commits, including merges. authors: number of authors, default 5. seed: selects
-    another history, default 1.
+    commits: number of commits, including merges. authors: number of authors, default 5. seed:
+    selects another history, default 1.
 
     >>> history(3).count(b"commit refs/heads/")
     3

@@ -1,6 +1,6 @@
-"""Jobs of `jobherd forge demo --keep`: short simulated work of several kinds, so that the dashboard shows a busy fleet.
+"""Jobs of `jobherd forge demo --keep`: short simulated work of several kinds.
 
-They change nothing outside their process.
+So the dashboard shows a busy fleet. They change nothing outside their process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ SOON: Final = Backoff(base="4s", factor=2, cap="20s")
 
 @handler("demo:resize", queue="media", timeout="30s")
 def resize(job: Job, width: int = 320) -> dict[str, int]:
-    """Compute for some tenths of a second, like resizing an image. Return the width and a checksum."""
+    """Compute for some tenths of a second, like resizing an image.
+
+    Return the width and a checksum.
+    """
     checksum = 0
     for step in range(1, STEPS + 1):
         for pixel in range(width * 100):
@@ -47,7 +50,9 @@ def report(job: Job, seconds: float = 4.0) -> dict[str, float]:
 
 
 def enqueue_one(number: int) -> int:
-    """Enqueue the demonstration's job with that number and return its id. Every sixth is retried, every thirtieth fails.
+    """Enqueue the demonstration's job with that number and return its id.
+
+    Every sixth is retried, every thirtieth fails.
 
     number: counted from 0.
     """

@@ -1,9 +1,9 @@
 """org:github_import_discover and org:github_import_repo: mirror an organization's repositories.
 
-A discovery runs page by page. Each page's repositories, their jobs and the address of the next page are
-written in one transaction, so a discovery that is delayed by GitHub's rate limit continues where it was. The
-import's status guards the discovery. Each repository has its own job, guarded by its own status.
-JOBHERD_GITHUB_URL and JOBHERD_GITHUB_TOKEN configure the address and the token.
+A discovery runs page by page. Each page's repositories, their jobs and the address of the next page
+are written in one transaction, so a discovery that is delayed by GitHub's rate limit continues
+where it was. The import's status guards the discovery. Each repository has its own job, guarded by
+its own status. JOBHERD_GITHUB_URL and JOBHERD_GITHUB_TOKEN configure the address and the token.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def request_import(org: str) -> tuple[int, int]:
-    """Store an import request for an organization and enqueue the discovery. Return the ids of the import and the job.
+    """Store an import request for an organization and enqueue the discovery.
 
+    Return the ids of the import and the job.
     Raises ValueError for a name that no organization can have.
     """
     try:
@@ -39,11 +40,13 @@ def request_import(org: str) -> tuple[int, int]:
 
 @handler("org:github_import_discover", timeout="30m", max_attempts=20)
 def discover(job: Job, import_id: int) -> dict[str, Any]:
-    """Find an organization's repositories and enqueue an import of each. Return how many were found.
+    """Find an organization's repositories and enqueue an import of each.
 
-    import_id: id of the import's row, which `jobherd forge import ORG` creates.
-    If GitHub's rate limit is reached, the job is retried after it ends. Raises Poison if the row or the
-    organization does not exist.
+    Return how many were found.
+
+    import_id: id of the import's row, which `jobherd forge import ORG` creates. If GitHub's rate
+    limit is reached, the job is retried after it ends. Raises Poison if the row or the organization
+    does not exist.
 
     >>> discover.enqueue(import_id=3)  # doctest: +SKIP
     42
@@ -95,8 +98,8 @@ def _add(database: Database, wanted: int, github: GitHub, *, name: str, clone_ur
         refusal = str(problem)
     values = {
         "import": wanted,
-        # As ASCII: a rejected name may contain anything, even a NUL, and then the database would reject the
-        # whole page.
+        # As ASCII: a rejected name may contain anything, even a NUL, and then the database would
+        # reject the whole page.
         "name": name if refusal is None else ascii(name[:200]),
         "clone_url": clone_url if refusal is None else ascii(clone_url[:500]),
         "status": "discovered" if refusal is None else "refused",
@@ -109,7 +112,10 @@ def _add(database: Database, wanted: int, github: GitHub, *, name: str, clone_ur
 
 
 def _note(row: Row, note: str, *, status: str) -> None:
-    """Store a note about a discovery's state for people. The page at which it is stays unchanged."""
+    """Store a note about a discovery's state for people.
+
+    The page at which it is stays unchanged.
+    """
     with transaction() as database:
         now = database.row("show_import", id=row["id"])
         page = now["next_page"] if now is not None else None
@@ -120,9 +126,8 @@ def _note(row: Row, note: str, *, status: str) -> None:
 def import_repo(job: Job, import_repo_id: int) -> dict[str, Any]:
     """Mirror one repository, and enqueue its measurement. Return the path of the mirror.
 
-    import_repo_id: id of its row, which the discovery created.
-    Raises Poison if the row is gone, if its name or address cannot be used, or if GitHub has no such
-    repository.
+    import_repo_id: id of its row, which the discovery created. Raises Poison if the row is gone, if
+    its name or address cannot be used, or if GitHub has no such repository.
 
     >>> import_repo.enqueue(import_repo_id=12)  # doctest: +SKIP
     42

@@ -1,10 +1,11 @@
 """push:process: record the commits of a pushed ref.
 
-A commit belongs to the first push that brought it, whatever the order in which jobs run. A push brings the
-commits that its new tip reaches and no tip of an earlier push does. The old tip does not matter: if the push
-that led to it was never recorded, its commits are recorded with the next one. Commits are recorded in
-batches, each in its own transaction, and recording one twice changes nothing. The last statement, guarded by
-processed_at, closes the push and enqueues the jobs that follow.
+A commit belongs to the first push that brought it, whatever the order in which jobs run. A push
+brings the commits that its new tip reaches and no tip of an earlier push does. The old tip does not
+matter: if the push that led to it was never recorded, its commits are recorded with the next one.
+Commits are recorded in batches, each in its own transaction, and recording one twice changes
+nothing. The last statement, guarded by processed_at, closes the push and enqueues the jobs that
+follow.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def push_process(job: Job, push_event: int) -> dict[str, Any]:
     """Record a push, and enqueue the measurement of its repository.
 
     push_event: id of the event's row, which a hook created. Returns what the push brought, or
-    `{"skipped": ...}` if it was recorded before. Raises Poison if the event or the repository is gone.
+    `{"skipped": ...}` if it was recorded before. Raises Poison if the event or the repository is
+    gone.
 
     >>> push_process.enqueue(push_event=7)  # doctest: +SKIP
     42

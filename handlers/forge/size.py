@@ -1,7 +1,7 @@
 """repo:size_recalc: measure the size of a repository on disk, and count its objects and refs.
 
-It overwrites the previous numbers. The last one wins, where last means the one that began last. So it needs
-no guard and may run in any order.
+It overwrites the previous numbers. The last one wins, where last means the one that began last. So
+it needs no guard and may run in any order.
 """
 
 from __future__ import annotations
@@ -44,14 +44,20 @@ def size_recalc(job: Job, repo: int) -> dict[str, Any]:
 
 
 def _objects(path: str, *, timeout: float) -> int:
-    """Return the number of stored objects. An object in two packs counts twice until git repacks."""
+    """Return the number of stored objects.
+
+    An object in two packs counts twice until git repacks.
+    """
     lines = _git.run("count-objects", "-v", repository=path, timeout=timeout).decode().splitlines()
     counted = dict(line.split(": ", 1) for line in lines if ": " in line)
     return int(counted["count"]) + int(counted["in-pack"])
 
 
 def _bytes_below(path: str) -> int:
-    """Return the disk usage of a folder's files. Files that disappear meanwhile (git packs) count as 0."""
+    """Return the disk usage of a folder's files.
+
+    Files that disappear meanwhile (git packs) count as 0.
+    """
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

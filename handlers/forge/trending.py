@@ -1,8 +1,9 @@
 """trending:compute: append a snapshot of recent activity, regularly.
 
-Each run enqueues the next one before it does anything else, so that a failed run does not end the chain. The
-plan is one row: a run locks it, and enqueues the next run only if none is still to come. However often a run
-is started by hand, there is one chain. Snapshots are only appended, one per job.
+Each run enqueues the next one before it does anything else, so that a failed run does not end the
+chain. The plan is one row: a run locks it, and enqueues the next run only if none is still to come.
+However often a run is started by hand, there is one chain. Snapshots are only appended, one per
+job.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from jobherd.handlers.forge._database import Database
 
 EVERY: Final = 600
-"""Seconds between runs. Runs start at whole multiples of it, so the times of snapshots do not drift."""
+"""Seconds between runs. Runs start at whole multiples of it, so the times of snapshots do not
+drift."""
 WINDOW_DAYS: Final = 7
 
 
@@ -26,8 +28,9 @@ WINDOW_DAYS: Final = 7
 def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> dict[str, Any]:
     """Append a snapshot of the most active repositories, and enqueue the next run.
 
-    every: seconds between runs, default 600; 0 enqueues no next run. days: period to evaluate, default 7.
-    Returns the best five and the id of the next job. To start the chain, or to restart it, enqueue it once.
+    every: seconds between runs, default 600; 0 enqueues no next run. days: period to evaluate,
+    default 7. Returns the best five and the id of the next job. To start the chain, or to restart
+    it, enqueue it once.
 
     >>> trending_compute.enqueue()  # doctest: +SKIP
     42
@@ -47,7 +50,8 @@ def trending_compute(job: Job, every: int = EVERY, days: int = WINDOW_DAYS) -> d
 def plan_next(database: Database, *, every: int = EVERY, days: int = WINDOW_DAYS, job: int = 0, delay: Duration | None = None) -> int:
     """Enqueue the next run unless one is planned already. Return the id of the planned job.
 
-    database: an open transaction; the plan stays locked until its end. every, days: as for the handler.
+    database: an open transaction; the plan stays locked until its end. every, days: as for the
+        handler.
     job: id of the calling run, which does not count as planned; default 0, none.
     delay: delay of the next run. Default: until the next multiple of `every`.
     """

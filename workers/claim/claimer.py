@@ -142,9 +142,9 @@ class Claimer:
             if self._wake.dismissed or self._tidy.worn:
                 return None
             if self._control.draining or time.monotonic() >= self._control.lease_deadline - self._settings.lease / 5:
-                # Do not claim without a valid lease: another supervisor may be reclaiming these jobs. Nor begin
-                # an exclusive job at the time when it would be ended: worker after worker would claim it and be
-                # interrupted until the lease is renewed.
+                # Do not claim without a valid lease: another supervisor may be reclaiming these jobs.
+                # Nor begin an exclusive job when it would be ended at once: worker after worker would
+                # claim it and be interrupted until the lease is renewed.
                 self._settle_apart()
                 self._sleep(_LAPSED)
                 rested = False
@@ -258,7 +258,7 @@ class Claimer:
     def leave(self) -> None:
         """Notify other workers of the concurrency limit's place that this worker used last.
 
-        It claims nothing more, so no claim of its own would pass that place on.
+        It claims nothing more, so its next claim cannot announce that place.
         """
         if self._last[0]:
             self._session.run("tell_sleepers", {"queue": "*"})
@@ -280,8 +280,8 @@ class Claimer:
         if together:
             rows = in_flight.settle_and_claim(by, claim, ahead=begun - self.claimed_at >= AHEAD and self._may_go_ahead(by))
         else:
-            # A transaction has settled the in-flight claim, or the claim is lost. The outcomes of the claim
-            # before it may still be unconfirmed.
+            # A transaction has settled the in-flight claim, or the claim is lost. The outcomes of the
+            # claim before it may still be unconfirmed.
             in_flight.make_sure()
         if rows is None:
             if not rested:

@@ -287,9 +287,7 @@ class Session:
     def release_unheard(self) -> bool:
         """Release jobs that were claimed for this process and that it does not hold.
 
-        Raises as `run`.
-
-        Return whether there were any.
+        Return whether there were any. Raises as `run`.
         """
         return self._note_unheard(self._keep_trying(lambda: self._send("release_unheard", self._unheard()), patient=False))
 
@@ -304,8 +302,7 @@ class Session:
             self._connection = None
         self._spec.board.set_database(connected=False)
 
-    # -- reconnecting
-    # -----------------------------------------------------------------------------------------------
+    # -- reconnecting -----------------------------------------------------------------------------------------------
 
     def _keep_trying(self, action: Callable[[], list[Row] | None], *, patient: bool, stubborn: bool = True) -> list[Row]:
         tries = 0

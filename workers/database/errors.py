@@ -19,8 +19,8 @@ NO_TRANSACTION: Final = "GetNewTransactionId"
 """The server function that assigns transaction ids: every write needs one."""
 _USED_UP: Final = frozenset({NO_TRANSACTION, "GetNewMultiXactId", "PreCommit_Notify"})
 """The second is needed if two sessions lock a row together. The third is hit by notifications that
-others send in Jobherd's transactions. Jobherd sends no notification of its own near the end of that queue
-(sql/migrations/0031).
+others send in Jobherd's transactions. Jobherd sends no notification of its own near the end of that
+queue (sql/migrations/0031).
 """
 
 

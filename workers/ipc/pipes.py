@@ -49,7 +49,10 @@ class WentIdle:
 
 @dataclass(frozen=True, slots=True)
 class HasStores:
-    """Its handlers work table stores of the application: a resetter must handle the records of dead processes."""
+    """Its handlers work table stores of the application.
+
+    A resetter must then handle the records of dead processes.
+    """
 
     alone: bool
     """They work nothing else. Jobs of the queue are for other supervisors."""

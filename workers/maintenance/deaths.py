@@ -1,10 +1,12 @@
 """Calls the `on_death` hooks for jobs whose process died.
 
-The maintenance process runs no user code itself. It forks a process that loads the modules, calls the hooks for all deaths that wait, one after
-the other, runs the `atexit` callbacks and exits. The kernel's timer ends that process if a hook does not return, and the maintenance process
-kills its group as well: a hook that raises, hangs or crashes costs a line in the log.
+The maintenance process runs no user code itself. It forks a process that loads the modules, calls
+the hooks for all waiting deaths one after the other, runs the `atexit` callbacks and exits. If a
+hook does not return, the kernel's timer ends that process, and the maintenance process kills its
+group as well. A hook that raises, hangs or crashes costs a line in the log.
 
-A death is delivered at most once: a death for which a hook was begun is not repeated, and one that waits is lost with its supervisor.
+A death is delivered at most once: a death for which a hook was begun is not repeated, and a waiting
+one is lost with its supervisor.
 """
 
 from __future__ import annotations

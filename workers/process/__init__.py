@@ -1,1 +1,1 @@
-"""A child process as an operating system process: its spec, signals, wake-ups, and state restored after jobs."""
+"""A child process in the operating system: spec, signals, wake-ups, restored process state."""

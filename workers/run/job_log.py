@@ -149,7 +149,9 @@ def _words(note: Note) -> str:
 
 
 def failure_words(label: str, delay: float, error: str) -> str:
-    """Return the message of a failed attempt. The supervisor uses it too, for attempts that ended with their process.
+    """Return the message of a failed attempt.
+
+    The supervisor uses it too, for attempts that ended with their process.
 
     >>> failure_words("retry", 31.4, "ValueError: no such order")
     'attempt failed, runs again in 31 s: ValueError: no such order'
@@ -173,7 +175,9 @@ def _ids(note: Note, left_out: int) -> dict[str, Any]:
 
 
 def place_of(traceback: str) -> str:
-    r"""Return `file:line` of the innermost frame in the application's own code; without one, of the innermost frame.
+    r"""Return `file:line` of the innermost frame in the application's own code.
+
+    If there is none, it is that of the innermost frame.
 
     >>> place_of('Traceback (most recent call last):\n  File "/app/mail.py", line 7, in send\n    raise ValueError\nValueError')
     '/app/mail.py:7'

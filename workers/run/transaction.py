@@ -53,8 +53,8 @@ _log = logging.getLogger("jobherd.transaction")
 
 PATIENCE: Final = 60.0
 """Seconds without data from the server in which a transaction must begin and its session must be
-reset. A device in between may have dropped a session that was unused for hours, and the job would wait until
-its timeout. A legitimate wait, for another session's lock, takes seconds.
+reset. A device in between may have dropped a session that was unused for hours, and the job would
+wait until its timeout. A legitimate wait, for another session's lock, takes seconds.
 """
 _ENDING: Final = 200
 """Checks, 0.05 s apart, until a session that was ended counts as not ending."""

@@ -222,13 +222,15 @@ def handler(  # one parameter for each option
             dict of answers by job id. Default None: one job per call.
         linger: how long a batch that is not full waits for more jobs when the queue is empty,
             default 0, at most 60 s.
-        cost: resources of the host that a running job uses, amounts by name, such as {"memory_mb":
-            900}, or a function from the payload to them, called when the job is enqueued with the
-            handler. For a batch handler: the resources of one call. Default: nothing.
+        cost: resources of the host that a running job uses, amounts by name, such as
+            {"memory_mb": 900}, or a function from the payload to them, called when the job is
+            enqueued with the handler. For a batch handler: the resources of one call. Default:
+            nothing.
         flags: labels of the kind, such as ("gpu",), that a `before_claim` hook can forbid. Default:
             none.
-        redact: parts of payload and result that the dashboard never shows, such as ["$.card",
-            "$.items[*].code", "$..password"]. Default: none. See docs/page.md for its limits.
+        redact: parts of payload and result that the dashboard never shows, such as
+            ["$.card", "$.items[*].code", "$..password"]. Default: none. See docs/page.md for what
+            it does not cover.
         encrypt: encrypt payloads, results, errors and logs with the keys in the environment before
             they are written. "only" also rejects payloads that arrive unencrypted. Default False.
             See docs/security.md.

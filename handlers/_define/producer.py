@@ -120,11 +120,11 @@ class Producer(Generic[P]):
 
         Raises:
             TypeError, ValueError: an option is invalid. The message names the field, the value and
-            the fix.
+                the fix.
 
         Example:
-        >>> receipt.options(delay="10m", priority=-5).enqueue(order_id=7)  # doctest: +SKIP
-        42
+            >>> receipt.options(delay="10m", priority=-5).enqueue(order_id=7)  # doctest: +SKIP
+            42
         """
         if connection is not None and client is not None:
             message = "connection and client exclude each other: give one of them"
@@ -186,8 +186,8 @@ class Producer(Generic[P]):
             psycopg.Error: the database reports an error.
 
         Example:
-        >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
-        42
+            >>> receipt.enqueue(order_id=7)  # doctest: +SKIP
+            42
         """
         return self._put([self._one(args, kwargs)])[0]
 
@@ -213,8 +213,8 @@ class Producer(Generic[P]):
             What `enqueue` raises. A PayloadError has the `index` of the job.
 
         Example:
-        >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
-        [42, 43, 44]
+            >>> receipt.enqueue_many(receipt.payload(order_id=n) for n in range(3))  # doctest: +SKIP
+            [42, 43, 44]
         """
         return self._put(self._many(calls))
 
@@ -238,8 +238,8 @@ class Producer(Generic[P]):
             chunk: jobs per chunk, 1 to 10,000, default 10,000.
 
         Example:
-        >>> receipt.enqueue_stream((n,) for n in range(1_000_000))  # doctest: +SKIP
-        1000000
+            >>> receipt.enqueue_stream((n,) for n in range(1_000_000))  # doctest: +SKIP
+            1000000
         """
         return bulk.stream(self._many(calls, chunk), self._put, on_chunk)
 

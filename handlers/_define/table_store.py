@@ -67,7 +67,7 @@ class TableStore:
 
     Raises:
         TypeError, ValueError: an option is invalid. The message names the field, the value and the
-        fix.
+            fix.
 
     Example:
         >>> store = TableStore("example_job_worker_store", table="example_jobs", alternate_columns={"state": "status"})

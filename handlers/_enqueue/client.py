@@ -184,10 +184,10 @@ class Client:
 
         Return their rows by id, in order. The database notifies the client; the client does not
         poll. While it waits it uses a separate connection (JOBHERD_LISTEN_DSN, if the configured
-        database is behind a pooler). Through a pooler, and on your own connection, it queries the
-        jobs repeatedly instead, at most once a second after a while. If nothing is kept of a job,
-        its row is the last one seen, with the job's final state. A client that cannot listen does
-        not learn the final state of such a job.
+        database is behind a pooler). Through a pooler, and on your own connection, it polls
+        instead, at intervals that grow from 20 ms to 1 s. If nothing is kept of a job, its row is
+        the last one seen, with the job's final state. A client that polls does not learn the final
+        state of such a job.
 
         Args:
             job_ids: ids of the jobs.

@@ -1,6 +1,6 @@
 """Finds the database: a given address, or the one that the command line would use.
 
-The command line means one in the same folder. No session is opened here. The first place that names
+That is the command line in the same folder. No session is opened here. The first place that names
 an address wins: the argument, the environment, `jobherd.toml` or `[tool.jobherd]` in
 `pyproject.toml`, the running embedded PostgreSQL of the folder. The command line starts the
 embedded server. A producer does not, because the server would end with the producer.

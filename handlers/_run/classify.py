@@ -130,8 +130,8 @@ def unjudged(ending: object, error: str, *, attempt: int, last: bool, interrupti
         interruption: as in `outcome_of`.
 
     Example:
-    >>> unjudged(Raised(ValueError()), "unreadable", attempt=1, last=False, interruption=JobCancelled("no")).state
-    'cancelled'
+        >>> unjudged(Raised(ValueError()), "unreadable", attempt=1, last=False, interruption=JobCancelled("no")).state
+        'cancelled'
     """
     code = UNHANDLED_ERROR
     if type(ending) is Raised:  # isinstance reads the returned object's __class__, which may be what cannot be examined

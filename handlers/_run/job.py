@@ -192,9 +192,9 @@ class Job:
                 was lost, the handler is ended.
 
         Example:
-        >>> with job.transaction() as connection:  # doctest: +SKIP
-        ...     connection.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 7")
-        ...     receipt.enqueue(order_id=7)
+            >>> with job.transaction() as connection:  # doctest: +SKIP
+            ...     connection.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 7")
+            ...     receipt.enqueue(order_id=7)
         """
         return Transaction(self.doors)
 

@@ -79,12 +79,12 @@ def run(handler: Handler[P, C, R], /, *args: P.args, **kwargs: P.kwargs) -> Ran:
         TypeError, PayloadError: as `enqueue`. An exception of the handler is in the result instead.
 
     Example:
-    >>> from jobherd import handler
-    >>> @handler("demo:double")
-    ... def double(number: int) -> int:
-    ...     return 2 * number
-    >>> run(double, number=21).result
-    42
+        >>> from jobherd import handler
+        >>> @handler("demo:double")
+        ... def double(number: int) -> int:
+        ...     return 2 * number
+        >>> run(double, number=21).result
+        42
     """
     data = handler.split_bytes(args, kwargs)[0]
     return run_payload(handler, handler.payload(*args, **kwargs), payload_bytes=data)

@@ -1,7 +1,8 @@
-"""What people write, and the vocabulary they write it with.
+"""The public Python API of Jobherd: handlers, producers and their values.
 
-`from jobherd import ...` offers every name of `__all__`: the public Python API for authors of handlers and for producers. Modules of this
-package without a leading underscore hold handlers that ship with Jobherd, and `testing`. Packages with an underscore are private.
+`from jobherd import ...` offers every name of `__all__`, for authors of handlers and for producers.
+Modules of this package without a leading underscore are handlers that ship with Jobherd, and
+`testing`. Packages with an underscore are private.
 
     from jobherd import handler
 
@@ -12,16 +13,17 @@ package without a leading underscore hold handlers that ship with Jobherd, and `
 
 How to read it, from the top:
 
-* `_define/`: what a module declares. A handler, its signature and hooks, claim filters, table stores, and the registry that finds them.
+* `_define/`: declarations: handlers, signatures, hooks, claim filters, table stores, the registry.
 * `_run/`: a job as its handler sees it, and the call.
 * `_enqueue/`: clients and producers, sync and async, single and bulk, and waiting for a result.
-* `_policy/`: retries, back-off, durations, costs, redaction.
+* `_policy/`: retries, backoff, durations, costs, redaction.
 * `_values/`: payloads, results, errors and outcomes as values.
 * `_pytest` and `testing`: tools for tests. `_facade/` is the package `jobherd` itself.
 
-Laws: a handler is a plain function and can be called as one. Nothing opens a connection before it is asked to enqueue. Importing a handler
-registers it nowhere. What a handler returns or raises becomes an outcome in one place, for workers and tests alike. Payloads are checked on
-enqueue and never shown in an error.
+Rules: a handler is a plain function and can be called as one. No connection is opened before a job
+is enqueued. Importing a handler registers nothing. One place turns what a handler returns or raises
+into an outcome, for workers and tests alike. Payloads are checked on enqueue and never shown in an
+error.
 """
 
 from __future__ import annotations
@@ -126,4 +128,4 @@ _PUBLIC_EXCEPTIONS = (
     NotConfiguredError, PayloadError, Poison, ResultError, Retry, Snooze,
 )  # fmt: skip
 for _exception in _PUBLIC_EXCEPTIONS:
-    _exception.__module__ = "jobherd"  # Tracebacks and pickles name the class as its users import it.
+    _exception.__module__ = "jobherd"  # tracebacks and pickles show the name that users import

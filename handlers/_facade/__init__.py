@@ -1,7 +1,8 @@
 """Jobherd: a job queue on the PostgreSQL you already run, drained by real processes.
 
-`from jobherd import handler, Client, Job` is the public Python API, for authors of handlers and for producers. `jobherd.testing` runs
-handlers in tests. This package must not import anything when it is imported itself: each submodule of `jobherd` imports it first.
+`from jobherd import handler, Client, Job` is the public Python API, for authors of handlers and for
+producers. `jobherd.testing` runs handlers in tests. This package must not import anything when it
+is imported: every submodule of `jobherd` imports it first.
 
 Example:
     >>> from jobherd import handler
@@ -21,7 +22,7 @@ _SUBMODULES = frozenset({"handlers", "sql", "supervisor", "testing", "workers"})
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name of `jobherd.handlers`, which is loaded when a name is first asked for."""
+    """Return a public name of `jobherd.handlers`, which is imported on first use."""
     if not name.startswith("_") and name not in _SUBMODULES:
         api = importlib.import_module("jobherd.handlers")
         if name in api.__all__:
@@ -31,5 +32,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names and those that are there already."""
+    """Return the public names and the module's own."""
     return sorted({*globals(), *_SUBMODULES, *importlib.import_module("jobherd.handlers").__all__})

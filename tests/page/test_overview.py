@@ -235,3 +235,16 @@ def test_a_kind_of_which_nothing_ended_divides_by_nothing():
     assert found["failure_rate"] is None
     assert found["cpu_share"] is None
     assert found["jobs"] == 2
+
+
+def test_pages_show_a_failed_job_whose_id_is_below_1(page, queue):
+    """A database that was in use before the tables rejected such ids may hold it, and the overview links to it."""
+    queue.connection.execute("ALTER TABLE jobherd.ready DROP CONSTRAINT ready_counts_are_counts")
+    queue.run("INSERT INTO jobherd.ready (id, kind) VALUES (-7, 'mail:send')")
+    child = queue.child()
+    batch = child.claim(1)
+    child.settle(batch[0].token, [job.id for job in batch], "failed", error="it cannot be started")
+    look(queue)
+    assert "/jobs/-7" in page.get("/").text
+    assert "it cannot be started" in page.get("/jobs/-7").text
+    assert page.get("/jobs/--7").status_code == 404

@@ -22,6 +22,7 @@ from jobherd.workers.inspect.live_output import tail_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.guard import Done, Refused, action, allow_acting, root_of, viewer_of
 from jobherd.workers.page.job_facts import OVER, document, head_of, pretty, trail_of
+from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, PACE, Topic
 from jobherd.workers.page.redaction import redact, restore
 from jobherd.workers.page.remote_output import said_elsewhere
@@ -192,7 +193,7 @@ def _read(text: str) -> Any:
 
 def _number(request: Request) -> int:
     number: int = request.path_params["id"]
-    if number > LARGEST_ID:
+    if abs(number) > LARGEST_ID:
         raise Refused(HTTPStatus.NOT_FOUND, f"A job's number has at most 19 digits. {GONE}")
     return number
 
@@ -202,9 +203,9 @@ def _path(request: Request, name: str, **params: Any) -> str:
 
 
 routes = (
-    Route("/jobs/{id:int}", show, name="job"),
-    Route("/jobs/{id:int}/action", act, name="job_action", methods=["POST"]),
-    Route("/jobs/{id:int}/edit", edit, name="job_edit", methods=["GET"]),
-    Route("/jobs/{id:int}/edit/action", retry_edited, name="job_edit_action", methods=["POST"]),
-    Route("/jobs/{id:int}/documents/{part}", show_document, name="job_document"),
+    Route(JOB_PATH, show, name="job"),
+    Route(f"{JOB_PATH}/action", act, name="job_action", methods=["POST"]),
+    Route(f"{JOB_PATH}/edit", edit, name="job_edit", methods=["GET"]),
+    Route(f"{JOB_PATH}/edit/action", retry_edited, name="job_edit_action", methods=["POST"]),
+    Route(JOB_PATH + "/documents/{part}", show_document, name="job_document"),
 )

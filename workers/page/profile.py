@@ -17,6 +17,7 @@ from jobherd.workers.inspect.flamegraph import ROW, SHADES, WIDTH, boxes, counts
 from jobherd.workers.inspect.stacks import thread_of
 from jobherd.workers.page.database import database
 from jobherd.workers.page.guard import Done, Refused, action, root_of, viewer_of
+from jobherd.workers.page.job_id import JOB_PATH
 from jobherd.workers.page.live_updates import FINAL, Topic
 from jobherd.workers.page.render import duration, page
 
@@ -133,8 +134,8 @@ def _path(request: Request, name: str, **parameters: Any) -> str:
 
 
 routes = (
-    Route("/jobs/{id:int}/inside/action", ask, methods=["POST"], name="inside_action"),
-    Route("/jobs/{id:int}/inside/{order:int}", show, name="inside"),
-    Route("/jobs/{id:int}/inside/{order:int}/profile.svg", download, name="inside_picture"),
+    Route(f"{JOB_PATH}/inside/action", ask, methods=["POST"], name="inside_action"),
+    Route(JOB_PATH + "/inside/{order:int}", show, name="inside"),
+    Route(JOB_PATH + "/inside/{order:int}/profile.svg", download, name="inside_picture"),
 )
 topics = (Topic("inside", "inside/_answer.html", _look, every=1.0),)

@@ -62,6 +62,6 @@ def retrying(rows: Iterable[Row]) -> Iterator[Finding]:
                 "note", "retries",
                 f"{row['jobs']:,}{' or more' if row['capped'] else ''} jobs of kind {row['kind']} failed with {row['code'] or 'no code'} and "
                 f"run again, the first in {show_span(row['next_in'])}; job {row['job']}{error}",
-                f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind {row['kind']} --json | "
-                "jq .[].id | jobherd retry -",
+                f"jobherd job {row['job']} shows the attempts; after the fix: jobherd jobs --state retrying --kind {row['kind']} --limit 10000 "
+                "--json | jq '.[].id' | jobherd retry -",
             )  # fmt: skip

@@ -85,7 +85,7 @@ COMMANDS: Final = (
     Command(
         "retry",
         "run jobs again, now",
-        "  jobherd jobs --state failed --json | jq .[].id | jobherd retry -",
+        "  jobherd jobs --state failed --json | jq '.[].id' | jobherd retry -",
         _arguments,
         _retry,
         about="Run jobs again: at once if they wait for their time, from the start if they are over. A job keeps its id and its past.\n"

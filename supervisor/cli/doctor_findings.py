@@ -294,7 +294,8 @@ def advisory_locks(rows: Iterable[Row]) -> Iterator[Finding]:
         if (row["seconds"] or 0.0) > BRIEF:
             yield Finding(
                 "note" if row["what"] == "keep" else "wrong", "locks",
-                f"{row['name']} (pid {row['pid']}, {row['state']}) has held an advisory lock of Jobherd for {_span(row['seconds'])}: {harm[row['what']]}",
+                f"a session of role {row['role']} ({row['name']}, pid {row['pid']}, {row['state']}) has held an advisory lock of Jobherd for "
+                f"{_span(row['seconds'])}: {harm[row['what']]}",
                 f"end it: SELECT pg_terminate_backend({row['pid']})",
             )  # fmt: skip
 

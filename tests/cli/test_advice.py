@@ -157,7 +157,7 @@ def test_a_command_that_cannot_be_run_is_found(text: str):
         "Run `jobherd resume --all`.",
         "`jobherd job` shows it; see jobherd doctor.",
         "jobherd purge removes what lies there",
-        "  jobherd jobs --state failed --json | jq .[].id | jobherd retry -",
+        "  jobherd jobs --state failed --json | jq '.[].id' | jobherd retry -",
         "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
         "`jobherd fleet drain|reload|add|remove ID`",
     ],

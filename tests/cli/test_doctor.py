@@ -135,6 +135,7 @@ def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
                 looking.commit()
                 assert [(row["pid"], row["what"]) for row in rows] == ([(holder.info.backend_pid, what)] if what else [])
                 assert all(row["seconds"] >= 0 for row in rows)
+                assert all(row["role"] == holder.info.user for row in rows), "an application's name alone does not tell who holds it"
 
 
 def test_a_migration_that_does_not_end_is_not_waited_for(database):
@@ -338,7 +339,7 @@ def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database)
     send(
         database,
         "INSERT INTO jobherd.scheduled (kind, attempts, run_at, last_error)"
-        ' SELECT \'api:sync\', 1, now() + \'3 h\', \'{"code": "UNHANDLED_ERROR", "message": "OSError: refused"}\' FROM generate_series(1, 7)',
+        ' SELECT \'api:sync\', 1, now() + \'3 h\', \'{"code": "UNHANDLED_ERROR", "message": "OSError: refused"}\' FROM generate_series(1, 60)',
     )
     found = findings(database, 0)
     (pause,) = [one for one in found.values() if one["about"] == "pauses"]
@@ -348,8 +349,11 @@ def test_a_paused_backlog_an_exceeded_limit_and_many_retries_are_notes(database)
     (limit,) = [one for one in found.values() if one["about"] == "limits"]
     assert limit["text"] == "3 jobs of queue mail run, and its concurrency limit is 2"
     (retry,) = [one for one in found.values() if one["about"] == "retries"]
-    assert retry["text"].startswith("7 jobs of kind api:sync failed with UNHANDLED_ERROR and run again, the first in ")
+    assert retry["text"].startswith("60 jobs of kind api:sync failed with UNHANDLED_ERROR and run again, the first in ")
     assert retry["text"].endswith(": OSError: refused")
+    listing, *rest = retry["remedy"].partition("after the fix: ")[2].split(" | ")
+    assert len(jobherd(*listing.split()[1:], dsn=database).json) == 60, "a list stops at 50 jobs by default"
+    assert rest == ["jq '.[].id'", "jobherd retry -"], "a shell can expand .[].id without quotes"
     send(database, "SELECT jobherd.pause('*')")
     (everything,) = [one for text, one in findings(database, 0).items() if text.startswith("everything was paused")]
     assert everything["remedy"] == "jobherd resume --all"

@@ -2,7 +2,8 @@
 -- seconds: since then the transaction is open or the session is idle (null for a role that may not see it). The
 -- shared locks that supervisors and waiting clients hold during their whole life are left out. See
 -- migrations/0006 and 0013.
-SELECT l.pid, coalesce(nullif(a.application_name, ''), a.usename::text, '?') AS name, coalesce(a.state, '?') AS state,
+SELECT l.pid, coalesce(a.usename::text, '?') AS role, coalesce(nullif(a.application_name, ''), 'no name') AS name,
+       coalesce(a.state, '?') AS state,
        CASE WHEN bool_or(l.classid = 1785684584) THEN 'wake'
             WHEN bool_or(l.classid = 1785684585) THEN 'wait' ELSE 'keep' END AS what,
        extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, a.state_change))::double precision AS seconds

@@ -9,6 +9,7 @@ from jobherd.supervisor.cli import doctor_findings
 WELL = {
     "server_version_num": "180004", "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "autovacuum": "on", "track_counts": "on",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off", "statement_timeout": "0", "idle_session_timeout": "0",
+    "session_replication_role": "origin", "row_security": "on",
 }  # fmt: skip
 SERVER = {"standby": False, "xid_age": 1000, "xid_of": "app", "notifications": 0.0, "sessions": 10, "sees_all": True, "open_schemas": []}
 HOLDER = {
@@ -44,6 +45,7 @@ def test_a_server_that_is_well_is_ok():
         ("fsync", "off", "wrong"), ("full_page_writes", "off", "wrong"), ("synchronous_commit", "off", "wrong"), ("autovacuum", "off", "wrong"),
         ("track_counts", "off", "wrong"), ("default_transaction_isolation", "serializable", "wrong"), ("default_transaction_read_only", "on", "wrong"),
         ("statement_timeout", "30000", "note"), ("idle_session_timeout", "1000", "note"),
+        ("session_replication_role", "replica", "wrong"), ("row_security", "off", "note"),
     ],
 )  # fmt: skip
 def test_each_setting_that_harms_is_named_with_its_remedy(name, value, weight):
@@ -107,10 +109,10 @@ def test_the_name_of_a_prepared_transaction_is_no_sql():
     ("what", "weight", "word"), [("wake", "wrong", "poll"), ("wait", "wrong", "do not return"), ("keep", "note", "partitions")]
 )
 def test_a_session_that_holds_an_advisory_lock_for_longer_than_a_minute_is_named(what, weight, word):
-    lock = {"pid": 77, "name": "psql", "state": "idle in transaction", "what": what, "seconds": 61.0}
+    lock = {"pid": 77, "role": "stranger", "name": "psql", "state": "idle in transaction", "what": what, "seconds": 61.0}
     (found,) = doctor_findings.advisory_locks([lock, lock | {"seconds": 59.0}, lock | {"seconds": None}])
     assert (found.weight, found.about) == (weight, "locks")
-    assert "psql (pid 77" in found.text
+    assert "role stranger (psql, pid 77" in found.text
     assert word in found.text
     assert "pg_terminate_backend(77)" in found.remedy
 

@@ -35,7 +35,7 @@ class Vacuum:
 
         dead, live: numbers of its dead and live rows. now: monotonic seconds.
 
-        >>> Clearing().pays("ready", dead=30_000, live=100, now=0.0)
+        >>> Vacuum().pays("ready", dead=30_000, live=100, now=0.0)
         True
         """
         left, at = self._left.get(table, (0, now))

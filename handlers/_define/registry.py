@@ -207,7 +207,7 @@ class _Loading:
 
     def _take_package(self, package: str, paths: list[str]) -> None:
         for found in sorted(pkgutil.iter_modules(paths), key=lambda found: found.name):
-            if found.name.startswith("_") or (package == "handlers" and found.name in _NOT_HANDLERS):
+            if found.name.startswith("_") or (package == "jobherd.handlers" and found.name in _NOT_HANDLERS):
                 continue
             name = f"{package}.{found.name}"
             module = self._import(name, "")

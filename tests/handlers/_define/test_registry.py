@@ -276,11 +276,11 @@ def test_a_file_whose_name_cannot_be_imported_is_told(write):
 
 
 def test_the_shipped_handlers_are_loaded_by_their_real_names_only_when_asked(write):
-    assert "jobherd.testing" not in load([write(a="")]).modules
+    assert "jobherd.handlers.testing" not in load([write(a="")]).modules
     loaded = load([SHIPPED])
     assert loaded.problems == ()
     assert all(name.startswith("jobherd.handlers.") for name in loaded.modules)
-    assert "jobherd.testing" not in loaded.modules
+    assert "jobherd.handlers.testing" not in loaded.modules
     by_path = load([os.path.dirname(handlers.__file__)])
     assert by_path.modules == loaded.modules
 
@@ -293,7 +293,7 @@ def test_names_are_the_same_in_every_process(write):
 
 
 def test_importing_the_public_names_imports_no_handler_and_no_test_tool():
-    code = "import sys; from jobherd import handlers; print([n for n in sys.modules if n in ('pytest', 'jobherd.testing', 'jobherd.handlers._define.registry')])"
+    code = "import sys; from jobherd import handlers; print([n for n in sys.modules if n in ('pytest', 'jobherd.testing', 'jobherd.handlers.testing', 'jobherd.handlers._define.registry')])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert ran.stdout.strip() == "[]"
 

@@ -129,8 +129,8 @@ class Producer(Generic[P]):
         if connection is not None and client is not None:
             message = "connection and client exclude each other: give one of them"
             raise ValueError(message)
-        _check_target(connection, "connection", "a connection of psycopg", psycopg.Connection, psycopg.AsyncConnection)
-        _check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
+        _enqueue.check_target(connection, "connection", "a connection of psycopg 3", psycopg.Connection, psycopg.AsyncConnection)
+        _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(
             queue=queue,
             priority=priority,
@@ -336,13 +336,6 @@ class Producer(Generic[P]):
         # thread-safe client outlives the loop.
         lasting = self._target if isinstance(self._target, Client) else default.default_client()
         return await asyncio.to_thread(lasting.put, list(chunks))  # a list: another thread must not run the caller's iterator
-
-
-def _check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
-    """Raise TypeError for an invalid target: `aenqueue` would ignore it and enqueue elsewhere."""
-    if value is not None and not isinstance(value, kinds):
-        message = f"{field} must be {wanted}, not a {type(value).__name__}"
-        raise TypeError(message)
 
 
 def _merged(base: Options, given: Options) -> Options:

@@ -55,6 +55,7 @@ class AsyncClient:
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
+        _enqueue.check_target(connection, "connection", "a psycopg.AsyncConnection (psycopg 3)", psycopg.AsyncConnection)
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")

@@ -76,6 +76,7 @@ class Client:
     ) -> None:
         self.schema: Final = find_schema(schema)
         self._dsn = dsn
+        _enqueue.check_target(connection, "connection", "a psycopg.Connection (psycopg 3)", psycopg.Connection)
         self._connection = connection
         self._sizes = (min_size, max_size)
         self._timeout = at_least_zero(timeout, field="timeout")

@@ -40,8 +40,8 @@ def read_table(directory: Path, problems: list[str]) -> tuple[dict[str, object],
     for name in FILES:
         path = directory / name
         try:
-            with path.open("rb") as stream:
-                table: object = tomllib.load(stream)
+            # Editors on Windows begin a file with a byte order mark, which tomllib rejects.
+            table: object = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError) as problem:  # invalid TOML or UTF-8, or a number with more digits than Python reads

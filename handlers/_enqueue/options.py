@@ -15,7 +15,7 @@ import orjson
 from jobherd.handlers._policy.costs import check_amounts
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
 from jobherd.handlers._policy.policy import check_queue, check_tenant, check_traceparent, check_webhook, check_whole
-from jobherd.handlers._values.payload import PayloadError, check_bytes, decode_payload
+from jobherd.handlers._values.payload import PayloadError, check_bytes, decode_payload, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -276,3 +276,10 @@ def _readable(value: object) -> object:
         return decode_payload(value)
     except PayloadError:
         return value
+
+
+def check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
+    """Raise TypeError for an invalid connection or client, which would fail later, or be ignored and the job enqueued elsewhere."""
+    if value is not None and not isinstance(value, kinds):
+        message = f"{field} must be {wanted}, not a {type_name(value)}"
+        raise TypeError(message)

@@ -274,10 +274,10 @@ def _convert(value: object) -> object:
                 (name, getattr(value, name, NOTHING)) for name in attributes(kind)
             ]  # a field that __init__ does not set may be missing
         except Exception as problem:  # a property of the application raised
-            message = f"is a {_name(value)} whose fields cannot be read: {type(problem).__name__}"
+            message = f"is a {type_name(value)} whose fields cannot be read: {type(problem).__name__}"
             raise TypeError(message) from None
         return {name: part for name, part in parts if part is not NOTHING}
-    message = f"is a {_name(value)}, which JSON has no word for: {_remedy(value)}"
+    message = f"is a {type_name(value)}, which JSON has no word for: {_remedy(value)}"
     raise TypeError(message)
 
 
@@ -305,7 +305,8 @@ def _remedy(value: object) -> str:
     return "pass its key, or a dict, list, str, int, float, bool or None made from it"
 
 
-def _name(value: object) -> str:
+def type_name(value: object) -> str:
+    """Return the dotted name of the type of a value, without the module for built-in types."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -348,7 +349,7 @@ def _walk(value: object, path: str, depth: int, what: str, error: type[PayloadEr
 
 def _key(key: object, path: str, what: str, error: type[PayloadError]) -> str:
     if not isinstance(key, str):
-        message = f"{what} at {path} has a key of type {_name(key)}: keys of JSON objects are strings, pass str(key)"
+        message = f"{what} at {path} has a key of type {type_name(key)}: keys of JSON objects are strings, pass str(key)"
         raise error(message, path)
     _check_text(key, path, f"a key of the {what}", error)
     return str.__str__(key)

@@ -61,6 +61,12 @@ def _check(arguments: argparse.Namespace) -> int:
         found = _import_elsewhere(settings, arguments.timeout)
         kinds, hooks, notes = found["kinds"], found["hooks"], found["notes"]
         problems += found["problems"]
+        if found.get("took", 0.0) > settings.spawn_timeout:
+            text = (
+                f"importing the handlers took {console.show_span(found['took'])}, and the supervisor kills a worker that is not ready within "
+                f"spawn_timeout ({console.show_span(settings.spawn_timeout)}): import less, or raise spawn_timeout"
+            )
+            problems.append({"file": "", "line": 0, "module": "settings", "message": text})
     tables = [kind.pop("table") for kind in kinds]
     if arguments.print_sql:
         print("\n".join(table for table in tables if table), end="")

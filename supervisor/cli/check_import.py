@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ def main(answer: str, app_dir: str, sources: str) -> None:
     """
     handlers, hooks = json.loads(sources)
     problem = put_on_path(app_dir)
+    began = time.monotonic()
     found, more = load(() if problem else handlers), load(() if problem else hooks, named=HOOKS)
+    took = time.monotonic() - began
     kinds: list[dict[str, Any]] = [
         {
             "kind": kind,
@@ -53,9 +56,20 @@ def main(answer: str, app_dir: str, sources: str) -> None:
             {"file": sanitize(handler.file, 1000), "line": handler.line, "module": handler.made.module, "message": sanitize(text, 2000)}
             for text in unchecked(handler)
         ]
+    # A supervisor with a part of the handlers may share a module of hooks: only worth a look.
+    notes += [
+        {
+            "file": sanitize(hook.file, 1000),
+            "line": hook.line,
+            "module": "",
+            "message": f"{hook.event} is never called for {kind!r}: no handler of this kind is loaded",
+        }
+        for hook in all_hooks(more, found)
+        for kind in sorted(hook.kinds - found.kinds.keys())
+    ]
     if not kinds and not problems:
         problems.append({"file": "", "line": 0, "module": "", "message": problem or say_none_found(handlers)})
-    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes}))
+    Path(answer).write_bytes(orjson.dumps({"kinds": kinds, "hooks": declared, "problems": problems, "notes": notes, "took": took}))
 
 
 def _told(problem: LoadProblem) -> dict[str, Any]:

@@ -135,17 +135,19 @@ def span(text: str) -> float:
     """Parse a duration, for argparse."""
     try:
         return durations.at_least_zero(text, field="it")
-    except (ValueError, TypeError):
-        message = f'{text[:40]!r} is not a span of time: write "30s", "10m", "1h30m", "7d" or a number of seconds'
+    except ValueError:
+        message = f'{text[:40]!r} is not a duration up to 100 years: write "30s", "10m", "1h30m", "7d" or a number of seconds'
         raise argparse.ArgumentTypeError(message) from None
 
 
 def moment(text: str) -> datetime:
-    """Parse a timestamp, for argparse. Without a time zone, local time is meant."""
+    """Parse a timestamp, for argparse. A timestamp without a time zone is rejected, as in Python: it differs from host to host."""
     try:
         found = datetime.fromisoformat(text)
-        return found if found.tzinfo is not None else found.astimezone()
-    # The last hours of the year 9999 are out of range in other time zones.
-    except (ValueError, OverflowError):
-        message = f"{text[:40]!r} is not a moment: write it like 2030-01-31T08:00:00+01:00"
+    except ValueError:
+        message = f"{text[:40]!r} is not a timestamp: write it like 2030-01-31T08:00:00+01:00"
         raise argparse.ArgumentTypeError(message) from None
+    if found.tzinfo is None:
+        message = f"{text[:40]!r} has no time zone: write it like 2030-01-31T08:00:00+01:00, or with Z for UTC"
+        raise argparse.ArgumentTypeError(message)
+    return found

@@ -118,6 +118,7 @@ def _look_inside(at: Session) -> Iterator[Finding]:
     yield from _compare(at)
     yield from doctor_findings.sessions(at.rows("doctor/list_session_roles"))
     named = {"schema": at.schema}
+    yield from doctor_findings.roles(at.rows("doctor/list_roles", named), migrating(at.schema))
     yield from doctor_findings.indexes(at.rows("doctor/list_broken_indexes", named))
     yield from doctor_findings.tables(at.rows("doctor/list_tables", named))
     unserved = at.rows("doctor/list_unserved", {"late": _LATE})

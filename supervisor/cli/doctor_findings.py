@@ -193,6 +193,30 @@ def hidden(rows: Sequence[Row]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def roles(rows: Sequence[Row], remedy: str) -> Iterator[Finding]:
+    """Judge whether the roles of Jobherd exist and have their privileges, which a restore elsewhere may lose.
+
+    Args:
+        rows: the roles.
+        remedy: the command that creates them and grants the privileges.
+    """
+    missing = [row["name"] for row in rows if row["missing"]]
+    bare = [row["name"] for row in rows if not row["missing"] and not row["granted"]]
+    if missing:
+        yield Finding(
+            "note", "privileges", f"{_listed(missing)} not there: only the owner of the schema has rights in it",
+            f"{remedy}, as a role that may create roles",
+        )  # fmt: skip
+    if bare:
+        yield Finding(
+            "wrong", "privileges", f"{_listed(bare)} without privileges in the schema: PostgreSQL rejects what its members do", remedy,
+        )  # fmt: skip
+
+
+def _listed(names: list[str]) -> str:
+    return f"the role {names[0]} is" if len(names) == 1 else f"the roles {', '.join(names)} are"
+
+
 def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
     """Judge whether the roles that serve this schema may end the sessions of dead processes."""
     for row in rows:

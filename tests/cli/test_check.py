@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 
@@ -48,6 +49,33 @@ def test_everything_wrong_is_reported_with_file_and_line(tmp_path):
     told = jobherd("check", "--handlers", ".", "--json", cwd=tmp_path).json
     assert not told["ok"]
     assert [os.path.basename(each["file"]) for each in told["problems"]] == ["b_twice.py", "c_option.py", "d_syntax.py", "e_exits.py"]
+
+
+def test_a_hook_for_a_kind_that_is_not_loaded_is_noted(tmp_path):
+    text = '@handler("mail:receipt")\ndef receipt() -> None: ...\n@before_job("mail:receipt", "mail:reciept")\ndef look(job) -> None: ...\n'
+    module(tmp_path, "mail", "from jobherd import before_job\n" + text)
+    answer = jobherd("check", "--handlers", ".", cwd=tmp_path)
+    assert answer.code == 0, answer
+    assert "note: mail.py:5: before_job is never called for 'mail:reciept': no handler of this kind is loaded" in answer.err
+    assert "'mail:receipt'" not in answer.err
+
+
+def test_an_import_that_takes_longer_than_spawn_timeout_is_wrong(tmp_path):
+    module(
+        tmp_path,
+        "mail",
+        'import time\nbegan = time.monotonic()\nwhile time.monotonic() - began < 1: ...\n@handler("a:b")\ndef b() -> None: ...\n',
+    )
+    answer = jobherd("check", "--handlers", ".", "--spawn-timeout", "1s", cwd=tmp_path)
+    assert answer.code == 1, answer
+    assert "and the supervisor kills a worker that is not ready within spawn_timeout (1s)" in answer.err
+
+
+def test_settings_that_begin_with_a_byte_order_mark_are_read(tmp_path):
+    (tmp_path / "jobherd.toml").write_text("workers = 3\n", encoding="utf-8-sig")
+    answer = jobherd("run", "--print-settings", cwd=tmp_path)
+    assert answer.code == 0, answer
+    assert re.search("^workers += 3 .*jobherd.toml", answer.out, re.MULTILINE)
 
 
 def test_a_place_that_does_not_exist_is_wrong(tmp_path):

@@ -9,6 +9,7 @@ from psycopg.rows import dict_row
 
 from jobherd import sql
 from jobherd.sql.migrate import migrate
+from jobherd.supervisor.cli import doctor_findings
 from tests.cli.rows import child, claim, send, supervisor
 from tests.cli.shell import jobherd
 from tests.support.network import Network
@@ -49,6 +50,23 @@ def test_a_new_database_has_nothing_wrong_and_the_doctor_leaves_nothing_behind(d
     found = findings(database, 0)
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
     assert send(database, "SELECT count(*), (SELECT count(*) FROM pg_namespace) FROM pg_class") == before
+
+
+def test_roles_without_privileges_are_wrong_as_after_a_restore_without_them(database):
+    send(database, "REVOKE ALL ON SCHEMA jobherd FROM jobherd_work, jobherd_read")
+    (found,) = [one for text, one in findings(database, 1).items() if "without privileges" in text]
+    assert found["text"].startswith("the roles jobherd_work, jobherd_read are without privileges in the schema")
+    assert found["remedy"] == "jobherd migrate"
+    assert jobherd("migrate", dsn=database).code == 0
+    assert not [text for text in findings(database, 0) if "without privileges" in text]
+
+
+def test_roles_that_do_not_exist_are_noted():
+    rows = [
+        {"name": name, "missing": name == "jobherd_admin", "granted": name != "jobherd_admin"} for name in ("jobherd_work", "jobherd_admin")
+    ]
+    (found,) = doctor_findings.roles(rows, "jobherd migrate")
+    assert (found.weight, found.text) == ("note", "the role jobherd_admin is not there: only the owner of the schema has rights in it")
 
 
 def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_found(database):

@@ -33,8 +33,8 @@ def test_every_option_reaches_the_row(database):
     assert send(database, "SELECT job, cost FROM jobherd.demands") == [(job["id"], {"gpus": 0.5, "memory_mb": 900})]
 
 
-def test_a_moment_without_a_zone_is_local_time(database):
-    answer = jobherd("enqueue", "a:b", "{}", "--run-at", "2040-06-01T12:00:00", dsn=database, TZ="Etc/GMT-3")
+def test_a_timestamp_means_the_same_in_every_time_zone(database):
+    answer = jobherd("enqueue", "a:b", "{}", "--run-at", "2040-06-01T12:00:00+03:00", dsn=database, TZ="Etc/GMT-5")
     assert jobherd("job", answer.out.strip(), "--json", dsn=database).json["run_at"] == "2040-06-01T09:00:00+00:00"
 
 
@@ -55,11 +55,13 @@ def test_a_moment_without_a_zone_is_local_time(database):
         (["a:b", "{}", "--priority", "0" * 12 + "99999"], "priority"),
         (["a:b", "{}", "--priority", "9" * 5000], "not a whole number"),
         (["a:b", "{}", "--delay", "soon"], "delay"),
-        (["a:b", "{}", "--delay", "1h", "--run-at", "2040-01-01"], "exclude"),
+        (["a:b", "{}", "--delay", "1h", "--run-at", "2040-01-01T00:00Z"], "exclude"),
         (["a:b", "{}", "--max-attempts", "0"], "max_attempts"),
         (["a:b", "{}", "--timeout", "0"], "timeout"),
         (["a:b", "{}", "--priority", "99999"], "priority"),
-        (["a:b", "{}", "--run-at", "yesterday"], "moment"),
+        (["a:b", "{}", "--run-at", "yesterday"], "timestamp"),
+        (["a:b", "{}", "--run-at", "2040-01-01T08:00"], "has no time zone"),
+        (["a:b", "{}", "--good-until", "2040-01-01"], "has no time zone"),
         (["a:b", "{}", "--colour", "red"], "--colour"),
     ],
 )

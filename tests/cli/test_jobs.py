@@ -364,6 +364,7 @@ def test_purge_counts_asks_and_deletes_only_what_it_counted(database):
     send(database, "INSERT INTO jobherd.attempts SELECT %s, 1, 1, 'retry', NULL, now(), current_date + 9", old)
     waiting = enqueue(database)
     words = ("purge", "--state", "failed", "--older-than", "30d")
+    assert "'99999d' is not a duration up to 100 years" in jobherd("purge", "--state", "failed", "--older-than", "99999d").err
     assert jobherd(*words, "--dry-run", dsn=database).out == "2,500 jobs to delete (2500 failed)\n"
     refused = jobherd(*words, dsn=database)  # nobody there to ask
     assert refused.code == 2

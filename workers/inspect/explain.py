@@ -157,8 +157,9 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     since = f"since {clock(job['started_at'])}, for {_span(job['asked_at'] - job['started_at'])}"
     if job["host"] is None:
         return [
-            f"running {since}, by a child that is not registered any more: its jobs are given back when its supervisor's lease ends"
-        ], []
+            f"running {since}, by a worker that is not registered any more: a supervisor returns the job to its queue within seconds",
+            "if the job's transaction is still open, the job waits until PostgreSQL ends that session",
+        ], ["jobherd doctor   to see whether Jobherd may end that session"]
     remedy = [f"jobherd stack {job['id']}   to see where it is"] if job["lease_left"] >= 0 else []
     remedy += [] if job["cancelled"] else [f"jobherd cancel {job['id']}   to end it"]
     now = [

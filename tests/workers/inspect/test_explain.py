@@ -106,6 +106,7 @@ RUNS = {
         ({"progress": {"fraction": 0.4, "note": "page 4"}}, "it says it is 40% through: page 4"),
         ({"crashes": 1}, "1 process has died with it before"),
         ({"host": None}, "not registered any more"),
+        ({"host": None}, "the job's transaction is still open"),
     ],
 )  # fmt: skip
 def test_where_a_job_runs(changed, says):

@@ -685,6 +685,9 @@ def run(
     try:
         supervisor = Supervisor(settings, dsn, reload=reload, signals=signals, voice=voice)
     except OSError as problem:
+        if not os.path.exists("/proc/self"):
+            message = "/proc is not mounted, and a supervisor reads its processes there: mount it (mount -t proc proc /proc)"
+            raise RefusedError(message) from None
         message = (
             f"the system refuses what a supervisor with room for {settings.max_workers} workers needs: {problem.strerror}; raise what limits its open files "
             "(ulimit -n, LimitNOFILE=), their size (ulimit -f, LimitFSIZE=) or its memory, or lower max_workers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -13,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from jobherd import sql
+from jobherd.supervisor import loop
 from jobherd.supervisor.database.fleet_commands import FleetCommand, Refused
 from jobherd.supervisor.database.notifications import Pooler, Rejected
 from jobherd.supervisor.loop import Supervisor
@@ -31,6 +33,18 @@ def supervisor(request):
     for board in supervisor.children.boards:
         board.close()
     os.close(supervisor.control.fd)
+
+
+def test_a_start_without_proc_names_proc(monkeypatch):
+    def without_proc(*_, **__):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/self/stat")
+
+    monkeypatch.setattr(loop, "Supervisor", without_proc)
+    with pytest.raises(loop.RefusedError, match="limits its open files"):
+        loop.run(Settings(), "host=/nowhere")
+    monkeypatch.setattr(loop.os.path, "exists", lambda path: not path.startswith("/proc"))
+    with pytest.raises(loop.RefusedError, match=r"^/proc is not mounted"):
+        loop.run(Settings(), "host=/nowhere")
 
 
 @pytest.mark.promise("C23")

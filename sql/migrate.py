@@ -137,7 +137,7 @@ def _grant(connection: psycopg.Connection[object], schema: str) -> None:
     lacking = [str(row[0]) for row in connection.cursor().execute(load("find_roles")).fetchall() if isinstance(row, tuple)]
     if lacking:
         log.warning(
-            "this role may not create roles, so there is no %s, and only the owner of the schema can work with it: have somebody who may "
+            "this role may not create roles, so there is no %s, and only the owner of the schema can work with it: ask a role with CREATEROLE to "
             "run `CREATE ROLE ... NOLOGIN` for each, and then run `jobherd migrate` again",
             ", ".join(lacking),
         )

@@ -621,7 +621,7 @@ class Supervisor:
         fleet, voice = self.fleet, self.voice
         voice.flush()
         if voice.dropped > self._dropped and not voice.waits:
-            log.warning("%d lines of the log were dropped: nobody read them", voice.dropped - self._dropped)
+            log.warning("%d log lines were dropped because standard error was not read", voice.dropped - self._dropped)
             self._dropped = voice.dropped
         notes, warnings, fleet.notes, fleet.warnings = fleet.notes, fleet.warnings, [], []
         for note in notes:

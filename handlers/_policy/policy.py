@@ -253,12 +253,10 @@ def _batch(value: object) -> int | None:
 def _linger(value: Duration, batch: int | None) -> float:
     linger = at_least_zero(value, field="linger")
     if linger and batch is None:
-        message = "linger says how long a call waits for more jobs, so it needs batch=N, the most that one call takes"
+        message = "linger requires batch=N, the most jobs per call"
         raise ValueError(message)
     if linger > _LONGEST_LINGER:
-        message = (
-            f"linger must be at most {_LONGEST_LINGER:g} s, not {_shown(value)}: the jobs that wait are claimed, and nobody else runs them"
-        )
+        message = f"linger must be at most {_LONGEST_LINGER:g} s, not {_shown(value)}: the waiting jobs are claimed, so no other worker can run them"
         raise ValueError(message)
     return linger
 

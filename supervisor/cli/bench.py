@@ -398,7 +398,7 @@ COMMANDS: Final = (
         _arguments,
         _run,
         about="Measure this database with a real supervisor: round trip, commit, start of a job, enqueueing, draining.\n"
-        "It makes a schema of its own and drops it again; nobody's jobs are touched. It takes the whole machine for some seconds.",
+        "The benchmark creates its own schema and drops it again. It does not touch existing jobs. It uses the whole host for some seconds.",
         settings=SETTINGS,
         lists=True,
     ),

@@ -47,7 +47,7 @@ STEADY: Final = 3
 """Queries in a row that must find the same workers before all are assumed to have started."""
 PATIENCE: Final = 10.0
 """Seconds without any change before a message says that no worker seems to run."""
-NOBODY: Final = "nobody seems to be at work: is `jobherd run --handlers jobherd.handlers.forge` running?"
+NOBODY: Final = "no worker seems to run: is `jobherd run --handlers jobherd.handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 

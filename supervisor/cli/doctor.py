@@ -91,8 +91,8 @@ def _examine(at: Session, listen_dsn: str | None) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "locks",
-            f"somebody has locked a table of ours for more than {_BRIEFLY:g} s: what is not said here was not looked at",
-            "SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity says who waits, and for whom",
+            f"another session has locked a Jobherd table for more than {_BRIEFLY:g} s: checks without a finding here were not made",
+            "SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity shows which sessions wait, and for which",
         )
     except psycopg.errors.InsufficientPrivilege as problem:
         yield Finding("wrong", "privileges", f"this role may not look at the schema: {why_away(problem)}", "GRANT jobherd_read to it")
@@ -145,8 +145,8 @@ def _compare(at: Session) -> Iterator[Finding]:
         yield Finding(
             "note",
             "schema",
-            "not compared: somebody migrates, or compares it, just now",
-            "ask again; a migration that lasts waits for a long transaction, which is named under vacuum",
+            "not compared: another session is migrating or comparing the schema",
+            "run doctor again; a slow migration waits for a long transaction, which is listed under vacuum",
         )
     except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ReadOnlySqlTransaction) as problem:
         yield _untried("schema", problem)
@@ -239,12 +239,12 @@ def _nothing(_: argparse.ArgumentParser) -> None:
 COMMANDS: Final = (
     Command(
         "doctor",
-        "look for what keeps jobs waiting, with a remedy for each finding",
+        "find what keeps jobs waiting, with a fix for each finding",
         "  jobherd doctor --dsn postgresql://jobs@db/app",
         _nothing,
         _doctor,
-        about="Look at the server's settings, at what holds vacuum back, at bloat, indexes and drift of the schema (with the SQL that\n"
-        "mends it), at poolers, LISTEN and clocks, and for queues and kinds that nobody serves. Changes nothing. Exit code 1 when\n"
+        about="Check the server's settings, what holds vacuum back, bloat, indexes and drift of the schema (with the SQL that\n"
+        "fixes it), poolers, LISTEN, clocks, and queues and kinds that no supervisor serves. Changes nothing. Exit code 1 when\n"
         "something is wrong.",
         settings=(*CONNECTION, "listen_dsn"),
         lists=True,

@@ -170,8 +170,8 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         names = ", ".join(row["open_schemas"])
         yield Finding(
             "note", "privileges",
-            f"everybody may make functions in {names}, which is in this role's search path: one that is made for Jobherd's rows is called in the place of "
-            "PostgreSQL's, with this role's rights",
+            f"every role may create functions in {names}, which is in this role's search path: PostgreSQL can call such a function instead of "
+            "its own, with this role's rights",
             "; ".join(f"REVOKE CREATE ON SCHEMA {name} FROM PUBLIC" for name in row["open_schemas"]),
         )  # fmt: skip
     if not row["sees_all"]:
@@ -283,7 +283,7 @@ def _holder(row: Row) -> Finding | None:
             return Finding("wrong" if seconds > ANCIENT else "note", "vacuum", text, f"ROLLBACK PREPARED {_quoted(handle)}, or commit it")
         case "slot" if (row["age"] or 0) > SLOT_AGE or (not row["active"] and (row["bytes"] or 0) > SLOT_BYTES):
             kept = f" and {(row['bytes'] or 0) / 1024**3:.1f} GiB of log"
-            use = "in use" if row["active"] else "which nobody uses,"
+            use = "in use" if row["active"] else "which has no active reader,"
             text = f"the replication slot {row['name']}, {use} holds back {row['age'] or 0:,} transactions{kept}"
             return Finding("wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot({_quoted(handle)})")
         case "standby" if (row["age"] or 0) > SLOT_AGE:
@@ -391,7 +391,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         if queue["idle"]:
             yield Finding(
                 "wrong", "queues",
-                f"queue {queue['queue']} is served by nobody: job {queue['id']} ({queue['kind']}) is due for {_span(queue['waited'])}, "
+                f"no supervisor serves queue {queue['queue']}: job {queue['id']} ({queue['kind']}) has been due for {_span(queue['waited'])}, "
                 f"and {queue['idle']} workers are idle",
                 f"start a supervisor with --queues {queue['queue']}, or without --queues; if that job costs more than any budget that serves the "
                 "queue, a larger --budget",

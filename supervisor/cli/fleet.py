@@ -96,7 +96,7 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
         patience = RELOADING
         row = _wait(look, RELOADING - PATIENCE)
     if row["done_at"] is None and at.row("withdraw_order", {"order": number})["withdrawn"]:
-        return {"answer": None, "error": f"nobody has taken the order within {PATIENCE:.0f} s; it is withdrawn"}
+        return {"answer": None, "error": f"the supervisor did not take the fleet command within {PATIENCE:.0f} s; it is withdrawn"}
     if row["done_at"] is None:
         row = at.row("show_order", {"order": number})
     if row["done_at"] is None:

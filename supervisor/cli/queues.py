@@ -168,8 +168,8 @@ COMMANDS: Final = (
         '  jobherd pause mail --reason "the provider is down" --for 1h\n  jobherd pause --kind mail:receipt\n  jobherd pause --all',
         _pause_arguments,
         _pause,
-        about="Pause a queue, a kind or everything: nobody claims there, on any machine, until it is resumed. What runs goes on; what was\n"
-        "claimed and has not started is given back.",
+        about="Pause a queue, a kind or everything: no worker on any host claims its jobs until you resume it. Running jobs continue.\n"
+        "Claimed jobs that have not started are released.",
     ),
     Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
     Command(

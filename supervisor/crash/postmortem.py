@@ -176,11 +176,11 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "stuck":
             return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
         case "stopped":
-            return f"Somebody stopped process {death.pid} and did not continue it: it was killed{where}."
+            return f"Process {death.pid} was stopped by a signal and not continued: the supervisor killed it{where}."
         case "oom":
             return f"The kernel killed process {death.pid} for want of memory{size}{_allowed(memory)}{where}{place}."
     if name == "SIGKILL":
-        return f"Somebody killed process {death.pid} with SIGKILL{size}{where}{place}."
+        return f"An unknown sender killed process {death.pid} with SIGKILL{size}{where}{place}."
     if name is not None:
         recursion = stacks.endless()
         hint = f"its stack was full, {recursion} called itself without end" if recursion else _HINTS.get(name, "")

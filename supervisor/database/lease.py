@@ -299,9 +299,11 @@ class Lease:
             return
         self._mute = not told
         if self._mute:
-            log.warning("the server's queue of notifications is full: nobody is notified, and jobs wait for the poll; see jobherd doctor")
+            log.warning(
+                "the server's notification queue is full: jobs are enqueued without a notification and wait for the poll; see jobherd doctor"
+            )
         else:
-            log.info("the server's queue of notifications has room again")
+            log.info("the server's notification queue has space again")
 
     def _note_clock(self, server: float, *, asked: float, now: float) -> None:
         """Compare the server's clock with this one's: it decides whether leases have expired.
@@ -317,7 +319,7 @@ class Lease:
             self._steady_at = now + self._lease
             self._fleet.keeper_called = True
             log.warning(
-                "the database's clock has jumped by %+.0f s against ours: everybody gets one whole lease to renew before jobs are taken over",
+                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole lease to renew before its jobs are reclaimed",
                 jump,
             )
 

@@ -185,7 +185,9 @@ class Fleet:
         for slot in self.alive():
             slot.worn = True
             self.start_stop_sequence(slot, StopReason.LOST, now, grace=self.limits.hurry)
-        self.warnings.append("the lease was lost: somebody has reclaimed our jobs; children are replaced under a new registration")
+        self.warnings.append(
+            "the lease was lost and another supervisor reclaimed this one's jobs: the child processes are replaced under a new registration"
+        )
 
     def database_up(self, now: float) -> None:
         """The supervisor has a database session (again): all children end their back-off."""

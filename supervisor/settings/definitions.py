@@ -39,13 +39,13 @@ class Settings:
     dsn: str | None = setting(
         None,
         values.dsn(),
-        "The database. With none, Jobherd starts an embedded PostgreSQL of its own and says so.",
+        "The database. Without a value, Jobherd starts an embedded PostgreSQL and logs that.",
         group="Database", variables=("DATABASE_URL",), metavar="DSN", says="an embedded PostgreSQL", secret=True, for_good=True,
     )  # fmt: skip
     listen_dsn: str | None = setting(
         None,
         values.dsn(),
-        "Where the parent listens and renews its lease, when `dsn` leads through a pooler: LISTEN needs a session of its own, and is left out there.",
+        "Where the supervisor listens and renews its lease if `dsn` leads through a pooler. LISTEN needs its own session, so the supervisor does not use it through a pooler.",
         group="Database", metavar="DSN", says="the same as `dsn`", secret=True, for_good=True,
     )  # fmt: skip
     schema: str = setting(
@@ -54,27 +54,29 @@ class Settings:
     embedded_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
         values.path(),
-        "The folder in which the embedded PostgreSQL keeps its `.jobherd/`.",
+        "The folder in which the embedded PostgreSQL stores its `.jobherd/`.",
         group="Database", metavar="PATH", says="the working directory", for_good=True,
     )  # fmt: skip
     db_retry_initial: float = setting(
         0.5,
         values.span(0.1, 60),
-        "How long to wait before the database is tried again after it was lost; doubled each time, with jitter.",
+        "Time to wait before the first attempt to reconnect to a lost database. It doubles with each attempt, with jitter.",
         group="Database", metavar="TIME",
     )  # fmt: skip
-    db_retry_max: float = setting(30.0, values.span(0.5, 300), "The longest such wait.", group="Database", metavar="TIME")
+    db_retry_max: float = setting(
+        30.0, values.span(0.5, 300), "Longest time to wait between two attempts to reconnect.", group="Database", metavar="TIME"
+    )
     db_retry_max_attempts: int = setting(
         0,
         values.whole(1, 10_000, zero="for ever"),
-        "How often the supervisor tries to reach a database that does not answer before it ends with 69, for those whose service manager "
-        "is to hear of it. What runs then is handed back, or settled by the next supervisor.",
+        "Attempts to reach a database that does not answer before the supervisor exits with 69, so that its service manager is notified. "
+        "The jobs that run then are released, or the next supervisor records their outcomes.",
         group="Database", metavar="N", says="0: for ever",
     )  # fmt: skip
     lease: float = setting(
         15.0,
         values.span(3, 3600),
-        "How long a supervisor may be silent before others take its jobs over. It renews three times in that span.",
+        "Time without a renewal after which other supervisors may reclaim a supervisor's jobs. A supervisor renews its lease three times in that span.",
         group="Database", metavar="TIME",
     )  # fmt: skip
 
@@ -82,13 +84,13 @@ class Settings:
     handlers: tuple[str, ...] = setting(
         (),
         values.words("folders, files or dotted modules", ":"),
-        "Where the jobs are. The flag may be repeated; a variable has colons between.",
+        "Where the handlers are. You can repeat the flag; in a variable, separate the values with colons.",
         group="Work", metavar="PATH", says="none",
     )  # fmt: skip
     hooks: tuple[str, ...] = setting(
         (),
         values.words("folders, files or dotted modules", ":"),
-        "Where hooks are, beside those in the modules of `handlers`; jobs in these are not served. Their middleware is the outermost.",
+        "Where hooks are, in addition to those in the modules of `handlers`. Handlers in these modules are not served. Their middleware is the outermost.",
         group="Work", metavar="PATH", says="none",
     )  # fmt: skip
     reload: bool = setting(
@@ -101,13 +103,13 @@ class Settings:
     app_dir: Path = setting(  # noqa: RUF009  # a path never changes
         Path(),
         values.path(),
-        "The folder that stands first on the import path of children, so that handlers can import your code.",
+        "The folder that is first on the import path of workers, so that handlers can import your code.",
         group="Work", metavar="PATH", says="the working directory",
     )  # fmt: skip
     code_version: str = setting(
         "",
         values.label(),
-        "What post-mortems call the version of your code: a commit, a tag, an image.",
+        "The version of your code that post-mortems show: a commit, a tag, an image.",
         group="Work", metavar="NAME", says="the commit that the git repository of `app_dir` is at",
     )  # fmt: skip
     queues: tuple[str, ...] = setting(
@@ -140,134 +142,136 @@ class Settings:
     queue_max_concurrency: tuple[tuple[str, int], ...] = setting(
         (),
         values.numbers(1, 100_000),
-        "The most jobs of a queue that this supervisor runs at a time. Over all hosts: `jobherd cap`.",
+        "The most jobs of a queue that this supervisor runs at a time. For a limit over all hosts, use `jobherd cap`.",
         group="Work", metavar="NAMES", says="none",
     )  # fmt: skip
     max_claim_batch: int = setting(
         0,
         values.whole(1, 1000, zero="as `batch` says"),
-        "The most jobs of one queue that a child claims at a time. A claim never mixes queues.",
+        "The most jobs of one queue that a worker claims at a time. A claim never mixes queues.",
         group="Work", metavar="N", says="0: as `batch` says",
     )  # fmt: skip
     max_claim_per_worker: int = setting(
         0,
         values.whole(1, 1000, zero="as `batch` says"),
-        "The most jobs that a child holds at a time, the one that runs included.",
+        "The most claimed jobs that a worker has at a time, including the one that runs.",
         group="Work", metavar="N", says="0: as `batch` says",
     )  # fmt: skip
     coalesce_notifies: int = setting(
         1,
         values.whole(1, 1000),
-        "How many notifications that were heard together wake one child. Each says that there is work in a queue, not how much.",
+        "How many notifications that arrive together wake one worker. A notification tells that a queue has jobs, not how many.",
         group="Work", metavar="N",
     )  # fmt: skip
     batch: int = setting(
         500,
         values.whole(1, 1000),
-        "The most jobs that a child claims at a time; it claims no more than it expects to run within `hold`. Should the whole host die, "
-        "what it had finished of a claim and not yet written runs again: 1 keeps that to one job.",
+        "The most jobs that a worker claims at a time. It claims no more than it expects to run within `hold`. If the whole host fails, "
+        "the finished jobs of a claim whose outcomes are not yet written run again: 1 limits that to one job.",
         group="Work", metavar="N",
     )  # fmt: skip
     hold: float = setting(
         0.05,
         values.span(0.001, 60, zero="whole batches, whatever they take"),
-        "How much work a child claims at a time, by what the kinds have lately taken. What it has not started when the job in front takes "
-        "longer is given back to the others, and what it has finished is written.",
+        "How much work a worker claims at a time, estimated from recent durations of the kinds. If a job takes longer, the worker's claimed, "
+        "unstarted jobs are released and the outcomes of its finished jobs are written.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     budget: tuple[str, ...] = setting(
         (),
         values.amounts(),
-        "What all jobs that run here together may take, by what they `cost`: a job that does not fit is passed over until there is room.",
-        group="Work", metavar="NAME=AMOUNT", says="none: jobs are not weighed",
+        "The resources that all running jobs of this supervisor may use together, by their `cost`. A job that does not fit is skipped until enough is free.",
+        group="Work", metavar="NAME=AMOUNT", says="none: no budget",
     )  # fmt: skip
     budget_patience: float = setting(
         60.0,
         values.span(0.1, 86400),
-        "How long a job with a cost waits before room is kept for it, so that smaller ones do not pass it for ever.",
+        "Time that a job with a cost waits before its share of the budget is reserved, so that smaller jobs do not overtake it indefinitely.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     poll: float = setting(
         5.0,
         values.span(1, 300),
-        "Backstop: every so often, give or take a tenth, one child looks for work although nobody was heard to enqueue any.",
+        "Backstop: interval, varied by up to a tenth, after which one worker looks for jobs although no notification arrived.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     unknown_delay: float = setting(
         60.0,
         values.span(1, 86400),
-        "A job of a kind that no module here declares goes back and returns after this long: another machine may know it.",
+        "Time after which a job of an unknown kind is due again: a supervisor that has no handler for the kind releases the job, since another host may have one.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     unknown_for: float = setting(
-        86400.0, values.span(60, 30 * 86400), "Such a job fails once it is this old.", group="Work", metavar="TIME"
+        86400.0, values.span(60, 30 * 86400), "Age at which a job of an unknown kind fails.", group="Work", metavar="TIME"
     )
     sweep: float = setting(
         2.0,
         values.span(0.2, 60),
-        "How often the keeper looks for running jobs that nobody holds any more.",
+        "How often the maintenance process looks for running jobs whose worker no longer exists.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     long_transaction: float = setting(
         60.0,
         values.span(0.001, 86400),
-        "A job's transaction that was open longer is warned about: as long as it is open, nothing in the database can be vacuumed that was "
-        "updated or deleted since it began.",
+        "Jobherd logs a warning about a job's transaction that was open longer. While a transaction is open, PostgreSQL cannot vacuum any row "
+        "that was updated or deleted since the transaction began.",
         group="Work", metavar="TIME",
     )  # fmt: skip
     until_empty: bool = setting(
         False,
         values.switch(),
-        "Run the jobs that are there, then exit: with 0, or with 1 if a job failed. For CI, cron and tests.",
+        "Run all jobs in the queues, then exit: with 0, or with 1 if a job failed. For CI, cron and tests.",
         group="Work",
     )
-    ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 although jobs failed.", group="Work")
+    ignore_failures: bool = setting(False, values.switch(), "With `until_empty`: exit with 0 even if jobs failed.", group="Work")
 
     # -- child processes -------------------------------------------------------------------------------------------------
     workers: int = setting(
-        4, values.whole(0, 64), "How many children run jobs. The signals TTIN and TTOU add and take one.", group="Children", metavar="N"
+        4, values.whole(0, 64), "Number of workers. The signals TTIN and TTOU add and remove one.", group="Children", metavar="N"
     )
     max_workers: int = setting(
         64,
         values.whole(1, 64),
-        "The most children that TTIN may lead to. Memory is set aside for so many.",
+        "The most workers that TTIN can add up to. The supervisor reserves shared memory for this number.",
         group="Children", metavar="N", for_good=True,
     )  # fmt: skip
     spawn_timeout: float = setting(
         10.0,
         values.span(0.5, 600),
-        "A new child that is not ready after this long is killed and tried again. So is one that somebody has stopped for this long while it runs no job.",
+        "Time a new child process has to become ready before it is killed and restarted. Also applies to a process that is stopped by a signal (SIGSTOP) while it runs no job.",
         group="Children", metavar="TIME",
     )  # fmt: skip
     respawn_initial: float = setting(
         0.1,
         values.span(0.01, 60),
-        "How long a place rests after its child has crashed; doubled with each crash in a row, with jitter.",
+        "Time to wait before a crashed child process is restarted. It doubles with each crash in a row, with jitter.",
         group="Children", metavar="TIME",
     )  # fmt: skip
-    respawn_max: float = setting(30.0, values.span(0.1, 3600), "The longest such rest.", group="Children", metavar="TIME")
+    respawn_max: float = setting(
+        30.0, values.span(0.1, 3600), "Longest time to wait before a crashed child process is restarted.", group="Children", metavar="TIME"
+    )
     max_jobs: int = setting(
         0,
         values.whole(1, 1_000_000_000, zero="never"),
-        "Replace a child after so many jobs.",
+        "Replace a worker after this number of jobs.",
         group="Children", metavar="N", says="0: never",
     )  # fmt: skip
     max_age: float = setting(
         0.0,
         values.span(1, 30 * 86400, zero="never"),
-        "Replace a child that is this old, between two jobs.",
+        "Replace a worker that is this old, between two jobs.",
         group="Children", metavar="TIME", says="0: never",
     )  # fmt: skip
     max_rss: int = setting(
         0,
         values.size(32_000_000, 10**13, zero="never"),
-        "Replace a child that holds more memory than this. Looked at while a job runs; the job may end first.",
+        "Replace a worker that uses more memory than this. Jobherd also checks while a job runs, and lets that job end first.",
         group="Children", metavar="SIZE", says="0: never",
     )  # fmt: skip
     jitter: float = setting(
         0.1,
         values.fraction(0, 0.5),
-        "The three limits above vary from child to child by up to this share, so that not all are replaced at one moment.",
+        "Share by which the three limits above vary from worker to worker, so that not all are replaced at the same time.",
         group="Children", metavar="SHARE",
     )  # fmt: skip
 
@@ -275,13 +279,13 @@ class Settings:
     webhook_secret: tuple[str, ...] = setting(
         (),
         values.words("secrets of 16 to 200 printable characters, without commas", ",", pattern=re.compile(r"[!-+\--~]{16,200}")),
-        "What signs the calls of webhooks; two while one is replaced by the other. Without it webhooks are not called by this supervisor.",
+        "The secret that signs webhook calls. Give two while you replace one with the other. Without a secret, this supervisor calls no webhooks.",
         group="Webhooks", metavar="SECRET", says="none", secret=True,
     )  # fmt: skip
     webhook_allow: tuple[str, ...] = setting(
         (),
         values.words("host names, addresses or networks", ","),
-        "Who may be called by webhooks though the address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
+        "Hosts that webhooks may call although their address is private, and by plain http: `hooks.internal`, `10.1.0.0/16`.",
         group="Webhooks", metavar="HOSTS", says="none",
     )  # fmt: skip
     webhook_timeout: float = setting(
@@ -292,48 +296,48 @@ class Settings:
     page: bool = setting(
         True,
         values.switch(),
-        "Serve the page at `http`, if the extra `web` is installed. Health and metrics are served either way.",
+        "Serve the dashboard at `http`, if the extra `web` is installed. Health and metrics are served either way.",
         group="The page",
     )  # fmt: skip
     page_operate_token: tuple[str, ...] = setting(
         (),
         values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
-        "Whoever shows it may act: pause, retry, cancel. Each may have a name before it, for the audit: `alice=...`. Give it in the environment "
-        "rather than as a flag, which everybody on the machine can read.",
-        group="The page", metavar="TOKEN", says="none: only this machine is answered", secret=True,
+        "Tokens with which users may view and act: pause, retry, cancel. A name before a token appears in the audit log: `alice=...`. Give tokens "
+        "in the environment rather than as a flag, which every OS user on the host can read.",
+        group="The page", metavar="TOKEN", says="none: only this host can open the dashboard", secret=True,
     )  # fmt: skip
     page_view_token: tuple[str, ...] = setting(
         (),
         values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
-        "Whoever shows it may look and not act.",
+        "Tokens with which users may view the dashboard but not act.",
         group="The page", metavar="TOKEN", says="none", secret=True,
     )  # fmt: skip
     page_hosts: tuple[str, ...] = setting(
         (),
         values.words("names of hosts", ",", pattern=re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9a-fA-F:.]{2,45}")),
-        "The names by which the page is reached, beside those of the machine itself: `jobs.example.com`. With tokens and no names every name "
-        "will do.",
+        "Host names that the dashboard accepts in addition to those of the host itself: `jobs.example.com`. With tokens and without names, it "
+        "accepts every name.",
         group="The page", metavar="HOSTS", says="none",
     )  # fmt: skip
     page_path: str = setting(
         "",
         values.url_path(),
-        "The path below which a proxy shows the page, if it takes that path away before it asks here.",
+        "The path under which a proxy serves the dashboard, if the proxy removes that path before it forwards a request.",
         group="The page", metavar="PATH", says="none",
     )  # fmt: skip
-    page_read_only: bool = setting(False, values.switch(), "Nothing can be changed from the page, whatever the token.", group="The page")
+    page_read_only: bool = setting(False, values.switch(), "Allow no changes from the dashboard, whatever the token.", group="The page")
 
     # -- shutdown --------------------------------------------------------------------------------------------------------
     grace: float = setting(
         5.0,
         values.span(0.1, 300),
-        "Each rung of the ladder for a job past its time: the timer in the handler, after this SIGTERM, after this again SIGKILL.",
+        "Time between the steps of the stop sequence for a job past its timeout: an exception in the handler, then SIGTERM, then SIGKILL.",
         group="Shutdown", metavar="TIME",
     )  # fmt: skip
     drain_timeout: float = setting(
         300.0,
         values.span(0, 86400),
-        "How long running jobs may go on after TERM or Ctrl-C. What is cut off is ready again, its attempt given back.",
+        "Time that running jobs may continue after TERM or Ctrl-C. Interrupted jobs return to the queue; the attempt is not counted.",
         group="Shutdown", metavar="TIME",
     )  # fmt: skip
 
@@ -341,8 +345,8 @@ class Settings:
     http: tuple[str, int] | None = setting(
         ("127.0.0.1", 8790),
         values.address(),
-        "Where the page, /metrics, /livez, /readyz and /startupz are served. On another address than one of this machine alone the page needs a "
-        "token.",
+        "Address at which the dashboard, /metrics, /livez, /readyz and /startupz are served. On an address that other hosts can reach, the dashboard "
+        "needs a token.",
         group="Watching", metavar="HOST:PORT", says="127.0.0.1:8790", for_good=True,
     )  # fmt: skip
     log_capture: bool = setting(
@@ -355,19 +359,19 @@ class Settings:
     log_size: int = setting(
         65536,
         values.whole(1024, 65536),
-        "How many bytes are kept of what one attempt prints and logs, at the most: the latest.",
+        "Most bytes of output and logs stored per attempt. The latest are kept.",
         group="Watching", metavar="BYTES",
     )  # fmt: skip
     audit_keep: float = setting(
         365 * 86400.0,
         values.span(86400, 3650 * 86400, zero="for ever"),
-        "How long it is kept who paused, resumed, capped, cancelled, retried, purged or ordered what (`jobherd.audit`).",
+        "How long audit entries are kept: who paused, resumed, limited, canceled, retried, purged or sent a fleet command (`jobherd.audit`).",
         group="Watching", metavar="TIME",
     )  # fmt: skip
     metrics_tenants: int = setting(
         0,
         values.whole(1, 1000, zero="none"),
-        "How many tenants the metrics show by name, those with the most jobs; the others are counted together.",
+        "How many tenants the metrics show by name: those with the most jobs. The others are counted together.",
         group="Watching", metavar="N", says="0: none",
     )  # fmt: skip
     log_jobs: str = setting(
@@ -382,7 +386,7 @@ class Settings:
         "auto", values.choice("auto", "text", "json"), "auto: text on a terminal, JSON otherwise.", group="Watching", metavar="FORMAT"
     )
     log_level: str = setting(
-        "INFO", values.choice("DEBUG", "INFO", "WARNING", "ERROR"), "The least that is logged.", group="Watching", metavar="LEVEL"
+        "INFO", values.choice("DEBUG", "INFO", "WARNING", "ERROR"), "The lowest level that is logged.", group="Watching", metavar="LEVEL"
     )
 
     given: Given = field(default_factory=Given, repr=False, compare=False)

@@ -72,10 +72,10 @@ def test_roles_that_do_not_exist_are_noted():
 def test_a_schema_where_everybody_may_put_a_function_in_the_place_of_ours_is_found(database):
     send(database, 'CREATE SCHEMA "Open"; CREATE SCHEMA shut; GRANT CREATE ON SCHEMA "Open" TO PUBLIC')
     dsn = make_conninfo(database, options='-csearch_path=shut,"Open"')
-    (found,) = [one for text, one in findings(dsn, 0).items() if "everybody may make functions" in text]
-    assert found["text"].startswith('everybody may make functions in "Open", ')
+    (found,) = [one for text, one in findings(dsn, 0).items() if "every role may create functions" in text]
+    assert found["text"].startswith('every role may create functions in "Open", ')
     send(database, found["remedy"])
-    assert not [text for text in findings(dsn, 0) if "everybody may make functions" in text]
+    assert not [text for text in findings(dsn, 0) if "every role may create functions" in text]
 
 
 def test_a_database_of_another_encoding_is_found(cluster):
@@ -134,7 +134,7 @@ def test_a_table_that_somebody_has_locked_is_found_and_not_waited_for(database):
         found = findings(database, 1)
         assert (row["pid"], row["tables"], row["state"]) == (locking.info.backend_pid, "gates", "idle in transaction")
     assert row["seconds"] >= 0
-    assert any("has locked a table of ours" in text for text in found)
+    assert any("has locked a Jobherd table" in text for text in found)
 
 
 def test_sessions_that_hold_advisory_locks_of_ours_are_seen(database):
@@ -161,7 +161,7 @@ def test_a_migration_that_does_not_end_is_not_waited_for(database):
         migrator.execute(sql.load("lock_migrations"))
         found = findings(database, 0)
     assert {text: note["about"] for text, note in found.items() if "compared" in text} == {
-        "not compared: somebody migrates, or compares it, just now": "schema"
+        "not compared: another session is migrating or comparing the schema": "schema"
     }
     assert "no supervisor holds a lease: nothing runs" in found, "what comes after it is looked at all the same"
 
@@ -226,10 +226,10 @@ def test_a_queue_nobody_serves_and_a_kind_nobody_handles_are_named(database):
         "INSERT INTO jobherd.ready (kind, queue, run_at, created_at) VALUES ('a:b', 'media', now() - interval '5 min', now() - interval '5 min') RETURNING id",
     )[0]
     found = findings(database, 1)
-    assert f"queue media is served by nobody: job {job} (a:b) is due for 5 minutes, and 1 workers are idle" in found
+    assert f"no supervisor serves queue media: job {job} (a:b) has been due for 5 minutes, and 1 workers are idle" in found
     assert f"no worker has ever declared the kind a:b; job {job} waits for it, and 0 others" in found
     send(database, "INSERT INTO jobherd.gates (scope, name, paused_at) VALUES ('queue', 'media', now())")
-    assert not [text for text in findings(database, 1) if "served by nobody" in text], "it was paused on purpose"
+    assert not [text for text in findings(database, 1) if "no supervisor serves queue" in text], "it was paused on purpose"
 
 
 def test_a_job_that_waits_for_a_key_is_named(database):
@@ -247,8 +247,8 @@ def test_jobs_that_were_put_aside_for_a_cap_are_no_sign_of_a_queue_that_nobody_s
     for queue in ("media", "mail"):
         send(database, put.format("parked"), queue, 0)
     send(database, put.format("ready"), "mail", 1)
-    (text,) = [text for text in findings(database, 1) if "served by nobody" in text]
-    assert text.startswith("queue mail "), "behind those that were put aside there is one that anybody may claim"
+    (text,) = [text for text in findings(database, 1) if "no supervisor serves queue" in text]
+    assert "serves queue mail:" in text, "behind those that were put aside there is one that anybody may claim"
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

@@ -15,11 +15,11 @@ from tests.cli.shell import jobherd
 
 FACTS = {
     "course": "serving", "wanted": 2, "reloading": False,
-    "ends": [{"name": "worker 1", "ago": 30, "sentence": "Somebody killed process 12 with \x1b[31mSIGKILL."}],
+    "ends": [{"name": "worker 1", "ago": 30, "sentence": "An unknown sender killed process 12 with \x1b[31mSIGKILL."}],
     "children": [
         {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "held": 4, "restarts": 0,
          "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "progress": {"fraction": 0.4, "note": "x"}},
-        {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "Somebody killed it.", "ago": 30}},
+        {"name": "worker 1", "state": "resting", "restarts": 3, "left": 2.0, "last_end": {"sentence": "An unknown sender killed it.", "ago": 30}},
         {"name": "worker 2", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
         {"name": "keeper", "state": "idle", "pid": 14},
     ],
@@ -54,7 +54,7 @@ def test_what_supervisors_say_of_their_children_is_listed(database, capsys, hast
     assert re.search(r"worker 0 computing 11 98% 120MB 1,203 4 0 mail:receipt #17 for \d+s, 40%", said)
     assert "waits for a lock" in said
     assert re.search(r"own:store #5 for \d+s", said)
-    assert "for 2s: Somebody killed it." in said
+    assert "for 2s: An unknown sender killed it." in said
     assert re.search(r"worker 1 ended [3-5]\ds ago", said)
     assert "\x1b[31mSIG" not in said, "what a dead child has said cannot paint the screen"
     assert f"supervisor {silent} beta/77" in said
@@ -76,8 +76,8 @@ def test_a_fleet_of_nobody_says_what_to_do(database, capsys, hasty):
 def test_an_order_that_nobody_takes_is_withdrawn_before_that_is_said(database, capsys, hasty):
     number = supervisor(database)
     code, said = run(database, capsys, "fleet", "add", number)
-    assert (code, said) == (1, f"supervisor {number}: nobody has taken the order within 0 s; it is withdrawn\n")
-    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [(None, "withdrawn: nobody answered in time")]
+    assert (code, said) == (1, f"supervisor {number}: the supervisor did not take the fleet command within 0 s; it is withdrawn\n")
+    assert send(database, "SELECT taken_at, error FROM jobherd.orders") == [(None, "withdrawn: the supervisor did not take it in time")]
 
 
 def test_whom_must_be_said(database):

@@ -169,7 +169,7 @@ def test_what_an_attempt_used_is_told_in_words(database):
 
 def test_what_explains_a_dead_process_is_shown_once(database):
     number = past(database, "completed")
-    why = "Somebody killed process 12 with SIGKILL while it ran mail:receipt #1."
+    why = "An unknown sender killed process 12 with SIGKILL while it ran mail:receipt #1."
     for token, error in enumerate((why, "it was never written")):
         send(
             database,

@@ -22,7 +22,7 @@ def add(dsn: str, *words: object) -> int:
 def test_every_state_is_explained(database):
     late = add(database, "--delay", "3h")
     first = add(database)
-    assert "waiting: nobody serves it" in why(database, first)
+    assert "waiting: no supervisor with workers holds a lease" in why(database, first)
     worker = child(database, supervisor(database))
     assert "no worker has ever declared the kind mail:receipt" in why(database, first)
     assert claim(database, worker) == first
@@ -50,7 +50,7 @@ def test_with_turns_only_its_own_queue_is_before_a_job(database):
     boss, job = flooded(database)
     send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', boss)
     said = why(database, job)
-    assert "waiting: a job of queue default is before it, and the only worker is busy" in said
+    assert "waiting: a job of queue default is ahead of it, and the only worker is busy" in said
     assert "the workers take turns between 2 queues that hold jobs, default among them" in said
     assert "jobherd run --queue-weights default=3 ..." in said
     send(database, "SELECT jobherd.pause('mail')")
@@ -64,17 +64,20 @@ def test_in_strict_order_what_is_before_a_job_is_counted_over_all_queues(databas
     facts = f'{{"queues": {queues}, "turns": false, "tiers": {tiers}}}'
     send(database, "UPDATE jobherd.supervisors SET facts = %s::jsonb WHERE id = %s", facts, boss)
     said = why(database, job)
-    assert "waiting: a job of queue default and 20 jobs of queue mail are before it, and the only worker is busy" in said
+    assert "waiting: a job of queue default and 20 jobs of queue mail are ahead of it, and the only worker is busy" in said
     assert "jobherd run --queue-order turns ..." in said
     # A supervisor whose workers take turns reaches the job first.
     other = supervisor(database, host="beta", lease=3600)
     send(database, 'UPDATE jobherd.supervisors SET facts = \'{"queues": [], "turns": true, "tiers": []}\' WHERE id = %s', other)
-    assert "waiting: a job of queue default is before it" in why(database, job)
+    assert "waiting: a job of queue default is ahead of it" in why(database, job)
 
 
 def test_a_queue_of_a_later_tier_is_not_before_a_job(database):
     boss, job = flooded(database)
-    for numbers, says in (([5, 0], "waiting: a job of queue default is before it"), ([-5, 0], "and 20 jobs of queue mail are before it")):
+    for numbers, says in (
+        ([5, 0], "waiting: a job of queue default is ahead of it"),
+        ([-5, 0], "and 20 jobs of queue mail are ahead of it"),
+    ):
         facts = f'{{"queues": ["mail", "default"], "turns": true, "tiers": {numbers}}}'
         send(database, "UPDATE jobherd.supervisors SET facts = %s::jsonb WHERE id = %s", facts, boss)
         assert says in why(database, job)

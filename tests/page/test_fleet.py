@@ -17,12 +17,12 @@ from tests.support.patience import LIMIT
 
 FACTS = {
     "course": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,
-    "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "Somebody killed process 12 with SIGKILL.", "job": 16}],
+    "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "An unknown sender killed process 12 with SIGKILL.", "job": 16}],
     "children": [
         {"name": "worker 0", "kind": "worker", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
          "held": 3, "job": 17, "job_kind": "mail:receipt", "elapsed": 3.2, "attempt": 2, "most_attempts": 5, "progress": {"fraction": 0.4, "note": "half way"}},
         {"name": "worker 1", "kind": "worker", "state": "resting", "restarts": 3, "left": 2.0,
-         "last_end": {"cause": "signal", "sentence": "Somebody killed it.", "ago": 3}},
+         "last_end": {"cause": "signal", "sentence": "An unknown sender killed it.", "ago": 3}},
         {"name": "worker 2", "kind": "worker", "state": "waiting", "waits_on": "a lock", "pid": 13, "record": 5, "job_kind": "own:store", "elapsed": 1},
         {"name": "keeper", "kind": "keeper", "state": "idle", "pid": 14},
     ],
@@ -47,7 +47,7 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
     for wanted in (
         "alpha, process 77", "computing", "mail:receipt", 'href="/jobs/17"', "3.2 s", "40 %", "half way", "98 %", "114 MiB", "1,203",
         "attempt 2 of 5", "resting", "starts again in 2.0 s", "on a lock", "record 5", "and holds 3 that have not started", "reloading", "mail, media",
-        "worker 1, 1 h 30 min ago:", "Somebody killed process 12 with SIGKILL.", 'href="/jobs/16"',
+        "worker 1, 1 h 30 min ago:", "An unknown sender killed process 12 with SIGKILL.", 'href="/jobs/16"',
         "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease lapsed 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
@@ -124,7 +124,7 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
     number = supervisor(database)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order="add")
     assert "did not answer within 100 ms: the order is withdrawn, and nothing happens." in shown.text
-    assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [("withdrawn: nobody answered in time",)]
+    assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [("withdrawn: the supervisor did not take it in time",)]
 
 
 @pytest.mark.parametrize("fields", [{"supervisor": "1", "order": "dance"}, {"supervisor": "x", "order": "add"}, {"order": "add"}])

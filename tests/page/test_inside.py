@@ -124,9 +124,9 @@ def test_what_cannot_be_asked_is_said_and_what_belongs_to_another_job_is_not_sho
         assert page.act(f"/jobs/{job}/inside/action", do="profile", seconds=wrong).status_code == 400, wrong
     assert page.act("/jobs/999999/inside/action", do="stack").status_code == 404
     waits = conn.execute("SELECT jobherd.enqueue('image:resize', '{}')").fetchone()[0]
-    assert f"Job {waits} does not run: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
+    assert f"Job {waits} is not running: it is ready." in page.act(f"/jobs/{waits}/inside/action", follow=True, do="stack").text
     conn.execute("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
-    assert "lease has lapsed" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
+    assert "lease has expired" in page.act(f"/jobs/{job}/inside/action", follow=True, do="stack").text
     assert conn.execute("SELECT count(*) FROM jobherd.orders").fetchone()[0] == 1
 
 

@@ -46,7 +46,7 @@ def plain(html: str) -> str:
 
 
 def test_whoever_begins_is_told_what_to_do(page, queue):
-    assert "No supervisor is here" in page.get("/").text
+    assert "No supervisor is running" in page.get("/").text
     queue.supervisor()
     assert "No handler is loaded" in page.get("/").text
     declare(queue, "mail:send")

@@ -119,9 +119,9 @@ def test_whatever_was_said_is_shown_and_never_obeyed(page, database, text):
 
 
 def test_an_empty_audit_says_what_would_be_there(page):
-    assert "Nobody has acted yet" in page.get("/audit").text
-    assert "Nothing fits" in page.get("/audit?actor=nobody").text
-    assert "Nothing is older" in page.get("/audit?before=1").text
+    assert "No audit entries yet" in page.get("/audit").text
+    assert "No match" in page.get("/audit?actor=nobody").text
+    assert "No older entries" in page.get("/audit?before=1").text
 
 
 def test_it_is_paged_by_number_and_narrowed_by_who_and_what(page, database, monkeypatch):

@@ -127,7 +127,7 @@ def test_an_idle_child_that_was_stopped_for_good_is_replaced(stage: Stage):
     due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
     assert stage.wait_state(due, "completed")["attempts"] == 1
     for pid in (worker, keeper):
-        fleet.wait_log(f"Somebody stopped process {pid} and did not continue it: it was killed while it was ")
+        fleet.wait_log(f"Process {pid} was stopped by a signal and not continued: the supervisor killed it while it was ")
         wait_for_exit(pid)
 
 

@@ -119,12 +119,12 @@ def test_a_full_queue_loses_nothing_and_holds_nobody_up(tmp_path: Path, gate: Ga
             answer = jobherd("doctor", "--json", dsn=dsn)
             assert (answer.code, answer.err) == (1, "")
             assert any("queue of notifications is 100% full" in found["text"] for found in answer.json["findings"])
-            assert len(fleet.said("queue of notifications is full", after=mark)) == 1
+            assert len(fleet.said("notification queue is full", after=mark)) == 1
             assert fleet.said("refused", after=mark) == []
             assert fleet.said("does not hear", after=mark) == []
 
             stranger.leave()
-            fleet.wait_log("queue of notifications has room again", after=mark)
+            fleet.wait_log("notification queue has space again", after=mark)
             assert fleet.stop() == 0
         finally:
             stage.show()

@@ -261,7 +261,7 @@ def test_a_keeper_vacuums_through_a_pooler_and_goes_on_when_that_is_cancelled(st
             if limit == "0":
                 stage.wait(lambda: stage.run(vacuums)[0][0] >= 1, "a vacuum", limit=LONG)
             else:
-                fleet.wait_log("the server refuses vacuum_ready: canceling statement due to statement timeout", limit=LONG)
+                fleet.wait_log("the server rejects vacuum_ready: canceling statement due to statement timeout", limit=LONG)
             due = stage.call("SELECT jobherd.enqueue('t:noop', '{}', '{\"delay\": \"1 millisecond\"}')")
             stage.wait_state(due, "completed", limit=LONG)
             assert fleet.stop() == 0

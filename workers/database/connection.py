@@ -196,7 +196,7 @@ class Session:
             if self._broken() or problem.sqlstate is None or problem.sqlstate in _UNPREPARED:
                 self._note_lost(problem)
             else:
-                _log.warning("the server refuses %s: %s", statement, problem, extra={"sqlstate": problem.sqlstate})
+                _log.warning("the server rejects %s: %s", statement, problem, extra={"sqlstate": problem.sqlstate})
             return False
         return True
 
@@ -397,7 +397,7 @@ class Session:
         pid = os.getpid()
         rows = self._send("register_child", {**me, "slot": spec.slot, "kind": spec.kind, "pid": pid, "pid_started": started(pid)})
         if not rows:
-            message = f"supervisor {spec.supervisor} is not registered any more: somebody has reclaimed it"
+            message = f"supervisor {spec.supervisor} is not registered any more: another supervisor has reclaimed its jobs"
             raise Left(message)
         self.sessions += 1
         known, (self.child, self.backend) = self.child, rows[0]
@@ -412,7 +412,7 @@ class Session:
     @staticmethod
     def _note_unheard(back: list[Row]) -> bool:
         if back:
-            _log.warning("gave back %d jobs of a claim whose answer was lost", len(back), extra={"jobs": _ids(back)})
+            _log.warning("released %d jobs of a claim whose response was lost", len(back), extra={"jobs": _ids(back)})
         return bool(back)
 
     def _broken(self) -> bool:

@@ -73,28 +73,26 @@ def _waiting(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     if now:
         remedy = [_open(gate) for gate in job["gates"] or () if gate["paused_at"]]
     elif not job["workers"]:
-        now.append("waiting: nobody serves it; no supervisor with workers holds a lease")
+        now.append("waiting: no supervisor with workers holds a lease")
         remedy.append("jobherd run --handlers ...   to start one")
     elif not job["declared"]:
         now.append(f"waiting: no worker has ever declared the kind {job['kind']}")
-        remedy.append("load the module that has its handler, or mend the name at the producer; jobherd check shows what is found")
+        remedy.append("load the module that has its handler, or correct the name at the producer; jobherd check lists the handlers found")
     elif job["idle"] and not job["queue_runs"] and due > LATE:
         now.append(
-            f"waiting: it seems that nobody serves queue {job['queue']}: it is due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
+            f"waiting: apparently no supervisor serves queue {job['queue']}: the job has been due for {_span(due)}, and {_count(job['idle'], 'worker is', 'workers are')} idle"
         )
         remedy.append(f"jobherd run --queues {job['queue']} ...   to serve it")
     elif job["ahead"] or job["ahead_elsewhere"]:
-        now.append(f"waiting: {_before(job)} before it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
+        now.append(f"waiting: {_before(job)} ahead of it" + ("" if job["idle"] else f", and {_all_busy(job['workers'])}"))
         remedy += _turns(job, now)
     elif not job["idle"]:
         now.append(f"waiting: it is the first of queue {job['queue']}; {_all_busy(job['workers'])}")
         remedy += _turns(job, now)
     else:
-        now.append(
-            f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start this moment"
-        )
+        now.append(f"ready: it is the first of queue {job['queue']}, due for {_span(due)}, and a worker is idle: it should start now")
     if job["alone"]:
-        now.append("it will be claimed by itself: the process that last held it died")
+        now.append("it will be claimed alone, because the last worker that had it died")
     if job["error"]:
         now.append(f"its {_nth(job['attempts'])} of {job['max_attempts']} attempts ended without success: {_error(job)}")
     return now, remedy
@@ -138,10 +136,10 @@ def _shut(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> Iterator[
         what = _gate(gate)
         if gate["paused_at"]:
             reason = f", reason: {gate['reason']}" if gate["reason"] else ""
-            again = f"; it is resumed at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
-            yield f"waiting: {what} was paused by {gate['paused_by'] or 'somebody'} at {clock(_moment(gate['paused_at']))}{reason}{again}"
+            again = f"; it resumes at {clock(_moment(gate['resume_at']))}" if gate["resume_at"] else ""
+            yield f"waiting: {what} was paused by {gate['paused_by'] or 'an unknown user'} at {clock(_moment(gate['paused_at']))}{reason}{again}"
         elif gate["max_running"] is not None and gate["running"] >= gate["max_running"]:
-            yield f"waiting: of {what} at most {gate['max_running']:,} may run at a time, and {_count(gate['running'], 'does', 'do')}"
+            yield f"waiting: the concurrency limit allows at most {gate['max_running']:,} jobs of {what} at a time, and {_count(gate['running'], 'runs', 'run')}"
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
@@ -150,7 +148,7 @@ def _gate(gate: Mapping[str, Any]) -> str:
 
 def _open(gate: Mapping[str, Any]) -> str:
     what = {"queue": gate["name"], "kind": f"--kind {gate['name']}", "all": "--all"}[gate["scope"]]
-    return f"jobherd resume {what}   to go on"
+    return f"jobherd resume {what}   to resume"
 
 
 def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
@@ -168,15 +166,17 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
     if job["neighbours"]:
         now.append(
             f"it was claimed together with {_count(job['neighbours'], 'other', 'others')}, "
-            "so it may be waiting for what runs in that process, and not have begun"
+            "so it may not have started: another of these jobs may be running in that process"
         )
     if job["lease_left"] < 0:
-        now.append(f"its supervisor's lease lapsed {_span(job['lease_left'])} ago: another supervisor will take the job over")
+        now.append(f"its supervisor's lease expired {_span(job['lease_left'])} ago: another supervisor will reclaim the job")
     if job["cancelled"]:
-        now.append("somebody has asked to cancel it, and it has not ended yet: it is told, then pressed, then its process is killed")
+        now.append(
+            "cancellation was requested and it has not ended yet: Jobherd interrupts the job, then terminates its process, then kills it"
+        )
     if progress := job["progress"]:
         share = f"{progress['fraction']:.0%}" if isinstance(progress.get("fraction"), int | float) else "?"
-        now.append(f"it says it is {share} through" + (f": {progress['note']}" if progress.get("note") else ""))
+        now.append(f"its progress is {share}" + (f": {progress['note']}" if progress.get("note") else ""))
     if job["crashes"]:
         now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it before")
     return now, remedy
@@ -184,7 +184,7 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
 
 def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: Callable[[datetime], str]) -> tuple[list[str], list[str]]:
     when = clock(job["finished_at"])
-    again = [f"jobherd retry {job['id']}   to run it again, with its id and its past"]
+    again = [f"jobherd retry {job['id']}   to run it again, with the same id and its history"]
     match job["state"]:
         case "completed":
             ran = f", after {_span(job['finished_at'] - job['started_at'])}" if job["started_at"] else ""
@@ -193,20 +193,18 @@ def _over(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], clock: C
             began = "while it ran" if job["started_at"] else "before it started"
             return [f"cancelled at {when}, {began}" + (f": {job['error']}" if job["error"] else "")], again
         case "expired":
-            return [
-                f"expired at {when}: it was worth nothing any more before it started" + (f" ({job['error']})" if job["error"] else "")
-            ], again
+            return [f"expired at {when}: its time limit for starting had passed" + (f" ({job['error']})" if job["error"] else "")], again
     last = history[-1] if history else {}
     told = last.get("post_mortem") or {}
     now = [f"failed at {when}: {told['sentence'].rstrip('.') if isinstance(told, dict) and told.get('sentence') else _error(job)}"]
     if job["error_code"] == "WORKER_CRASHED":
-        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is as many as its kind allows")
+        now.append(f"{_count(job['crashes'], 'process has', 'processes have')} died with it, which is the most that its kind allows")
     elif last.get("outcome") == "failed" and job["attempts"] >= job["max_attempts"]:
         now.append(f"no attempt was left: that was the {_nth(job['attempts'])} of {job['max_attempts']}")
     else:
         now.append(
-            f"it was not tried again, though {job['attempts']} of {_count(job['max_attempts'], 'attempt', 'attempts')} "
-            f"{'was' if job['attempts'] == 1 else 'were'} made: an error of this sort does not go away"
+            f"it was not retried, although {job['attempts']} of {_count(job['max_attempts'], 'attempt', 'attempts')} "
+            f"{'was' if job['attempts'] == 1 else 'were'} made: an error of this kind is permanent"
         )
     return now, again
 
@@ -217,13 +215,15 @@ def _attempt(attempt: Mapping[str, Any], clock: Callable[[datetime], str]) -> st
     where = f" on {attempt['ran_on']}" if attempt.get("ran_on") else ""
     told = attempt.get("post_mortem")
     why = (told.get("sentence") if isinstance(told, dict) else None) or attempt.get("error")
-    line = f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'when is not known'}"
+    line = (
+        f"attempt {attempt.get('attempt', '?')}{where}: {attempt.get('outcome', '?')}{ran}, {clock(end) if end else 'at an unknown time'}"
+    )
     return line + (f": {why.splitlines()[0]}" if why else "")
 
 
 def _error(job: Mapping[str, Any]) -> str:
     first = (job["error"] or "").splitlines()
-    return ": ".join(part for part in (job["error_code"], first[0] if first else "") if part) or "nothing is known of why"
+    return ": ".join(part for part in (job["error_code"], first[0] if first else "") if part) or "unknown reason"
 
 
 def _nth(number: int) -> str:

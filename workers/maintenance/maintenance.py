@@ -282,7 +282,7 @@ class Maintenance:
         rows = self._session.run("release_orphans")
         if rows:
             _log.warning(
-                "gave back %d running jobs that nobody held", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
+                "released %d running jobs whose worker is gone", len(rows), extra={"jobs": ",".join(str(row[0]) for row in rows[:50])}
             )
 
     def _enable_webhooks(self) -> None:
@@ -354,8 +354,8 @@ class Maintenance:
             self._made = 0
         if locks is not None:
             _log.warning(
-                "jobs are kept for longer than the %d days that there are partitions for: each day's are looked for in all of the default one, "
-                "and nobody settles meanwhile; set the server's max_locks_per_transaction to %d, or keep them for less long",
+                "finished jobs are kept longer than the %d days that have partitions: adding a day's partition scans the whole default partition, "
+                "and no worker can record outcomes meanwhile; set the server's max_locks_per_transaction to %d, or keep finished jobs for less time",
                 ahead, locks,
             )  # fmt: skip
         return False

@@ -61,9 +61,9 @@ async def ask(request: Request, form: Form) -> Done:
         raise Refused(HTTPStatus.NOT_FOUND, f"There is no job {job}.")
     back = _path(request, "job", id=job)
     if found["state"] != "running":
-        return Done(f"Job {job} does not run: it is {found['state']}.", back, well=False)
+        return Done(f"Job {job} is not running: it is {found['state']}.", back, well=False)
     if found["supervisor"] is None:
-        return Done(f"Job {job} runs under a supervisor whose lease has lapsed: nobody can ask it.", back, well=False)
+        return Done(f"Job {job} runs under a supervisor whose lease has expired: the dashboard cannot query it.", back, well=False)
     arguments = {"job": job, "child": found["child"]} | ({"seconds": int(seconds), "rate": RATE} if name == "profile" else {})
     given = {"supervisor": found["supervisor"], "name": name, "arguments": orjson.dumps(arguments).decode()}
     order = (await database(request).act("give_order", given | {"actor": viewer_of(request).actor, "reason": None}))[0]["id"]

@@ -335,7 +335,7 @@ def _page() -> mmap.mmap:
 
 def _for_reason(reason: Reason) -> JobInterrupted:
     if reason is Reason.CANCEL:
-        return JobCancelled("somebody cancelled the job")
+        return JobCancelled("the job was cancelled")
     if reason is Reason.DRAIN:
         return JobDrained("the supervisor leaves and can wait no longer")
     return JobLost("the claim is lost")

@@ -226,7 +226,7 @@ class Resetter:
         store = duties.store
         parameters = {"age": store.stalled_max_age, "most": store.max_resets, "message": given_up(store.max_resets), "cancelled": CANCELLED}
         for record, state in self._ask("reset_stalled", duties, parameters):
-            _log.warning("record %d was in work by nobody, it is %s now", record, state, extra={"kind": store.name})
+            _log.warning("record %d was in work without a live worker and was reset to %s", record, state, extra={"kind": store.name})
 
     def _bury(self) -> None:
         """Record the outcomes of records whose process has died, in one transaction."""

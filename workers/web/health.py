@@ -36,16 +36,16 @@ def why_not_live(facts: Facts) -> list[str]:
     """Return why the supervisor should be restarted; empty if it should not."""
     if facts.loop_age > LOOP_LATE:
         return [
-            "the supervisor's loop has not turned yet"
+            "the supervisor's loop has not run yet"
             if not facts.loop_at
-            else f"the supervisor's loop has not turned for {facts.loop_age:.0f} s"
+            else f"the supervisor's loop has not run for {facts.loop_age:.0f} s"
         ]
     return []
 
 
 def why_not_started(facts: Facts) -> list[str]:
     """Return why the supervisor does not count as started; empty if it does."""
-    return [] if facts.ready_ever else ["no child has been ready yet"]
+    return [] if facts.ready_ever else ["no child process has been ready yet"]
 
 
 def why_not_ready(facts: Facts) -> list[str]:
@@ -54,11 +54,11 @@ def why_not_ready(facts: Facts) -> list[str]:
     if facts.draining:
         reasons.append("the supervisor is draining")
     if not facts.listening and not facts.deaf:
-        reasons.append("the supervisor does not hear the queue: its LISTEN connection is down")
+        reasons.append("the supervisor receives no notifications: its LISTEN connection is down")
     if not facts.lease_until:
         reasons.append("the supervisor has no lease yet")
     elif facts.lease_left <= 0:
-        reasons.append(f"the lease lapsed {abs(facts.lease_left):.0f} s ago")
+        reasons.append(f"the lease expired {abs(facts.lease_left):.0f} s ago")
     if not any(child.kind == "worker" and child.state == "ready" for child in facts.children):
         reasons.append("no worker is ready")
     return reasons

@@ -147,8 +147,8 @@ class JobherdCollector(Collector):
 
     def _jobs(self, facts: Facts) -> Iterator[Metric]:
         tallies = self._tallies(facts)
-        processed = CounterMetricFamily("jobherd_worker_jobs_processed", "Runs that ended, by outcome.", labels=["kind", "outcome"])
-        timeouts = CounterMetricFamily("jobherd_worker_timeouts", "Runs that were cut off at their timeout.", labels=["kind"])
+        processed = CounterMetricFamily("jobherd_worker_jobs_processed", "Attempts that ended, by outcome.", labels=["kind", "outcome"])
+        timeouts = CounterMetricFamily("jobherd_worker_timeouts", "Attempts that were stopped at their timeout.", labels=["kind"])
         recycled = CounterMetricFamily(
             "jobherd_worker_recycled", "Worker processes replaced because of what a job left behind.", labels=["kind"]
         )
@@ -219,8 +219,8 @@ class JobherdCollector(Collector):
             sum_value=waited,
         )
         yield CounterMetricFamily("jobherd_worker_jobs_started", "Jobs that started.", value=started)
-        yield CounterMetricFamily("jobherd_worker_claims", "Claims, which are questions to the database for work.", value=claims)
-        yield CounterMetricFamily("jobherd_worker_claims_empty", "Claims that found nothing.", value=empty)
+        yield CounterMetricFamily("jobherd_worker_claims", "Claims: queries to the database for jobs.", value=claims)
+        yield CounterMetricFamily("jobherd_worker_claims_empty", "Claims that found no job.", value=empty)
 
     # -- child processes --------------------------------------------------------------------------------------------
 
@@ -239,11 +239,11 @@ class JobherdCollector(Collector):
             if child.rss:  # measured only if there is a memory limit
                 memory[child.kind] = memory.get(child.kind, 0) + child.rss
             connected[child.kind] += self._boards[child.slot].database if child.slot < len(self._boards) else 0
-        children = GaugeMetricFamily("jobherd_children", "Children that live, by what they are at.", labels=["kind", "state"])
+        children = GaugeMetricFamily("jobherd_children", "Living child processes, by state.", labels=["kind", "state"])
         for key, number in states.items():
             children.add_metric(key, number)
-        resident = GaugeMetricFamily("jobherd_children_resident_bytes", "Memory of living children, together.", labels=["kind"])
-        sessions = GaugeMetricFamily("jobherd_children_connected", "Children that have a database session.", labels=["kind"])
+        resident = GaugeMetricFamily("jobherd_children_resident_bytes", "Total memory of living child processes.", labels=["kind"])
+        sessions = GaugeMetricFamily("jobherd_children_connected", "Child processes that have a database session.", labels=["kind"])
         for kind, size in memory.items():
             resident.add_metric([kind], size)
         for kind, number in connected.items():
@@ -265,7 +265,9 @@ class JobherdCollector(Collector):
     # -- the supervisor ---------------------------------------------------------------------------------------------
 
     def _parent(self, facts: Facts) -> Iterator[Metric]:
-        deaths = CounterMetricFamily("jobherd_child_deaths", "Children that ended, by cause; `left` was asked to.", labels=["cause"])
+        deaths = CounterMetricFamily(
+            "jobherd_child_deaths", "Child processes that ended, by cause; `left` is a requested exit.", labels=["cause"]
+        )
         shown: dict[str, int] = {}
         for cause, number in sorted(facts.deaths.items()):
             called = label(self._causes, cause)
@@ -274,24 +276,28 @@ class JobherdCollector(Collector):
             deaths.add_metric([cause], number)
         yield deaths
         counts = facts.counts
-        yield CounterMetricFamily("jobherd_child_respawns", "Children forked in the place of one that died.", value=counts["respawns"])
+        yield CounterMetricFamily("jobherd_child_respawns", "Child processes forked to replace one that died.", value=counts["respawns"])
         yield CounterMetricFamily(
-            "jobherd_jobs_reclaimed", "Jobs taken back from supervisors whose lease lapsed.", value=counts["reclaimed"]
+            "jobherd_jobs_reclaimed", "Jobs reclaimed from supervisors whose lease expired.", value=counts["reclaimed"]
         )
-        yield CounterMetricFamily("jobherd_jobs_released", "Jobs given back for children that died.", value=counts["released"])
-        yield CounterMetricFamily("jobherd_notifications", "Notifications heard from the database.", value=counts["notifications"])
-        yield CounterMetricFamily("jobherd_wakes", "Children nudged to look for work.", value=counts["wakes"])
+        yield CounterMetricFamily("jobherd_jobs_released", "Jobs released for workers that died.", value=counts["released"])
+        yield CounterMetricFamily("jobherd_notifications", "Notifications received from the database.", value=counts["notifications"])
+        yield CounterMetricFamily("jobherd_wakes", "Workers woken to look for jobs.", value=counts["wakes"])
         yield CounterMetricFamily("jobherd_lease_renewals", "Times the lease was renewed.", value=counts["beats"])
-        yield GaugeMetricFamily("jobherd_lease_seconds", "Seconds until the lease may lapse; below 0 it has.", value=facts.lease_left)
-        yield GaugeMetricFamily("jobherd_listening", "Whether the supervisor hears the queue.", value=facts.listening)
+        yield GaugeMetricFamily(
+            "jobherd_lease_seconds", "Seconds until the lease may expire; below 0, it has expired.", value=facts.lease_left
+        )
+        yield GaugeMetricFamily("jobherd_listening", "Whether the supervisor receives notifications.", value=facts.listening)
         yield GaugeMetricFamily("jobherd_database_up", "Whether the supervisor reaches its database.", value=facts.database)
-        yield GaugeMetricFamily("jobherd_draining", "Whether the supervisor is on its way out.", value=facts.draining)
-        yield GaugeMetricFamily("jobherd_loop_age_seconds", "Since when the supervisor's loop has not turned.", value=facts.loop_age)
-        yield CounterMetricFamily("jobherd_log_lines_dropped", "Lines of the supervisor's log that nobody read.", value=counts["dropped"])
+        yield GaugeMetricFamily("jobherd_draining", "Whether the supervisor is draining.", value=facts.draining)
+        yield GaugeMetricFamily("jobherd_loop_age_seconds", "Time since the last turn of the supervisor's loop.", value=facts.loop_age)
+        yield CounterMetricFamily(
+            "jobherd_log_lines_dropped", "Supervisor log lines that were dropped because they were not read.", value=counts["dropped"]
+        )
         if facts.late:
             yield HistogramMetricFamily(
                 "jobherd_loop_late_seconds",
-                "How long what had happened may have waited for the supervisor's loop.",
+                "How long an event may have waited for the supervisor's loop.",
                 buckets=list(zip(facts.late, accumulate(facts.late.values()), strict=True)),
                 sum_value=facts.late_seconds,
             )
@@ -300,15 +306,17 @@ class JobherdCollector(Collector):
             if self._born[0] != facts.started:
                 self._born = (facts.started, time.time() - (facts.now - facts.started))
             yield GaugeMetricFamily("jobherd_start_time_seconds", "When the supervisor started, in Unix time.", value=self._born[1])
-        yield InfoMetricFamily("jobherd_build", "What runs here.", value={"version": facts.version})
+        yield InfoMetricFamily("jobherd_build", "Version of Jobherd.", value={"version": facts.version})
 
     # -- the queues -------------------------------------------------------------------------------------------------
 
     def _queues(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"])
-        capped = GaugeMetricFamily("jobherd_queue_jobs_capped", "Whether there may be more: the count stops.", labels=["queue", "state"])
+        capped = GaugeMetricFamily(
+            "jobherd_queue_jobs_capped", "Whether counting stopped, so that there may be more.", labels=["queue", "state"]
+        )
         oldest = GaugeMetricFamily("jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"])
-        paused = GaugeMetricFamily("jobherd_queue_paused", "Whether nobody claims from a queue.", labels=["queue"])
+        paused = GaugeMetricFamily("jobherd_queue_paused", "Whether a queue is paused.", labels=["queue"])
         at = GaugeMetricFamily("jobherd_queues_measured_timestamp_seconds", "When the queues were last measured.", labels=["state"])
         queues = self._measurer.paused()
         found = self._measurer.latest()

@@ -206,7 +206,7 @@ def test_a_server_without_room_for_notifications_is_beaten_all_the_same_in_the_s
         parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
         parent.until(lambda: parent.registration.heard_back, ahead=2 * LEASE)
     assert parent.db.epoch == epoch
-    assert [record.levelname for record in caplog.records if "queue of notifications" in record.message] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records if "notification queue" in record.message] == ["WARNING", "INFO"]
 
 
 def test_a_session_that_does_not_know_who_serves_it_is_made_anew_though_the_last_one_had_a_pooler(parent, monkeypatch):

@@ -183,7 +183,7 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
     board.set_idle(idle=False)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
-    one.fleet.explained(slot, End("worker 0", 4711, "signal", "Somebody killed it.", one.now - 60, 16, "mail:receipt"))
+    one.fleet.explained(slot, End("worker 0", 4711, "signal", "An unknown sender killed it.", one.now - 60, 16, "mail:receipt"))
     one.report()
     one.turn()
     [child] = one.written()["children"]
@@ -191,11 +191,11 @@ def test_what_a_child_works_on_and_how_it_ended_before(scene):
         "job": 17, "job_kind": "mail:receipt", "attempt": 2, "most_attempts": 5, "elapsed": 3.0, "left": 7.0,
     }  # fmt: skip
     assert child["progress"] == {"fraction": 0.4, "note": "half\N{REPLACEMENT CHARACTER}way"}
-    assert child["last_end"] == {"cause": "signal", "sentence": "Somebody killed it.", "ago": 60.0}
+    assert child["last_end"] == {"cause": "signal", "sentence": "An unknown sender killed it.", "ago": 60.0}
     assert one.written()["ends"] == [
         {
             "cause": "signal",
-            "sentence": "Somebody killed it.",
+            "sentence": "An unknown sender killed it.",
             "ago": 60.0,
             "name": "worker 0",
             "pid": 4711,
@@ -216,7 +216,7 @@ def test_who_rests_after_a_crash_is_said_with_why(scene):
     one = scene(2)
     slot = one.fleet.slots[1]
     one.fleet.on_exit(slot, Exit(None, 9), now=one.now, started=0, jitter=0.0)
-    one.fleet.explained(slot, End("worker 1", 4711, "signal", "Somebody killed it.", one.now))
+    one.fleet.explained(slot, End("worker 1", 4711, "signal", "An unknown sender killed it.", one.now))
     one.report()
     one.turn()
     resting = one.written()["children"][1]

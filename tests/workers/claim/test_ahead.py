@@ -182,7 +182,7 @@ def test_a_settlement_that_is_lost_on_its_way_is_written_by_the_next_session_and
     child, done, last, arrival = half_lost(bench, gate)
     arrival.open()
     once(bench, [*done, last])
-    assert "gave back" not in child.log(), "both claims were in hand"
+    assert "released" not in child.log(), "both claims were in hand"
     assert child.dismiss() == EXIT_LEFT
 
 

@@ -77,7 +77,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(bench: Bench
         proxy.wait()
         row = bench.wait(job, "completed")
         assert (row["attempts"], len(row["history"])) == (1, 1)
-        assert "gave back 1 jobs" in child.log()
+        assert "released 1 jobs" in child.log()
         assert child.dismiss() == EXIT_LEFT
 
 

@@ -222,7 +222,7 @@ def test_whole_batches_do_not_hold_jobs_with_transactions(bank: Bench):
     for job in jobs:
         bank.wait(job, "completed")
     assert len({bank.job(job)["token"] for job in jobs}) == 3
-    assert "gave back" not in child.log()
+    assert "released" not in child.log()
 
 
 def test_a_session_that_ended_in_between_is_replaced_and_one_that_ends_in_the_middle_fails_the_attempt(bank: Bench, gate: Gate):

@@ -34,18 +34,18 @@ def test_it_lives_while_its_loop_turns(age, alive):
 
 
 def test_a_loop_that_never_turned_does_not_live():
-    assert why_not_live(facts(loop_at=0.0)) == ["the supervisor's loop has not turned yet"]
+    assert why_not_live(facts(loop_at=0.0)) == ["the supervisor's loop has not run yet"]
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
         ({"draining": True}, "the supervisor is draining"),
-        ({"listening": False}, "the supervisor does not hear the queue: its LISTEN connection is down"),
+        ({"listening": False}, "the supervisor receives no notifications: its LISTEN connection is down"),
         ({"lease_until": 0.0}, "the supervisor has no lease yet"),
-        ({"lease_until": 99.0}, "the lease lapsed 1 s ago"),
-        ({"lease_until": 100.0}, "the lease lapsed 0 s ago"),
-        ({"loop_at": 90.0}, "the supervisor's loop has not turned for 10 s"),
+        ({"lease_until": 99.0}, "the lease expired 1 s ago"),
+        ({"lease_until": 100.0}, "the lease expired 0 s ago"),
+        ({"loop_at": 90.0}, "the supervisor's loop has not run for 10 s"),
         ({"children": []}, "no worker is ready"),
         ({"children": [{"slot": 0, "kind": "worker", "state": "booting", "pid": 7}]}, "no worker is ready"),
         ({"children": [{"slot": 0, "kind": "worker", "state": "leaving", "pid": 7}]}, "no worker is ready"),
@@ -67,7 +67,7 @@ def test_what_makes_it_unready_does_not_kill_it(case):
 
 
 def test_it_has_not_started_before_a_child_was_ready():
-    assert why_not_started(facts(ready_ever=False)) == ["no child has been ready yet"]
+    assert why_not_started(facts(ready_ever=False)) == ["no child process has been ready yet"]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_pages_answer_with_status_and_reasons():
 
         child.control.loop_at = time.monotonic()
         assert ask("/livez") == (200, [])
-        assert ask("/startupz") == (503, ["no child has been ready yet"])
+        assert ask("/startupz") == (503, ["no child process has been ready yet"])
 
         child.control.lease_deadline = time.monotonic() + 60
         child.control.publish(FINE)
@@ -114,4 +114,4 @@ def test_the_pages_answer_with_status_and_reasons():
         child.control.loop_at = time.monotonic() - 60
         code, (reason,) = ask("/livez")
         assert code == 503
-        assert re.fullmatch(r"the supervisor's loop has not turned for \d\d+ s", reason)
+        assert re.fullmatch(r"the supervisor's loop has not run for \d\d+ s", reason)

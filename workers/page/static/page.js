@@ -58,7 +58,7 @@
   }
 
   function swap(place, html) {
-    if ($("tbody input:checked", place)) return;  // whoever has ticked rows means these rows
+    if ($("tbody input:checked", place)) return;  // do not replace rows that the user has ticked
     Idiomorph.morph(place, html, {
       morphStyle: "innerHTML",
       ignoreActiveValue: true,
@@ -112,7 +112,7 @@
     source = null;
   }
 
-  document.addEventListener("visibilitychange", () => {  // a page that nobody sees costs nothing
+  document.addEventListener("visibilitychange", () => {  // a hidden page requests nothing
     clearTimeout(rest);
     if (document.hidden) rest = setTimeout(close, 5000);
     else open();

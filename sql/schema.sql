@@ -1809,7 +1809,11 @@ CREATE VIEW jobherd.jobs AS
     started_at,
     finished_at,
     progress,
-    (COALESCE(( SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('attempt', a.attempt, 'outcome', a.outcome, 'started_at', a.started_at, 'finished_at', a.finished_at, 'error_code', a.error_code, 'error_class', (a.usage ->> 'error_class'::text), 'error', a.error, 'traceback', a.traceback, 'ran_on', a.ran_on, 'usage', NULLIF((a.usage - 'error_class'::text), '{}'::jsonb), 'post_mortem', a.post_mortem, 'token', a.token)) ORDER BY a.finished_at, a.token) AS jsonb_agg
+    (COALESCE(( SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('attempt', a.attempt, 'outcome', a.outcome, 'started_at', a.started_at, 'finished_at', a.finished_at, 'error_code', a.error_code, 'error_class', (a.usage ->> 'error_class'::text), 'error', a.error, 'traceback', a.traceback, 'ran_on', a.ran_on, 'usage',
+                CASE
+                    WHEN (jsonb_typeof(a.usage) = 'object'::text) THEN NULLIF((a.usage - 'error_class'::text), '{}'::jsonb)
+                    ELSE a.usage
+                END, 'post_mortem', a.post_mortem, 'token', a.token)) ORDER BY a.finished_at, a.token) AS jsonb_agg
            FROM ( SELECT t.job,
                     t.token,
                     t.attempt,
@@ -1829,7 +1833,11 @@ CREATE VIEW jobherd.jobs AS
                  LIMIT 1000) a), '[]'::jsonb) ||
         CASE
             WHEN (finished_at IS NULL) THEN '[]'::jsonb
-            ELSE jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('attempt', attempts, 'outcome', state, 'started_at', started_at, 'finished_at', finished_at, 'error_code', error_code, 'error_class', (usage ->> 'error_class'::text), 'error', error, 'traceback', traceback, 'ran_on', ran_on, 'usage', NULLIF((usage - 'error_class'::text), '{}'::jsonb), 'post_mortem', post_mortem, 'token', token)))
+            ELSE jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('attempt', attempts, 'outcome', state, 'started_at', started_at, 'finished_at', finished_at, 'error_code', error_code, 'error_class', (usage ->> 'error_class'::text), 'error', error, 'traceback', traceback, 'ran_on', ran_on, 'usage',
+            CASE
+                WHEN (jsonb_typeof(usage) = 'object'::text) THEN NULLIF((usage - 'error_class'::text), '{}'::jsonb)
+                ELSE usage
+            END, 'post_mortem', post_mortem, 'token', token)))
         END) AS history,
     good_until,
     timeout,

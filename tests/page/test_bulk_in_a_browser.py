@@ -48,10 +48,10 @@ def test_ticked_jobs_are_retried_and_the_page_shows_how_far_it_is(tab, herd):
 def test_all_that_match_and_the_keyboard(tab, herd):
     failed(herd, 3)
     tab.goto("/jobs?state=failed&kind=report%3Abuild")
-    tab.keyboard.start_stop_sequence("j")
+    tab.keyboard.press("j")
     [later] = failed(herd, 1)
     expect(tab.locator(f"#job-{later}")).to_be_visible()  # the list has been updated, and the row before which we are is still it
-    tab.keyboard.start_stop_sequence("x")
+    tab.keyboard.press("x")
     expect(tab.locator("tbody input:checked")).to_have_count(1)
     tab.locator("input[name=all]").check()
     tab.get_by_role("button", name="Delete…").click()

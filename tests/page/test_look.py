@@ -85,27 +85,27 @@ def test_without_scripts_every_page_says_the_same(browser, herd, job, places):
             assert tab.locator("main").inner_text().strip()
         tab.goto("/")
         tab.fill("#search", str(job))
-        tab.start_stop_sequence("#search", "Enter")
+        tab.press("#search", "Enter")
         assert tab.url.endswith(f"/jobs/{job}")
 
 
 def test_it_can_be_used_with_the_keys(tab, job):
     tab.goto("/")
-    tab.keyboard.start_stop_sequence("/")
+    tab.keyboard.press("/")
     assert tab.evaluate("document.activeElement.id") == "search"
     tab.keyboard.type(f"#{job}")
-    tab.keyboard.start_stop_sequence("Enter")
+    tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/jobs/{job}")
     until = time.monotonic() + LIMIT
     while not tab.url.endswith("/queues"):  # the page forgets the first key after 1.5 s
         assert time.monotonic() < until
-        tab.keyboard.start_stop_sequence("g")
-        tab.keyboard.start_stop_sequence("q")
+        tab.keyboard.press("g")
+        tab.keyboard.press("q")
         with suppress(TooLong):
             tab.wait_for_url("**/queues", timeout=5000)
-    tab.keyboard.start_stop_sequence("?")
+    tab.keyboard.press("?")
     assert tab.locator("#help").is_visible()
-    tab.keyboard.start_stop_sequence("Escape")
+    tab.keyboard.press("Escape")
     assert not tab.locator("#help").is_visible()
     tab.goto("/jobs")
     rows = tab.locator("main tbody tr").filter(has=tab.locator("a[href]"))
@@ -113,14 +113,14 @@ def test_it_can_be_used_with_the_keys(tab, job):
     second = rows.nth(1).locator("a[href]").first.get_attribute("href")
     at = "document.activeElement.querySelector('a[href]').getAttribute('href')"
     for key, there in (("j", first), ("j", second), ("k", first), ("k", first), ("j", second)):
-        tab.keyboard.start_stop_sequence(key)
+        tab.keyboard.press(key)
         assert tab.evaluate(at) == there, key
-    tab.keyboard.start_stop_sequence("Enter")
+    tab.keyboard.press("Enter")
     tab.wait_for_url(f"**{second}")
     tab.goto("/queues")
-    tab.keyboard.start_stop_sequence("Tab")
+    tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.className") == "skip"
-    tab.keyboard.start_stop_sequence("Enter")
+    tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "main"
 
 

@@ -579,6 +579,8 @@ class Model:
                     job.tried += 1
                     job.waits(alone=True)
             else:
+                if suspect and len(claim.jobs) == 1:
+                    claim.jobs[0].crashes += 1  # it is cancelled, and may have killed its worker all the same
                 self.give_back(claim.jobs, counted=False, alone=suspect)
         self.is_over(child)
         child.registered = False

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-import jobherd.workers.page
+from jobherd.workers import page as page_package
 from jobherd.workers.page import live_updates
 from jobherd.workers.web import page_handoff
 from jobherd.workers.web.page_handoff import why_off
@@ -80,7 +80,7 @@ def test_nobody_is_believed_to_come_from_elsewhere(web):
 
 def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeypatch):
     """The loop was closed over them: a session was left to the collector, with a complaint in the log."""
-    begun, ended, original = threading.Event(), threading.Event(), jobherd.workers.page.application
+    begun, ended, original = threading.Event(), threading.Event(), page_package.application
 
     async def ask(_database, _argument):
         begun.set()
@@ -96,7 +96,7 @@ def test_who_leaves_waits_until_questions_of_its_streams_are_called_back(monkeyp
         app.state.hub._topics["test"] = live_updates.Topic("test", "none.html", ask)
         return app
 
-    monkeypatch.setattr(jobherd.workers.page, "application", application)
+    monkeypatch.setattr(page_package, "application", application)
     with Web(page=True) as web, socket.create_connection(("127.0.0.1", web.port), timeout=LIMIT) as viewer:
         viewer.sendall(b"GET /live?topic=test HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert begun.wait(LIMIT)

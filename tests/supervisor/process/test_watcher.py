@@ -27,4 +27,4 @@ def test_files_folders_and_modules_of_the_settings_are_watched(tmp_path: Path):
     settings = Settings(handlers=(str(tmp_path / "jobs"), "package.mail", "jobherd.handlers.forge"), app_dir=tmp_path)
     places = places_of(settings)
     assert places[:3] == [str(tmp_path), str(tmp_path / "jobs"), str(tmp_path / "package")]
-    assert places[3].endswith("handlers")
+    assert places[3].endswith("jobherd")

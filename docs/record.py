@@ -188,7 +188,7 @@ def play(folder: Path) -> list[tuple[str, Screen]]:
             follow(shell, top, fd, session=supervisor.pid)
         supervisor.send_signal(signal.SIGINT)
         top.screen.take("^C")
-        read_until(fd, top.screen, "supervisor leaves", "exit_code=0")
+        read_until(fd, top.screen, "supervisor exits", "exit_code=0")
     finally:
         supervisor.terminate()
         supervisor.wait(PATIENCE)

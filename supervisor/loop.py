@@ -329,7 +329,7 @@ class Supervisor:
         """
         if now >= self._silent_until.get(name, 0.0):
             self._silent_until[name] = now + REFUSALS
-            log.error("the database refused a statement of the supervisor: %s: %s", name, why)
+            log.error("the database rejected a statement of the supervisor: %s: %s", name, why)
 
     def _wake_for_work(self, now: float) -> bool:
         """Wake workers for new notifications before the rest of the turn: a job waits to start.
@@ -511,8 +511,8 @@ class Supervisor:
         wait = f"; waits up to {show_span(self.settings.drain_timeout)} for them, a second Ctrl-C or SIGTERM returns them to their queues"
         words = {
             RunState.DRAINING: "draining: nothing more is claimed, %d running" + (wait if running else ""),
-            RunState.FAST_SHUTDOWN: "leaving fast: %d running are handed back",
-            RunState.IMMEDIATE_SHUTDOWN: "quitting at once: %d running are killed",
+            RunState.FAST_SHUTDOWN: "exiting now: %d running jobs are released",
+            RunState.IMMEDIATE_SHUTDOWN: "exiting at once: %d running jobs are killed",
         }
         log.info(words[self.fleet.run_state], running)
 
@@ -520,7 +520,7 @@ class Supervisor:
         try:
             self.watcher = Watcher(places_of(self.settings))
         except OSError as problem:
-            log.error("--reload does not work, the system refuses a process: %s", problem.strerror)
+            log.error("--reload does not work, the watcher process cannot be started: %s", problem.strerror)
             return
         self.selector.register(self.watcher.fd, selectors.EVENT_READ, "watcher")
 
@@ -549,7 +549,7 @@ class Supervisor:
             log.error("the settings do not load, the old ones stay: %s", problem)
             return f"the settings do not load, the old ones stay: {problem}"
         for name in self.settings.given.waiting:
-            log.warning("%s was changed: that takes a restart", name)
+            log.warning("%s was changed: restart the supervisor to apply it", name)
         self.children.settings = child_settings(self.settings, dsn=self.children.settings.dsn)
         self.fleet.limits = Limits.of(self.settings)
         self.fleet.wanted = self.settings.workers
@@ -570,7 +570,7 @@ class Supervisor:
             # The record's outcome is stored; the resetter writes it into the application's table.
             self.fleet.resetter_called = True
         if released:
-            log.info("%d claimed jobs were given back", len(released), extra={"jobs": released[:20]})
+            log.info("%d claimed jobs were released", len(released), extra={"jobs": released[:20]})
             self.fleet.request_wakeups(len(released))
             self.control.bump()
 
@@ -644,7 +644,7 @@ class Supervisor:
         self.db.close()
         self.deaths.close()
         self.selector.close()
-        log.info("supervisor leaves", extra={"exit_code": code})
+        log.info("supervisor exits", extra={"exit_code": code})
         return code
 
     def _hear(self, heard: Callable[[], bool], until: float) -> None:

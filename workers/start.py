@@ -56,7 +56,7 @@ def run(context: ChildContext) -> int:
         worker = Worker(context, handlers, caller, claimer_of(context, caller))
         return worker.live()
     except Left as reason:
-        _log.info("leaving: %s", reason)
+        _log.info("exiting: %s", reason)
         return EXIT_LEFT
     except UnsettledError as problem:
         _log.error("leaving it to the supervisor: %s", problem)

@@ -176,7 +176,7 @@ class Worker:
         if self._tidy.worn:
             self._report_recycling()
         self._in_flight.say(Phase.LEAVING)
-        self._context.title("leaves")
+        self._context.title("exits")
         self.close()
         if self._tidy.worn:
             return EXIT_WORN

@@ -393,7 +393,7 @@ def _print(found: dict[str, Any]) -> None:
 COMMANDS: Final = (
     Command(
         "bench",
-        "measure what this database gives to jobs",
+        "benchmark this database",
         "  jobherd bench --dsn postgresql://jobs@db/app --workers 4",
         _arguments,
         _run,

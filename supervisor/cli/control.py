@@ -65,7 +65,7 @@ def _tell(arguments: argparse.Namespace, statement: str, *, fine: set[str], word
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_job_ids(parser)
-    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
 
 
 def _reprioritize_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +76,8 @@ def _reprioritize_arguments(parser: argparse.ArgumentParser) -> None:
 def _reschedule_arguments(parser: argparse.ArgumentParser) -> None:
     _arguments(parser)
     due = parser.add_mutually_exclusive_group(required=True)
-    due.add_argument("--delay", type=span, metavar="TIME", help='so long from now, like "10m"')
-    due.add_argument("--at", type=moment, metavar="WHEN", help="at this moment, like 2030-01-31T08:00:00+01:00")
+    due.add_argument("--delay", type=span, metavar="TIME", help='duration from now, such as "10m"')
+    due.add_argument("--at", type=moment, metavar="WHEN", help="at this time, such as 2030-01-31T08:00:00+01:00")
     due.add_argument("--now", dest="delay", action="store_const", const=0.0, help="at once")
 
 
@@ -88,7 +88,7 @@ COMMANDS: Final = (
         "  jobherd jobs --state failed --json | jq '.[].id' | jobherd retry -",
         _arguments,
         _retry,
-        about="Run jobs again: at once if they wait for their time, from the start if they are over. A job keeps its id and its past.\n"
+        about="Run jobs again: scheduled and retrying jobs now, finished jobs from the start. A job keeps its id and its history.\n"
         "The exit code is 1 if one does not exist.",
         lists=True,
     ),
@@ -98,18 +98,18 @@ COMMANDS: Final = (
         "  jobherd cancel 42 43",
         _arguments,
         _cancel,
-        about="Cancel jobs. One that waits is over at once; one that runs is told, and `jobherd wait` says when it has ended.\n"
-        "The exit code is 1 if one was over already or does not exist.",
+        about="Cancel jobs. A waiting job is canceled at once. A running job is interrupted; `jobherd wait` reports when it has ended.\n"
+        "The exit code is 1 if a job had finished already or does not exist.",
         lists=True,
     ),
     Command(
         "delete",
-        "delete jobs that are over",
+        "delete finished jobs",
         "  jobherd delete 42 43 --reason 'held a secret'",
         _arguments,
         _delete,
-        about="Delete jobs that are over, with their attempts and logs. `jobherd purge` deletes many by their age.\n"
-        "The exit code is 1 if one waits or runs, or does not exist.",
+        about="Delete finished jobs, with their attempts and logs. `jobherd purge` deletes many by their age.\n"
+        "The exit code is 1 if a job is waiting or running, or does not exist.",
         lists=True,
     ),
     Command(
@@ -118,16 +118,16 @@ COMMANDS: Final = (
         "  jobherd reprioritize 42 43 --priority -5",
         _reprioritize_arguments,
         _reprioritize,
-        about="Give waiting jobs another priority. The exit code is 1 if one waits no longer or does not exist.",
+        about="Give waiting jobs another priority. The exit code is 1 if a job is not waiting any more or does not exist.",
         lists=True,
     ),
     Command(
         "reschedule",
-        "give waiting jobs another time",
+        "reschedule waiting jobs",
         "  jobherd reschedule 42 --delay 10m",
         _reschedule_arguments,
         _reschedule,
-        about="Give waiting jobs another time. The exit code is 1 if one waits no longer or does not exist.",
+        about="Reschedule waiting jobs. The exit code is 1 if a job is not waiting any more or does not exist.",
         lists=True,
     ),
 )

@@ -172,7 +172,7 @@ def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
             "wrong",
             "listen",
             f"--listen-dsn does not answer, and jobs wait for the poll: {why_away(problem)}",
-            "mend the address in --listen-dsn",
+            "correct the address in --listen-dsn",
         )
 
 

@@ -100,7 +100,8 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
         )
     if is_["default_transaction_read_only"] == "on":
         yield wrong(
-            "transactions are read-only here: nothing can be enqueued or claimed", "name the primary in --dsn, or mend the role's setting"
+            "transactions are read-only here: nothing can be enqueued or claimed",
+            "name the primary in --dsn, or correct the role's setting",
         )
     if is_["session_replication_role"] != "origin":
         yield wrong(
@@ -377,7 +378,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding("ok", "fleet", f"{row['supervisors']} supervisors with {row['workers']} workers hold leases")
     if row["lapsed"] and row["supervisors"]:
         yield Finding(
-            "note", "fleet", f"{row['lapsed']} supervisors have let their lease lapse: the others take their jobs over",
+            "note", "fleet", f"{row['lapsed']} supervisors have an expired lease: other supervisors reclaim their jobs",
             "nothing, unless it stays so",
         )  # fmt: skip
     if len(row["versions"] or ()) > 1:
@@ -385,7 +386,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
     if row["stray"]:
         yield Finding(
             "note", "fleet", "there is history that no partition was made for in time, so it is not dropped by the day",
-            "keep a supervisor running: its keeper makes partitions ahead; jobherd purge removes what lies there",
+            "keep a supervisor running: its maintenance process creates partitions ahead; jobherd purge removes what lies there",
         )  # fmt: skip
     for queue in unserved:
         if queue["idle"]:
@@ -406,7 +407,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         yield Finding(
             "wrong", "kinds",
             f"no worker has ever declared the kind {kind['kind']}; job {kind['job']} waits for it, and {kind['jobs'] - 1} others",
-            "load the module that has its handler, or mend the name at the producer",
+            "load the module that has its handler, or correct the name at the producer",
         )  # fmt: skip
 
 

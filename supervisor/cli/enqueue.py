@@ -68,19 +68,24 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="the handler's parameters as a JSON object; - reads one a line from standard input (default: {}, or what is piped in)",
     )
     options = parser.add_argument_group("options of the job (default: what its handler declares)")
-    options.add_argument("--queue", metavar="NAME", help="where it waits")
+    options.add_argument("--queue", metavar="NAME", help="queue of the job")
     options.add_argument("--priority", type=whole, metavar="N", help="lower numbers first; may be negative")
-    options.add_argument("--delay", metavar="TIME", help='not before so much time has passed, like "10m"')
-    options.add_argument("--run-at", type=moment, metavar="WHEN", help="not before this moment, like 2030-01-31T08:00:00+01:00")
-    options.add_argument("--max-attempts", type=whole, metavar="N", help="fail for good after so many attempts")
-    options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
-    options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this moment")
+    options.add_argument("--delay", metavar="TIME", help='start it after this time at the earliest, such as "10m"')
     options.add_argument(
-        "--cost", type=_amounts, metavar="NAME=AMOUNT", help="what it takes of its host while it runs, like memory_mb=900,gpus=1"
+        "--run-at", type=moment, metavar="WHEN", help="start it at this time at the earliest, such as 2030-01-31T08:00:00+01:00"
     )
-    options.add_argument("--tenant", metavar="NAME", help="whose job it is")
-    options.add_argument("--webhook", metavar="URL", help="who is told of its end")
-    options.add_argument("--set-off-by", type=job_id, metavar="ID", help="the job that it comes from")
+    options.add_argument("--max-attempts", type=whole, metavar="N", help="fail permanently after this number of attempts")
+    options.add_argument("--timeout", metavar="TIME", help='for one attempt, like "2m"')
+    options.add_argument("--good-until", type=moment, metavar="WHEN", help="do not start it after this time")
+    options.add_argument(
+        "--cost",
+        type=_amounts,
+        metavar="NAME=AMOUNT",
+        help="resources of the budget that it uses while it runs, such as memory_mb=900,gpus=1",
+    )
+    options.add_argument("--tenant", metavar="NAME", help="tenant that owns the job")
+    options.add_argument("--webhook", metavar="URL", help="URL that is called when the job has finished")
+    options.add_argument("--set-off-by", type=job_id, metavar="ID", help="parent job that enqueued it")
     options.add_argument("--traceparent", metavar="TRACE", help="the trace that it belongs to, as W3C Trace Context writes it")
     options.add_argument("--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input")
 
@@ -243,12 +248,12 @@ class _Lines:
 COMMANDS: Final = (
     Command(
         "enqueue",
-        "put a job into the queue",
+        "enqueue a job",
         "  jobherd enqueue mail:receipt '{\"order_id\": 7}' --delay 10m\n"
         "  jq -c .[] orders.json | jobherd enqueue mail:receipt - > ids",
         _arguments,
         _enqueue,
-        about="Put a job into the queue and print its id, alone on its line. With - , or without JSON and with standard input from a file\n"
+        about="Enqueue a job and print its id, alone on its line. With - , or without JSON and with standard input from a file\n"
         "or a pipe, one JSON document a line is read and an id a line printed; a bad line ends that with its number. Without JSON\n"
         "and with nothing to read (a terminal, /dev/null), the payload is {}.",
     ),

@@ -52,9 +52,9 @@ _STATES: Final = {"computing": "green", "waiting": "cyan", "booting": "yellow", 
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=ACTIONS, help="what the supervisors are to do; default: list them")
+    parser.add_argument("action", nargs="?", choices=ACTIONS, help="the fleet command; default: list the supervisors")
     parser.add_argument("supervisors", nargs="*", type=_supervisor_id, metavar="ID", help="a supervisor's number, as this command lists it")
-    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
 
 
 def _supervisor_id(text: str) -> int:
@@ -100,7 +100,7 @@ def _order(at: Session, supervisor: int, name: str, reason: str | None) -> dict[
     if row["done_at"] is None:
         row = at.row("show_order", {"order": number})
     if row["done_at"] is None:
-        return {"answer": None, "error": f"it has taken the order and not answered within {patience:.0f} s"}
+        return {"answer": None, "error": f"it took the fleet command and did not answer within {patience:.0f} s"}
     return {"answer": json.loads(row["answer"]) if row["answer"] else None, "error": row["error"]}
 
 
@@ -212,14 +212,14 @@ def _work(child: dict[str, Any]) -> str:
 COMMANDS: Final = (
     Command(
         "fleet",
-        "list every supervisor with its children, or tell one what to do",
+        "list supervisors and child processes, or send a fleet command",
         '  jobherd fleet\n  jobherd fleet drain 7 --reason "the host is replaced"\n  jobherd fleet add 7',
         _arguments,
         _fleet,
-        about="Without an action: what every supervisor says of itself and its children, on every host. With one, an order to those named:\n"
+        about="Without an action: show every supervisor and its child processes, on every host. With one, send a fleet command to those named:\n"
         "drain it (as TERM does), add a worker or remove one (TTIN, TTOU), reload code and settings (HUP). It goes through the database, so\n"
-        "from any host to any host. A reload is answered when the first worker has loaded the new code, or could not. The exit code is 1 if\n"
-        "one did not do it.",
+        "you can send it from any host to any host. A reload is answered when the first worker has loaded the new code, or has failed to. The exit code is 1 if\n"
+        "a supervisor did not execute it.",
         lists=True,
     ),
 )

@@ -213,11 +213,11 @@ PARTS: Final = (
     ),
     Command(
         "catch-up",
-        "record what no hook has told",
+        "record pushes that no hook recorded",
         "  jobherd forge catch-up /srv/git/project.git",
         _catch_up_arguments,
         _catch_up,
-        about="Record pushes that the hook could not (the database was away), and refs that moved without it. Run it while\nnobody pushes.",
+        about="Record pushes that the hook could not (the database was away), and refs that moved without it. Run it while no\npush runs.",
     ),
     Command(
         "import",

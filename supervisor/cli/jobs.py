@@ -391,11 +391,11 @@ COMMANDS: Final = (
     Command("job", "show one job, with every attempt", "  jobherd job 42 --json | jq .history", _job_arguments, _job, lists=True),
     Command(
         "wait",
-        "wait until jobs are over",
+        "wait until jobs have finished",
         "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
         _wait_arguments,
         _wait,
-        about="Wait until jobs are over, and say how each ended. The exit code is 0 if all completed, 1 if one failed, was cancelled, "
+        about="Wait until jobs have finished, and print how each ended. The exit code is 0 if all completed, 1 if one failed, was cancelled, "
         "expired\nor does not exist, and 124 when the time was up.",
         lists=True,
     ),

@@ -172,7 +172,7 @@ COMMANDS: Final = (
         "  jobherd profile 42 --for 10s",
         _profile_arguments,
         _profile,
-        about="Look at the stack of a running job again and again, and write a flame graph and folded stacks. It counts time and not\n"
+        about="Sample the stack of a running job, and write a flame graph and folded stacks. It counts time and not\n"
         "processor time, so waiting shows too. It ends early if the job does.",
         lists=True,
     ),

@@ -105,12 +105,12 @@ def _by_state(counts: dict[str, int]) -> str:
 COMMANDS: Final = (
     Command(
         "purge",
-        "delete jobs of the past before their time",
+        "delete finished jobs before their retention ends",
         "  jobherd purge --state failed --older-than 30d --dry-run",
         _arguments,
         _purge,
-        about="Delete jobs of the past, with their attempts, in batches of 1,000. Without this they go by themselves once\n"
-        "their kind's time is over (7 days for completed jobs, 30 for the rest).",
+        about="Delete finished jobs, with their attempts, in batches of 1,000. Otherwise Jobherd deletes them after the\n"
+        "retention of their kind (7 days for completed jobs, 30 for the rest).",
         lists=True,
     ),
 )

@@ -94,10 +94,10 @@ def _called(arguments: argparse.Namespace) -> str:
 
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser)
-    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at `jobherd queues`")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, shown by `jobherd queues`")
     parser.add_argument("--by", metavar="NAME", help="who, instead of the one who runs this command, such as anna@web1")
-    parser.add_argument("--for", metavar="TIME", dest="span", help='resume by itself after this long, such as "30m"')
-    parser.add_argument("--until", metavar="TIMESTAMP", help="resume by itself at this time")
+    parser.add_argument("--for", metavar="TIME", dest="span", help='resume automatically after this time, such as "30m"')
+    parser.add_argument("--until", metavar="TIMESTAMP", help="resume automatically at this time")
 
 
 def _pause(arguments: argparse.Namespace) -> int:
@@ -122,7 +122,7 @@ def _pause(arguments: argparse.Namespace) -> int:
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     _names_gate(parser)
-    parser.add_argument("--reason", metavar="TEXT", help="why, for those who look at the audit")
+    parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -135,7 +135,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _cap_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="QUEUE", nargs="?", help="a queue")
     parser.add_argument(
-        "limit", metavar="N", nargs="?", help="how many of its jobs may run at a time, over all hosts; off takes the cap away"
+        "limit", metavar="N", nargs="?", help="how many of its jobs may run at a time, over all hosts; off removes the limit"
     )
     parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
 
@@ -151,8 +151,12 @@ def _cap(arguments: argparse.Namespace) -> int:
     limit = None if arguments.limit == "off" else int(arguments.limit)
     with session(arguments) as at:
         before = at.row("set_cap", {**_gate(arguments), "max_running": limit, "actor": actor()})["before"]
-    was = "there was no cap" if before is None else f"it was {before}"
-    print(f"{_called(arguments)} has no cap; {was}" if limit is None else f"{_called(arguments)} runs at most {limit} at a time; {was}")
+    was = "there was no concurrency limit" if before is None else f"it was {before}"
+    print(
+        f"{_called(arguments)} has no concurrency limit; {was}"
+        if limit is None
+        else f"{_called(arguments)} runs at most {limit} at a time; {was}"
+    )
     return ExitCode.DONE
 
 
@@ -174,10 +178,10 @@ COMMANDS: Final = (
     Command("resume", "resume a queue, a kind or everything", "  jobherd resume mail", _resume_arguments, _resume),
     Command(
         "cap",
-        "say how many jobs of a queue or a kind may run at a time",
+        "set the concurrency limit of a queue or a kind",
         "  jobherd cap media 10\n  jobherd cap --kind report:year 3\n  jobherd cap media off",
         _cap_arguments,
         _cap,
-        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. What runs above a new cap goes on.",
+        about="Let no more than N jobs of a queue or a kind run at a time, over all hosts. Jobs that run above a new limit continue.",
     ),
 )

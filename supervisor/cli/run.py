@@ -160,13 +160,13 @@ def _print_settings(settings: Settings) -> None:
 COMMANDS: Final = (
     Command(
         "run",
-        "run a supervisor with its children",
+        "run a supervisor with its child processes",
         "  jobherd run --handlers ./my_handlers --workers 8 --queues mail,media",
         _arguments,
         _run,
-        about="Run a supervisor: it makes the schema where needed, starts the children and runs jobs until it is told to stop.\n"
-        "TERM or Ctrl-C drains: running jobs finish, the rest is left for others; a second one hands back at once.\n"
-        "Every setting can also stand in the environment or in a file: see docs/settings.md.",
+        about="Run a supervisor: it creates the schema if needed, starts its child processes and runs jobs until it is stopped.\n"
+        "TERM or Ctrl-C drains: running jobs finish, other claimed jobs are released; a second signal also releases running jobs.\n"
+        "You can also set every setting in the environment or in a file: see docs/settings.md.",
         settings=tuple(specifications()),
     ),
 )

@@ -73,8 +73,8 @@ COMMANDS: Final = (
         "  jobherd status --json",
         _nothing,
         _status,
-        about="Show what the database knows: supervisors on every host, their workers and keepers, the queues. The process that\n"
-        "serves metrics and health holds no jobs and is not in the database: ask it at its address (--http of jobherd run).",
+        about="Show what the database stores: supervisors on every host, their workers and maintenance processes, the queues. The process that\n"
+        "serves metrics and health claims no jobs and is not in the database: query it at its address (--http of jobherd run).",
         lists=True,
     ),
 )

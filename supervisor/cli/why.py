@@ -34,7 +34,7 @@ def _why(arguments: argparse.Namespace) -> int:
     with session(arguments) as at:
         rows = at.rows("show_circumstances", {"id": arguments.id, "most": reasons.MOST})
     if not rows:
-        raise CommandError(f"there is no job {arguments.id}: it never was, it was deleted, or its time in the history is over")
+        raise CommandError(f"there is no job {arguments.id}: it never existed, it was deleted, or its retention has ended")
     job = rows[0] | {name: _parsed(rows[0][name]) for name in _PARSED}
     told = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))
     if arguments.json:
@@ -91,11 +91,11 @@ def _parsed(value: object) -> Any:
 COMMANDS: Final = (
     Command(
         "why",
-        "explain the state a job is in, and how it came there",
+        "explain why a job is in its state",
         "  jobherd why 42",
         _arguments,
         _why,
-        about="Say in sentences why a job waits, runs, failed or is over: pauses and caps before it, who could run it, what its attempts\n"
+        about="Explain why a job waits, runs, failed or has finished: pauses, concurrency limits, available workers, what its attempts\n"
         "ended with, and what to do.",
         lists=True,
     ),

@@ -159,7 +159,7 @@ class FleetCommands:
     def _carry_out(self, order: FleetCommand, now: float) -> None:
         ids = {"order": order.id, "arguments": dict(order.arguments)}
         if order.name != "report":
-            log.info("%s is ordered by %s", order.name, order.asked_by, extra=ids)
+            log.info("fleet command %s by %s", order.name, order.asked_by, extra=ids)
         trade = self.trades.get(order.name)
         try:
             if trade is None:
@@ -168,7 +168,7 @@ class FleetCommands:
         except Refused as problem:
             self.answer(order.id, error=str(problem))
         except Exception as problem:  # a fleet command must not be able to crash the supervisor
-            log.exception("the order %r has failed", order.name, extra=ids)
+            log.exception("the fleet command %r failed", order.name, extra=ids)
             self.answer(order.id, error=f"it failed: {type(problem).__name__}: {problem}")
         else:
             if reply is not None:

@@ -100,7 +100,7 @@ class NotifyMode:
             return
         if self._refused:
             self._refused = False
-            log.info("the server lets us listen")
+            log.info("the server accepts LISTEN again")
         if self.stage is Stage.DEAF and now >= self._again_at and hears(self._fleet, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:
@@ -111,7 +111,7 @@ class NotifyMode:
     def _listen_again(self, now: float) -> None:
         if not self._refused:
             self._refused = True
-            log.warning("the server refuses LISTEN, so jobs wait for the poll; it is asked again and again: %s", self._db.unheard)
+            log.warning("the server rejects LISTEN, so jobs wait for the poll; the supervisor keeps retrying: %s", self._db.unheard)
         if now >= self._again_at:
             self._again_at = now + LISTEN_AGAIN
             self._db.listen()

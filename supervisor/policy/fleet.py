@@ -483,7 +483,7 @@ class Fleet:
         """
         if self.exit_code is None and self.run_state is RunState.SERVING:
             self.exit_code = 69
-            self.warnings.append("the database was tried db_retry_max_attempts times: leaving")
+            self.warnings.append("the database did not answer db_retry_max_attempts times: draining")
             self.enter_state(RunState.DRAINING, now)
 
     def on_signal(self, signum: int, now: float) -> None:
@@ -528,7 +528,7 @@ class Fleet:
     def _handlers_broken(self, slot: Slot) -> None:
         if not self.ever_ready:
             self.exit_code = 78
-            self.warnings.append("the handlers do not load, and no child of this run was ever ready: stopping")
+            self.warnings.append("the handlers do not load, and no worker of this supervisor was ever ready: stopping")
         elif self.reloading:
             # A half-finished `git pull` must not stop a fleet: the old children count as current
             # again.
@@ -536,9 +536,9 @@ class Fleet:
             for other in self.slots:
                 other.generation = self.generation
             self.reload_answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(self._problems))
-            self.warnings.append("the new code does not load: the old children stay in place")
+            self.warnings.append("the new code does not load: the old workers continue")
         else:
-            self.warnings.append(f"the handlers do not load any more: {slot.name} rests and is tried again")
+            self.warnings.append(f"the handlers do not load any more: {slot.name} waits and is restarted")
 
     def _rest(self, slot: Slot, now: float, jitter: float) -> None:
         limits = self.limits

@@ -68,10 +68,10 @@ class Settings:
     )
     db_retry_max_attempts: int = setting(
         0,
-        values.whole(1, 10_000, zero="for ever"),
+        values.whole(1, 10_000, zero="indefinitely"),
         "Attempts to reach a database that does not answer before the supervisor exits with 69, so that its service manager is notified. "
         "The jobs that run then are released, or the next supervisor records their outcomes.",
-        group="Database", metavar="N", says="0: for ever",
+        group="Database", metavar="N", says="0: indefinitely",
     )  # fmt: skip
     lease: float = setting(
         15.0,
@@ -364,7 +364,7 @@ class Settings:
     )  # fmt: skip
     audit_keep: float = setting(
         365 * 86400.0,
-        values.span(86400, 3650 * 86400, zero="for ever"),
+        values.span(86400, 3650 * 86400, zero="indefinitely"),
         "How long audit entries are kept: who paused, resumed, limited, canceled, retried, purged or sent a fleet command (`jobherd.audit`).",
         group="Watching", metavar="TIME",
     )  # fmt: skip

@@ -59,7 +59,7 @@ def test_each_child_says_in_the_list_of_processes_what_it_does(database):
             r"keeper(?: \d+)? is ready  pid=(\d+)",
         )
         assert title(web[1]) == f"jobherd: web serves {serves[1]}"
-        assert title(keeper[1]) == "jobherd: keeper keeps house"
+        assert title(keeper[1]) == "jobherd: keeper runs maintenance"
 
 
 def test_a_web_child_whose_port_is_taken_says_so_in_the_list_of_processes(database):

@@ -138,7 +138,7 @@ def freeze_parent(report: Report, given) -> None:
                 time.sleep(2 * lease)  # the thawed one finds its lease lost and begins anew
                 again = audit.run("SELECT jobherd.enqueue('fault:quick') FROM generate_series(1, 20)")
                 audit.wait_all_over()
-                refused = [event for event in frozen.events if "what became of them was not written" in event.message]
+                refused = [event for event in frozen.events if "so their outcome was not written" in event.message]
                 lost = frozen.messages("lease was lost")
                 codes = [other.stop(), frozen.stop()]
         report.spread(f"SIGSTOP to jobs claimed by the other (lease {lease:g} s)", moved, aims={"max": lease * 1000 + 2000})

@@ -77,7 +77,7 @@ def main() -> int:
                     more = tell_again(herd, dice)
                     code = herd.wait()
                     again += more > 0
-                    fast += bool(herd.messages("leaving fast"))
+                    fast += bool(herd.messages("exiting now"))
                     (starting if early else repeated if more else hurried if short else patient).append((time.monotonic() - at) * 1000)
                     codes[code] += 1
                     rows = audit.run(

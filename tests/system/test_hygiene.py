@@ -96,7 +96,7 @@ def test_children_throw_different_dice_lead_their_groups_and_say_what_they_do(st
         assert title(arrival.pid) == f"jobherd: worker {slots[arrival.pid]} t:who #{jobs[int(arrival.label)]}"
         assert os.getpgid(arrival.pid) == arrival.pid
         assert os.getsid(arrival.pid) == fleet.pid, "of the session of its parent"
-    assert title(fleet.keeper()) == "jobherd: keeper keeps house"
+    assert title(fleet.keeper()) == "jobherd: keeper runs maintenance"
     assert title(fleet.pid).startswith("jobherd: supervisor [")
     for arrival in arrivals:
         arrival.open()

@@ -118,7 +118,7 @@ def test_the_jobs_of_a_frozen_supervisor_move_on_and_its_late_word_is_refused(st
     assert stage.attempts(job)[0]["outcome"] == "lost"
     late.open("late")
     os.kill(late.pid, signal.SIGCONT)
-    first.wait_log("was lost, what became of them was not written")
+    first.wait_log("was lost, so their outcome was not written")
     os.kill(first.pid, signal.SIGCONT)
     assert stage.state(job) == "running", "the late completion changed nothing"
     first.wait_log("registered as supervisor", count=2)

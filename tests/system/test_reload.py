@@ -81,7 +81,7 @@ def test_broken_code_leaves_the_old_children_in_place_and_mended_code_is_taken(s
     fleet.signal(signal.SIGHUP)
     line = fleet.wait_log("versions.py:1")
     assert line["level"] in {"error", "warning"}
-    fleet.wait_log("the old children stay in place")
+    fleet.wait_log("the old workers continue")
     assert versions(stage, 4) == {"old"}
     assert fleet.workers() == before
     stage.write("versions.py", VERSION.format(version="mended"))
@@ -147,8 +147,8 @@ def test_more_workers_than_there_are_places_for_are_refused_and_the_reload_ends(
     settings.write_text("workers = 2\nmax_workers = 5\nschema = 'elsewhere'\n")
     fleet.signal(signal.SIGHUP)
     fleet.wait_log("every worker runs the new code")
-    assert fleet.wait_log("max_workers was changed: that takes a restart")["level"] == "warning"
-    fleet.wait_log("schema was changed: that takes a restart")
+    assert fleet.wait_log("max_workers was changed: restart the supervisor to apply it")["level"] == "warning"
+    fleet.wait_log("schema was changed: restart the supervisor to apply it")
     settings.write_text("workers = 5\nmax_workers = 5\n")
     fleet.signal(signal.SIGHUP)
     told = fleet.wait_log("the settings do not load, the old ones stay")["message"]
@@ -216,7 +216,7 @@ def test_with_reload_a_changed_file_is_taken_and_broken_code_leaves_the_old_work
     assert versions(stage, 1) == {"old"}
     stage.write("versions.py", "this is not Python\n")
     fleet.wait_log("reloading, since files changed: '")
-    fleet.wait_log("the old children stay in place")
+    fleet.wait_log("the old workers continue")
     assert versions(stage, 1) == {"old"}
     stage.write("versions.py", VERSION.format(version="new"))
     fleet.wait_log("every worker runs the new code")

@@ -112,7 +112,7 @@ def test_words_on_the_way_out_change_nothing(stage: Stage):
     for _ in range(3):
         fleet = stage.run_fleet(workers=1)
         fleet.signal(signal.SIGTERM)
-        fleet.wait_log("supervisor leaves", limit=60)
+        fleet.wait_log("supervisor exits", limit=60)
         with suppress(ProcessLookupError):
             while not fleet.note_exit():
                 for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTIN, signal.SIGQUIT):

@@ -354,12 +354,12 @@ def test_words_that_are_said_together_are_one_and_a_third_changes_nothing_more(s
     fleet.wait_log("draining: nothing more is claimed, 2 running")
     wait_obeyed(fleet)
     assert len(fleet.said("got SIG")) == 2
-    assert not fleet.said("leaving fast"), "Ctrl-C and the service manager say it together"
+    assert not fleet.said("exiting now"), "Ctrl-C and the service manager say it together"
     finishes.open("in peace")
     assert stage.wait_state(jobs[0], "completed")["attempts"] == 1
     wait_clock(stage, moment(stage, 0.5))
     fleet.signal(signal.SIGTERM)
-    fleet.wait_log("leaving fast: 1 running are handed back")
+    fleet.wait_log("exiting now: 1 running jobs are released")
     while not fleet.note_exit():
         fleet.signal(signal.SIGINT)
         fleet.signal(signal.SIGTERM)
@@ -376,7 +376,7 @@ def test_whoever_is_to_leave_at_once_is_not_slowed_down_by_a_softer_word(stage: 
     say_together(stage, fleet, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)  # obeyed by their numbers
     assert fleet.wait_exit() == 0
     fleet.wait_gone()
-    assert fleet.said("quitting at once: 1 running are killed")
-    assert not fleet.said("leaving fast")
+    assert fleet.said("exiting at once: 1 running jobs are killed")
+    assert not fleet.said("exiting now")
     assert fate(stage, job)[:3] == ("ready", 0, 0)
     assert (stage.count("running"), stage.count("supervisors")) == (0, 0)

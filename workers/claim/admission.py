@@ -107,7 +107,7 @@ class Admission:
         try:
             return self._narrowing(said)
         except (TypeError, ValueError) as problem:
-            _log.error("what before_claim said cannot be used: %s", problem)
+            _log.error("the return value of before_claim cannot be used: %s", problem)
             self.failing = True
             return None
 

@@ -384,7 +384,7 @@ class Claimer:
             if surplus:
                 # A query plan that executes a locking LIMIT more than once can do this: see
                 # claim_jobs.sql.
-                _log.error("the claim took %d jobs, %d more than asked: handing them back", len(batch), len(surplus))
+                _log.error("a claim returned %d jobs, %d more than requested: releasing the surplus", len(batch), len(surplus))
                 self._in_flight.hand_back(surplus)
                 del batch[len(batch) - len(surplus) :]
         return batch

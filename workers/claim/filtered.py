@@ -70,7 +70,7 @@ class FilteredClaimer(Claimer):
             own = any(name.startswith("own_") for name in self._narrowing.conditions)
             if not own or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
                 raise
-            _log.error("a condition of before_claim is refused: %s", " ".join(str(problem).split()))
+            _log.error("PostgreSQL rejects a condition of before_claim: %s", " ".join(str(problem).split()))
             self._narrowing, self._failing = None, True
             return []
 

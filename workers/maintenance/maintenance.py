@@ -119,7 +119,7 @@ def run(context: ChildContext) -> int:
     try:
         keeper.live()
     except Left as reason:
-        _log.info("leaving: %s", reason)
+        _log.info("exiting: %s", reason)
     finally:
         keeper.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
@@ -173,7 +173,7 @@ class Maintenance:
         if self._spec.settings.webhooks:
             self._enable_webhooks()
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
-        self._title("keeps house")
+        self._title("runs maintenance")
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         with suppress(OSError):  # No file descriptor is free: the next maintenance process may succeed.
             self._orphaned = set(find().values())
@@ -230,7 +230,7 @@ class Maintenance:
             self._orphans_at = _FOR_EVER
             with suppress(OSError):
                 for pid in end(self._orphaned):
-                    _log.warning("ended process %d, which a supervisor that is dead had left behind", pid)
+                    _log.warning("killed process %d, which a dead supervisor had left behind", pid)
         if now >= self._webhooks_at:
             self._enable_webhooks()
         if now >= self._glance_at:

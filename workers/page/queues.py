@@ -106,8 +106,8 @@ async def change(request: Request, form: Form) -> Done:
                 return Done("A cap is a number from 1; to let nothing run, pause it.", well=False)
             most = int(limit) if what == "cap" else None
             [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
-            was = "there was no cap before" if row["before"] is None else f"it was {row['before']}"
-            return Done(f"{called} has no cap any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}.")
+            was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
+            return Done(f"{called} has no concurrency limit any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}.")
     return Done("Say what to do: pause, resume, or set a cap.", well=False)
 
 

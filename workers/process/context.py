@@ -69,7 +69,7 @@ def start_clean(spec: ChildSpec) -> ChildContext:
     # have a supervisor 1.
     os.environ[MARKER] = f"{spec.control.owner}:{spec.incarnation}"
     title = _titles(spec)
-    title("boots")
+    title("starts")
     blocked = _say_at_terminals()
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return ChildContext(spec, wake, interrupts, title, blocked)

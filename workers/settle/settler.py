@@ -133,7 +133,9 @@ class Settler:
     ) -> None:
         """Check an answer to settle_completed.sql, or an exception of any statement."""
         if isinstance(said, Exception) and not (isinstance(said, psycopg.Error) and is_away(said)):
-            _log.warning("a settlement was refused, writing it job by job: %s", type(said).__name__, extra={"token": token})
+            _log.warning(
+                "the database rejected the outcomes of a claim, writing them job by job: %s", type(said).__name__, extra={"token": token}
+            )
         if isinstance(said, Exception) or not said:  # No rows: these are not all jobs of the claim, or it is lost.
             self.settle(token, finished, touched=touched)
 
@@ -144,7 +146,7 @@ class Settler:
             if len(finished) > 1:
                 return [row for one in finished for row in self._settle(token, [one])]
             _log.warning(
-                "an outcome cannot be stored (%s), writing the least of it",
+                "an outcome cannot be stored (%s), writing a minimal one",
                 _kind_of(problem),
                 extra={"job": finished[0].job, "token": token},
             )
@@ -168,11 +170,11 @@ class Settler:
             return True
         if touch is ParentWrites.ANY:
             if not settled:  # The claim may be lost as well, but then the supervisor was notified too.
-                _log.info("the parent has written what became of %d jobs", len(finished), extra={"token": token})
+                _log.info("the supervisor has written the outcomes of %d jobs", len(finished), extra={"token": token})
             return True
         lost = [one.job for one in finished if one.job not in written]
         _log.warning(
-            "the claim of %d jobs was lost, what became of them was not written", len(lost),
+            "the claim of %d jobs was lost, so their outcome was not written", len(lost),
             extra={"token": token, "jobs": ",".join(map(str, lost[:50]))},
         )  # fmt: skip
         self._on_lost()

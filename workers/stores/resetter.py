@@ -96,7 +96,7 @@ def run(context: ChildContext) -> int:
     try:
         resetter.live()
     except Left as reason:
-        _log.info("leaving: %s", reason)
+        _log.info("exiting: %s", reason)
     finally:
         resetter.close()
     context.spec.board.say(CurrentWork(Phase.LEAVING))
@@ -121,7 +121,7 @@ class Resetter:
         """Connect, report READY, and handle the tables until dismissed. Raises Left."""
         self._session.connect()
         self._spec.board.say(CurrentWork(Phase.IDLE, self._session.child))
-        self._title("looks after tables")
+        self._title("recovers records of tables")
         send(self._spec.report, Ready(self._session.child, self._session.backend))
         called = True
         while True:
@@ -253,7 +253,7 @@ class Resetter:
                 except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as problem:
                     # A trigger or a check of the application rejected it, which must not hold back
                     # the other records.
-                    _log.error("what became of record %d was refused: %s", record, sanitize(problem, 300), extra={"kind": kind})
+                    _log.error("the database rejected the outcome of record %d: %s", record, sanitize(problem, 300), extra={"kind": kind})
                     continue
                 if rows:
                     _log.info("record %d %s", record, "was put back" if crashed else "was settled for its process", extra={"kind": kind})

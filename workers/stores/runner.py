@@ -226,7 +226,7 @@ class Tables:
             except psycopg.Error as problem:
                 if condition == "true" or (is_away(problem) and problem.sqlstate != UNKNOWN_FUNCTION):
                     raise
-                _log.error("a condition of before_claim is refused: %s", sanitize(problem, 500), extra={"kind": table.kind})
+                _log.error("PostgreSQL rejects a condition of before_claim: %s", sanitize(problem, 500), extra={"kind": table.kind})
                 continue
             if row is not None:
                 self._tables = self._tables[place + 1 :] + self._tables[: place + 1]
@@ -265,7 +265,7 @@ class Tables:
                 if self._session.pooled:
                     steer(connection, self._spec.settings, lock_timeout="0", local=True)
                 if OurCursor(connection).execute(compose("lock_record", names), where).fetchone() is None:
-                    _log.warning("the claim of record %d was lost before it was begun", taken.record, extra={"kind": table.kind})
+                    _log.warning("the claim of record %d was lost before its attempt started", taken.record, extra={"kind": table.kind})
                     return
                 finished = self._attempt(table, taken, connection)
                 self._settle(connection, table, taken, finished)
@@ -326,7 +326,7 @@ class Tables:
             raise psycopg.OperationalError(message)
         parameters = fate(finished.outcome, record=taken.record, token=taken.token, logs=log_entries(finished, table.kind, began=taken.now))
         if OurCursor(connection).execute(compose("settle_record", table.store.names), parameters).fetchone() is None:
-            _log.warning("the claim of record %d was lost, what became of it was not written", taken.record, extra={"kind": table.kind})
+            _log.warning("the claim of record %d was lost, so its outcome was not written", taken.record, extra={"kind": table.kind})
 
     def _settle_apart(self, table: TableHandler, taken: Taken, finished: Finished, problem: BaseException) -> None:
         """Record the outcome in another transaction, because the first one is lost.
@@ -340,12 +340,12 @@ class Tables:
             if broken:
                 # What the handler wrote may be committed or gone. The record's state, which no
                 # other worker may change, shows which.
-                _log.warning("the transaction of record %d was lost with its session, it is left to the resetter", taken.record)
+                _log.warning("the transaction of record %d was lost with its session; the resetter recovers the record", taken.record)
                 return
             outcome = _failed(table, taken, f"the transaction that held the record could not be committed: {sanitize(problem, 1000)}")
             self._executor.job_log.correct(self._claimed(table, taken), outcome, finished.ran or 0.0)
-        _log.warning("what became of record %d is written apart from its transaction: %s", taken.record, type(problem).__name__)
-        least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database refused the error's own words")
+        _log.warning("the outcome of record %d is written in a separate transaction: %s", taken.record, type(problem).__name__)
+        least = Outcome(outcome.label, outcome.state, delay=outcome.delay, error="the database rejected the error's text")
         logs = log_entries(finished, table.kind, began=taken.now)
         attempts = [fate(said, record=taken.record, token=taken.token, logs=logs) for said in (outcome, least)]
         while attempts:
@@ -361,7 +361,9 @@ class Tables:
                     # the server can fork, until that is fixed.
                     self._session.rest(self._backoff(), patient=True)
                     continue
-                _log.error("what became of record %d was refused: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind})
+                _log.error(
+                    "the database rejected the outcome of record %d: %s", taken.record, sanitize(refusal, 500), extra={"kind": table.kind}
+                )
                 del attempts[0]
             else:
                 return
@@ -412,7 +414,7 @@ class Tables:
         self.close()
         self._at = time.monotonic() + self._backoff()
         _log.warning(
-            "a table could not be looked at, trying again in %g s: %s",
+            "querying a table failed, retrying in %g s: %s",
             self._pause,
             sanitize(problem, 300),
             extra={"sqlstate": problem.sqlstate or ""},

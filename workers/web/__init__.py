@@ -96,7 +96,7 @@ async def _live(spec: ChildSpec, title: Callable[[str], object]) -> None:
     try:
         await asyncio.wait((dismissed, serving), return_when=asyncio.FIRST_COMPLETED)
         spec.board.say(CurrentWork(Phase.LEAVING))
-        title("leaves")
+        title("exits")
         if serving.done():
             serving.result()
     finally:

@@ -198,7 +198,7 @@ def test_a_settlement_that_is_refused_beside_the_claim_is_written_job_by_job(
     child = bench.start(batch=2, hold=60.0)
     gate.wait_arrival("c").open()
     once(bench, [*done, last])
-    assert "a settlement was refused, writing it job by job" in child.log()
+    assert "the database rejected the outcomes of a claim, writing them job by job" in child.log()
     assert child.dismiss() == EXIT_LEFT
 
 

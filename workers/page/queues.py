@@ -107,7 +107,9 @@ async def change(request: Request, form: Form) -> Done:
             most = int(limit) if what == "cap" else None
             [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
-            return Done(f"{called} has no concurrency limit any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}.")
+            return Done(
+                f"{called} has no concurrency limit any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}."
+            )
     return Done("Say what to do: pause, resume, or set a cap.", well=False)
 
 

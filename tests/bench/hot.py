@@ -49,7 +49,7 @@ class ThinAir:
 
     child, backend, sessions, pooled = 1, 1, 1, False
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **_how: object) -> None:
         self.ids = count(1)
 
     def is_whole(self) -> bool:

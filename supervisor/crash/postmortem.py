@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _LONGEST: Final = 16384
 """Maximum characters of stacks that are kept."""
 _HINTS: Final = {
-    "SIGXCPU": "it had used the processor time that it may, RLIMIT_CPU",
-    "SIGXFSZ": "a file of it had grown past RLIMIT_FSIZE",
-    "SIGSYS": "a filter refused a system call",
-    "SIGBUS": "memory that was mapped is not there: a file was cut, or /dev/shm is full",
+    "SIGXCPU": "it had used all its processor time, RLIMIT_CPU",
+    "SIGXFSZ": "one of its files exceeded RLIMIT_FSIZE",
+    "SIGSYS": "a filter rejected a system call",
+    "SIGBUS": "mapped memory is missing: a file was truncated, or /dev/shm is full",
     "SIGILL": "code for another processor",
     "SIGFPE": "a division by zero in C code",
     "SIGTERM": "from outside",
@@ -103,8 +103,8 @@ def examine(
         last = read(grown.stacks.decode(errors="replace"))
         if place := last.place():
             when = f"{max(death.at - grown.at, 0.0):.1f} s before, at {grown.rss / 2**20:.0f} MiB,"
-            sentence = f"{sentence} {when} it stood in {place}."
-            stack = f"{when} it stood here:\n\n{last.show(_LONGEST)}"
+            sentence = f"{sentence} {when} it was executing {place}."
+            stack = f"{when} it was executing:\n\n{last.show(_LONGEST)}"
     return PostMortem(
         sentence=sentence,
         cause=death.cause,
@@ -150,21 +150,21 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
     where = f" {doing} {job}" if now.job else f" while it was {now.phase.name.lower()}"
     size = f" at {death.exit.rss / 2**20:.0f} MiB" if death.exit.rss else ""
     place = stacks.place()
-    stood = f" It stood in {place}." if place else ""
+    stood = f" It was executing {place}." if place else ""
     place = f", in {place}" if place else ""
     name = _name(death.exit.signal)
-    ended = f"its process was ended by {name or 'the parent'}."
+    ended = f"its process was ended by {name or 'the supervisor'}."
     match death.cause:
         case "timeout":
             # No time if the job had ended by then: the job stopped, but not its process.
             timeout = f" of {now.deadline - now.started:.4g} s" if isfinite(now.deadline) else ""
-            return f"It ran past its timeout{timeout} and did not stop when it was told: {ended}{stood}"
+            return f"It ran past its timeout{timeout} and did not stop when it was interrupted: {ended}{stood}"
         case "cancel":
-            return f"It was cancelled and did not stop when it was told: {ended}{stood}"
+            return f"It was cancelled and did not stop when it was interrupted: {ended}{stood}"
         case "drain":
-            return f"The supervisor was leaving and it did not stop in time: {ended}{stood}"
+            return f"The supervisor was draining and it did not stop in time: {ended}{stood}"
         case "quit":
-            return f"The supervisor was told to leave at once: process {death.pid} was killed{where}."
+            return f"The supervisor was told to exit at once: process {death.pid} was killed{where}."
         case "lost":
             return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}.{stood}"
         case "handlers":
@@ -172,22 +172,22 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "spawn":
             return f"Process {death.pid} was not ready in time and was killed. The setting spawn_timeout limits the start, and importing the handlers is part of it.{stood}"
         case "hook":
-            return f"A hook did not end in its time and did not stop when it was told{where}: {ended}{stood}"
+            return f"A hook exceeded its time limit and did not stop when it was interrupted{where}: {ended}{stood}"
         case "stuck":
-            return f"Process {death.pid} was dismissed, held nothing, and did not leave: it was killed."
+            return f"Process {death.pid} was told to exit, had no jobs, and did not exit: it was killed."
         case "stopped":
             return f"Process {death.pid} was stopped by a signal and not continued: the supervisor killed it{where}."
         case "oom":
-            return f"The kernel killed process {death.pid} for want of memory{size}{_allowed(memory)}{where}{place}."
+            return f"The out-of-memory killer killed process {death.pid}{size}{_allowed(memory)}{where}{place}."
     if name == "SIGKILL":
         return f"An unknown sender killed process {death.pid} with SIGKILL{size}{where}{place}."
     if name is not None:
         recursion = stacks.endless()
-        hint = f"its stack was full, {recursion} called itself without end" if recursion else _HINTS.get(name, "")
+        hint = f"its stack overflowed, {recursion} called itself endlessly" if recursion else _HINTS.get(name, "")
         return f"Process {death.pid} died of {name}{f' ({hint})' if hint else ''}{size}{where}{place}."
     return f"Process {death.pid} exited with code {death.exit.code}{where}{place}."
 
 
 def _allowed(memory: Mapping[str, object] | None) -> str:
     limit = memory.get("limit") if memory else None
-    return f", of {limit / 2**20:.0f} MiB that its control group may take," if isinstance(limit, int) else ""
+    return f", of {limit / 2**20:.0f} MiB allowed by its control group," if isinstance(limit, int) else ""

@@ -113,7 +113,7 @@ def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(sta
 
     report = reports["overflow"]
     assert report["signal"] == "SIGSEGV"
-    assert "its stack was full, again called itself without end" in rows["overflow"]["error"]
+    assert "its stack overflowed, again called itself endlessly" in rows["overflow"]["error"]
     assert f"in again at {place}/dying.py:" in rows["overflow"]["error"]
     assert report["code_version"] == "v7"
     assert 0 <= report["lease_age"] < 15
@@ -130,7 +130,7 @@ def test_deaths_by_the_kernels_limits_and_by_the_ladder_say_where_they_stood(sta
     assert (reports["exit"]["exit_code"], reports["exit"]["cause"]) == (3, "exit")
 
     assert (rows["stubborn"]["error_code"], reports["stubborn"]["signal"]) == ("JOB_TIMEOUT", "SIGKILL")
-    assert f"It stood in stubborn at {place}/dying.py:" in rows["stubborn"]["error"], "asked before it was ended"
+    assert f"It was executing stubborn at {place}/dying.py:" in rows["stubborn"]["error"], "asked before it was ended"
     assert "main thread (most recent call last):" in rows["stubborn"]["history"][-1]["traceback"]
 
 
@@ -143,7 +143,7 @@ def test_a_death_for_want_of_memory_is_told_from_one_by_somebodys_hand(stage: St
     report = row["history"][-1]["post_mortem"]
     assert (report["signal"], report["cause"], report["oom"]) == ("SIGKILL", "oom", True)
     assert (report["memory"]["limit"], report["memory"]["oom_kills"]) == (confined, 1)
-    assert f"of {confined >> 20} MiB that its control group may take, while it ran p:eats #{job}" in row["error"]
+    assert f"of {confined >> 20} MiB allowed by its control group, while it ran p:eats #{job}" in row["error"]
 
 
 def test_when_the_kernel_kills_one_child_for_want_of_memory_the_others_go_on_and_its_job_runs_again(
@@ -220,12 +220,12 @@ def test_whoever_is_killed_after_its_memory_grew_is_said_to_have_stood_where_it_
     (attempt,) = row["history"]
     kept = attempt["post_mortem"]
     found = re.search(
-        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it stood in (.*)\.$", attempt["error"]
+        r"with SIGKILL at \d+ MiB while it ran p:grows #\d+\. (\d+\.\d s before, at (\d+) MiB,) it was executing (.*)\.$", attempt["error"]
     )
     assert found is not None, attempt["error"]
     assert int(found[2]) >= 96
     assert "dying.py" in found[3]
     assert kept["sentence"] == attempt["error"]
-    assert kept["stack"].startswith(f"{found[1]} it stood here:")
+    assert kept["stack"].startswith(f"{found[1]} it was executing:")
     assert "in grows" in kept["stack"]
     assert "in grow_until_asked" in kept["stack"]

@@ -57,7 +57,7 @@ def test_a_handler_that_cleans_up_has_the_time_to(stage: Stage, gate: Gate):
     assert "post_mortem" not in row["history"][-1], "it ended by itself"
     assert "cleans_up" in row["history"][-1]["traceback"]
     fleet.wait_ready(2)
-    assert fleet.said("torn out by JobTimeout"), "its process is not used again"
+    assert fleet.said("interrupted by JobTimeout"), "its process is not used again"
 
 
 def test_a_handler_that_finishes_all_the_same_has_finished(stage: Stage):

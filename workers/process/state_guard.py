@@ -109,7 +109,7 @@ class StateGuard:
         """
         interrupts = self._interrupts
         if interrupts.raised is not None:
-            self.worn = f"a job was torn out by {type(interrupts.raised).__name__}"
+            self.worn = f"a job was interrupted by {type(interrupts.raised).__name__}"
         elif not interrupts.is_intact():
             interrupts.restore()
             self.worn = "a job changed signal handlers"
@@ -117,7 +117,7 @@ class StateGuard:
             # With another clock every deadline is wrong: the next job would be ended when it
             # begins, or a lease be held indefinitely.
             time.monotonic = self._clock
-            self.worn = "a job put another clock in the place of time.monotonic"
+            self.worn = "a job replaced time.monotonic"
         elif _thread._count() != self._threads and (left := self._threads_left()):  # noqa: SLF001 - all alternatives build a list
             self.worn = f"a job left a thread behind: {left}"
 

@@ -97,7 +97,7 @@ class Caller:
         if interrupts.forked:
             os._exit(0)  # A copy that the hook has forked and that returned here.
         if (torn := interrupts.raised) is not None:
-            self.torn = f"a hook was torn out by {type(torn).__name__}"
+            self.torn = f"a hook was interrupted by {type(torn).__name__}"
         interrupts.raised = torn or before  # After a job, the state guard sees the interruption there.
         interrupts.leave()
         self._board.say_hook(0.0)

@@ -124,10 +124,10 @@ def test_the_kernels_victim_is_said_to_have_stood_where_it_was_seen(place):
     death = Death(0, "worker 0", 77, 1, 1, exit_, "oom", True, None, 103.9, 60.0)
     report = examine(death, place.board, runs(5), "image:resize", grown=place.growth.seen(place.slot, place.board, runs(5)))
     assert report.sentence == (
-        "The kernel killed process 77 for want of memory at 1946 MiB while it ran image:resize #5."
-        " 0.4 s before, at 1750 MiB, it stood in shrink at /srv/app/resize.py:41."
+        "The out-of-memory killer killed process 77 at 1946 MiB while it ran image:resize #5."
+        " 0.4 s before, at 1750 MiB, it was executing shrink at /srv/app/resize.py:41."
     )
-    assert report.stack.startswith("0.4 s before, at 1750 MiB, it stood here:\n\nmain thread (most recent call last):\n")
+    assert report.stack.startswith("0.4 s before, at 1750 MiB, it was executing:\n\nmain thread (most recent call last):\n")
     assert report.stack.endswith('File "/srv/app/resize.py", line 41, in shrink')
 
 

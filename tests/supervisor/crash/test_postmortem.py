@@ -35,18 +35,18 @@ def look(board, *, cause, exit_, now=RAN, **more):
     ("cause", "exit_", "now", "asked", "sentence"),
     [
         ("timeout", Exit(None, signal.SIGKILL), RAN, ASKED,
-         "It ran past its timeout of 60 s and did not stop when it was told: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),
+         "It ran past its timeout of 60 s and did not stop when it was interrupted: its process was ended by SIGKILL. It was executing shrink at /srv/app/resize.py:41."),
         ("timeout", Exit(0, None), RAN._replace(deadline=float("inf")), b"",
-         "It ran past its timeout and did not stop when it was told: its process was ended by the parent."),
-        ("cancel", Exit(None, signal.SIGTERM), RAN, b"", "It was cancelled and did not stop when it was told: its process was ended by SIGTERM."),
+         "It ran past its timeout and did not stop when it was interrupted: its process was ended by the supervisor."),
+        ("cancel", Exit(None, signal.SIGTERM), RAN, b"", "It was cancelled and did not stop when it was interrupted: its process was ended by SIGTERM."),
         ("drain", Exit(None, signal.SIGKILL), RAN, ASKED,
-         "The supervisor was leaving and it did not stop in time: its process was ended by SIGKILL. It stood in shrink at /srv/app/resize.py:41."),
+         "The supervisor was draining and it did not stop in time: its process was ended by SIGKILL. It was executing shrink at /srv/app/resize.py:41."),
         ("lost", Exit(None, signal.SIGKILL), RAN, b"", "Its claim was lost to another supervisor: process 77 was ended while it ran image:resize #5."),
-        ("quit", Exit(None, signal.SIGKILL), RAN, b"", "The supervisor was told to leave at once: process 77 was killed while it ran image:resize #5."),
+        ("quit", Exit(None, signal.SIGKILL), RAN, b"", "The supervisor was told to exit at once: process 77 was killed while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGKILL, rss=33 * MIB), RAN, b"", "An unknown sender killed process 77 with SIGKILL at 33 MiB while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGKILL), IDLE, b"", "An unknown sender killed process 77 with SIGKILL while it was idle."),
         ("signal", Exit(None, signal.SIGXCPU), RAN, b"",
-         "Process 77 died of SIGXCPU (it had used the processor time that it may, RLIMIT_CPU) while it ran image:resize #5."),
+         "Process 77 died of SIGXCPU (it had used all its processor time, RLIMIT_CPU) while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGABRT), RAN, b"", "Process 77 died of SIGABRT while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGRTMIN + 3), RAN, b"", f"Process 77 died of signal {signal.SIGRTMIN + 3} while it ran image:resize #5."),
         ("exit", Exit(3, None), RAN, b"", "Process 77 exited with code 3 while it ran image:resize #5."),
@@ -93,7 +93,7 @@ def test_a_death_for_want_of_memory_says_how_much_there_was(board):
     memory = {"counted": "control group", "oom_kills": 4, "version": 2, "group": "/web", "limit": 2048 * MIB, "peak": 2048 * MIB, "used": 9}
     report = look(board, cause="oom", exit_=Exit(None, signal.SIGKILL, rss=1946 * MIB, oom=True), memory=memory)
     assert report.sentence == (
-        "The kernel killed process 77 for want of memory at 1946 MiB, of 2048 MiB that its control group may take, while it ran image:resize #5."
+        "The out-of-memory killer killed process 77 at 1946 MiB, of 2048 MiB allowed by its control group, while it ran image:resize #5."
     )
     assert report.oom
     assert report.as_dict()["memory"] == memory

@@ -26,7 +26,7 @@ _HOOK: Final = """\
 # It tells Jobherd of each push. It cannot refuse one: what it cannot tell is kept in the repository and told later.
 python={python}
 if [ ! -x "$python" ]; then
-    echo "jobherd: $python is gone, so this push is stored but nobody was told. Run: jobherd forge init-repo $PWD" >&2
+    echo "jobherd: $python is gone, so git stored this push but Jobherd did not record it. Run: jobherd forge init-repo $PWD" >&2
     exit 1
 fi
 {path}exec "$python" -P -m jobherd.handlers.forge._hook

@@ -48,7 +48,7 @@ def test_every_supervisor_is_shown_with_its_children(page, database):
         "alpha, process 77", "computing", "mail:receipt", 'href="/jobs/17"', "3.2 s", "40 %", "half way", "98 %", "114 MiB", "1,203",
         "attempt 2 of 5", "resting", "starts again in 2.0 s", "on a lock", "record 5", "and holds 3 that have not started", "reloading", "mail, media",
         "worker 1, 1 h 30 min ago:", "An unknown sender killed process 12 with SIGKILL.", 'href="/jobs/16"',
-        "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease lapsed 2 h ago",
+        "beta, process 77", "It has not said anything of its children yet.", "gamma", "its lease expired 2 h ago",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert text.count('value="drain"') == 2, "nobody steers the dead"
@@ -123,13 +123,13 @@ def test_an_order_that_nobody_takes_is_withdrawn(page, database, monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE", 0.1)
     number = supervisor(database)
     shown = page.act("/fleet/action", follow=True, supervisor=number, order="add")
-    assert "did not answer within 100 ms: the order is withdrawn, and nothing happens." in shown.text
+    assert "did not answer within 100 ms: the fleet command is withdrawn and will not be executed." in shown.text
     assert send(database, "SELECT error FROM jobherd.orders WHERE name = 'add'") == [("withdrawn: the supervisor did not take it in time",)]
 
 
 @pytest.mark.parametrize("fields", [{"supervisor": "1", "order": "dance"}, {"supervisor": "x", "order": "add"}, {"order": "add"}])
 def test_what_is_no_order_is_said(page, database, fields):
-    assert "That is no order" in page.act("/fleet/action", follow=True, **fields).text
+    assert "That is not a fleet command" in page.act("/fleet/action", follow=True, **fields).text
     assert send(database, "SELECT count(*) FROM jobherd.orders") == [(0,)]
 
 

@@ -63,12 +63,12 @@ def noted(dsn):
         ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "7"}, "runs at most 7 at a time; there was no limit before.",
          ("cap", {"queue": "mail", "max_running": 7, "before": None}, None)),
         ({"scope": "queue", "name": "mail", "do": "uncap"}, "has no concurrency limit any more", None),
-        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "0"}, "A cap is a number from 1", None),
+        ({"scope": "queue", "name": "mail", "do": "cap", "max_running": "0"}, "A concurrency limit is a number from 1", None),
         ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
         ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
         ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),
-        ({"scope": "planet", "name": "mars", "do": "pause"}, "Say what is meant", None),
-        ({"scope": "queue", "name": "mail", "do": "dance"}, "Say what to do", None),
+        ({"scope": "planet", "name": "mars", "do": "pause"}, "Choose a queue, a kind or everything", None),
+        ({"scope": "queue", "name": "mail", "do": "dance"}, "Choose an action", None),
     ],
 )  # fmt: skip
 def test_what_is_done_from_the_page_is_said_and_noted(page, database, fields, said, note):

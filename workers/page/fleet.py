@@ -83,7 +83,7 @@ async def order(request: Request, form: Form) -> Done:
     """Send a fleet command to a supervisor, and wait up to `PATIENCE` seconds for its answer."""
     name, number = form.get("order", ""), form.get("supervisor", "")
     if name not in ORDERS or not (number.isascii() and number.isdigit()) or len(number) > 18:
-        return Done("That is no order to a supervisor of this page.", to=None, well=False)
+        return Done("That is not a fleet command to a supervisor of this dashboard.", to=None, well=False)
     db = database(request)
     wanted = {"supervisor": int(number), "name": name, "arguments": "{}", "actor": viewer_of(request).actor,
               "reason": form.get("reason", "").replace("\0", "")[:LONGEST] or None}  # fmt: skip
@@ -97,9 +97,10 @@ async def order(request: Request, form: Form) -> Done:
         [taken_back] = await db.act("withdraw_order", {"order": given["id"]})
         if taken_back["withdrawn"]:
             return Done(
-                f"Supervisor {number} did not answer within {duration(PATIENCE)}: the order is withdrawn, and nothing happens.", well=False
+                f"Supervisor {number} did not answer within {duration(PATIENCE)}: the fleet command is withdrawn and will not be executed.",
+                well=False,
             )
-        return Done(f"Supervisor {number} has taken the order and not answered yet: look again in a moment.", well=False)
+        return Done(f"Supervisor {number} has taken the fleet command and not answered yet: reload the page in some seconds.", well=False)
     if row["error"]:
         return Done(f"Supervisor {number} refuses: {row['error']}.", well=False)
     answer = document(row["answer"])

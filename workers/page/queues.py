@@ -82,7 +82,7 @@ async def change(request: Request, form: Form) -> Done:
     scope, name, what = (_field(form, field) for field in ("scope", "name", "do"))
     reason = _field(form, "reason") or None
     if scope not in SCOPES:
-        return Done("Say what is meant: a queue, a kind or everything.", well=False)
+        return Done("Choose a queue, a kind or everything.", well=False)
     if scope != "all" and not name:
         return Done(f"Say which {scope}.", well=False)
     gate = {"queue": "*" if scope == "all" else name if scope == "queue" else None, "kind": name if scope == "kind" else None}
@@ -103,14 +103,14 @@ async def change(request: Request, form: Form) -> Done:
         case "cap" | "uncap":
             limit = _field(form, "max_running")
             if what == "cap" and not (limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit)):
-                return Done("A cap is a number from 1; to let nothing run, pause it.", well=False)
+                return Done("A concurrency limit is a number from 1. To run nothing, pause it.", well=False)
             most = int(limit) if what == "cap" else None
             [row] = await db.act("set_cap", {**gate, **who, "max_running": most})
             was = "there was no limit before" if row["before"] is None else f"it was {row['before']}"
             return Done(
                 f"{called} has no concurrency limit any more; {was}." if most is None else f"{called} runs at most {most} at a time; {was}."
             )
-    return Done("Say what to do: pause, resume, or set a cap.", well=False)
+    return Done("Choose an action: pause, resume, or set a concurrency limit.", well=False)
 
 
 def _field(form: Form, name: str) -> str:

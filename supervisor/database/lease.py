@@ -319,7 +319,7 @@ class Lease:
             self._steady_at = now + self._lease
             self._fleet.keeper_called = True
             log.warning(
-                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole lease to renew before its jobs are reclaimed",
+                "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole lease to renew before its jobs may be taken",
                 jump,
             )
 

@@ -52,7 +52,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         raise CommandError(f"there is no job {job}: it never was, it was deleted, or its time in the history is over")
     runner = found[0]
     if runner["state"] != "running":
-        raise CommandError(f"job {job} does not run: it is {runner['state']} (jobherd why {job} says why)")
+        raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} says why)")
     if runner["supervisor"] is None:
         raise CommandError(
             f"job {job} runs under a supervisor that is not to be reached: its lease has lapsed, and the job is taken over soon"

@@ -151,9 +151,9 @@ def test_a_supervisor_runs_no_more_of_a_queue_than_it_may(stage: Stage, gate: Ga
 def test_reserved_workers_serve_their_queue_alone(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, queues="high:1,batch*", poll="300s")
     stage.enqueue("t:gate", '{"label": "long"}', queue="batch-1")
+    arrival = gate.wait_arrival("long")
     blocked = stage.enqueue("t:noop", queue="batch-2")
     strange = stage.enqueue("t:noop", queue="other")
-    arrival = gate.wait_arrival("long")
     urgent = [stage.enqueue("t:noop", queue="high") for _ in range(3)]
     stage.wait_all(urgent, "completed")
     assert stage.states([blocked, strange]) == ["ready", "ready"]

@@ -137,7 +137,7 @@ def test_wrong_options_name_the_field_and_the_remedy():
     for batch in (0, 501, True, "5", 2.0):
         with pytest.raises(ValueError, match="batch must be a whole number from 1 to 500"):
             handler("a:b", batch=batch)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="needs batch=N"):
+    with pytest.raises(ValueError, match="requires batch=N"):
         handler("a:b", linger="1s")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="linger must be at most 60 s"):
         handler("a:b", batch=2, linger="61s")

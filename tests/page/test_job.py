@@ -59,7 +59,7 @@ def test_every_state_is_explained_with_what_can_be_done(queue, page):
     assert "Run it now" in said and "Cancel" in said and "Edit" not in said
     assert '"order_id": 7' in said and "mail, priority -3" in said
     page.act(f"/jobs/{job}/action", do="retry")
-    assert "Waiting: nobody serves it" in words(page, f"/jobs/{job}")
+    assert "Waiting: no supervisor with workers holds a lease" in words(page, f"/jobs/{job}")
     child = queue.child()
     token = child.claim(1)[0].token
     queue.run('INSERT INTO jobherd.progress (job, token, progress) VALUES (%s, %s, \'{"fraction": 0.25, "note": "page 4"}\')', job, token)

@@ -50,7 +50,8 @@ def test_a_flood_in_one_queue_does_not_starve_the_others(stage: Stage, settings:
     stage.wait_all(others, "completed")
     if "batch" not in settings:  # whole batches: one of the flood is all that a worker can have claimed before
         assert mails_before_the_last(stage, others) < 3 * OTHERS
-    assert stage.count("ready") > 0, "the flood was drained first"
+    left = stage.run("SELECT count(*) FROM jobherd.jobs WHERE queue = 'mail' AND state <> 'completed'")[0][0]
+    assert left > 0, "the flood was drained first"  # not `ready`: with whole batches two workers may have claimed the rest by now
     fleet.stop()
 
 

@@ -75,7 +75,7 @@ class Server:
     """The postmaster's pid when this process joined. Code that ends stray processes must spare it."""
     started: bool
     """Whether this call started the server; otherwise it was running."""
-    _spec: _Seat = field(repr=False, compare=False)
+    _user: _User = field(repr=False, compare=False)
 
     def leave(self, *, timeout: float = 60.0) -> bool:
         """Stop using the server; the last user stops it (fast: open transactions are rolled back).
@@ -99,15 +99,15 @@ class Server:
             finally:
                 server.leave()
         """
-        if not self._spec.is_ours():
+        if not self._user.is_ours():
             return False
         until = time.monotonic() + timeout
         folder = self.data.parent
         if not folder.is_dir():  # the folder was removed; PostgreSQL notices that itself
-            self._spec.close()
+            self._user.close()
             return False
         with _alone(folder, until):
-            return _leave(self._spec, self.data, until)
+            return _leave(self._user, self.data, until)
 
     def __enter__(self) -> Self:
         """Return the server; ``start`` or ``find`` has joined it."""
@@ -186,7 +186,7 @@ def _explained(folder: Path) -> Iterator[None]:
 # -- users -----------------------------------------------------------------------------------------------------------
 
 
-class _Seat:
+class _User:
     """One user of the server: the descriptors whose locks prove that it exists."""
 
     def __init__(self) -> None:
@@ -233,33 +233,33 @@ def _alone(folder: Path, until: float) -> Iterator[int]:
 def _join(folder: Path, *, may_start: bool, until: float) -> Server | None:
     data = folder / "postgres"
     with _alone(folder, until) as lock:
-        spec = _Seat()
+        user = _User()
         users = folder / "postgres.users"
-        spec.fds.append(_open(users))
+        user.fds.append(_open(users))
         try:
-            _lock(spec.fds[0], fcntl.LOCK_SH, users, until)
+            _lock(user.fds[0], fcntl.LOCK_SH, users, until)
             found = process.ready(data, until)
             if found is None and not may_start:
-                spec.close()
+                user.close()
                 return None
             pid = found or _start(data, lock, until)
-            dsn = address(_socket_folder(data, spec))
-            return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _spec=spec)
+            dsn = address(_socket_folder(data, user))
+            return Server(dsn, data, log_of(data), _major(data), pid, started=found is None, _user=user)
         except BaseException:
-            _leave(spec, data, until)  # otherwise a Ctrl-C during the start would leave a server without users
+            _leave(user, data, until)  # otherwise a Ctrl-C during the start would leave a server without users
             raise
 
 
-def _leave(spec: _Seat, data: Path, until: float) -> bool:
+def _leave(user: _User, data: Path, until: float) -> bool:
     """Release the user's locks; stop the server after the last user. The caller holds the lock."""
     try:
-        if not locked(spec.fds[0], fcntl.LOCK_EX):
+        if not locked(user.fds[0], fcntl.LOCK_EX):
             return False
-        if spec.link is not None:
-            spec.link.unlink(missing_ok=True)
+        if user.link is not None:
+            user.link.unlink(missing_ok=True)
         return process.stop(data, until)
     finally:
-        spec.close()
+        user.close()
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def _start(data: Path, lock: int, until: float) -> int:
     return process.launch(programs, data, account=account, until=until)
 
 
-def _socket_folder(data: Path, spec: _Seat) -> Path:
+def _socket_folder(data: Path, user: _User) -> Path:
     """Return a path by which libpq reaches the socket: the data folder, or a short link to it.
 
     The link is in a folder that no other user can write to, so no other user can redirect it. It
@@ -295,16 +295,16 @@ def _socket_folder(data: Path, spec: _Seat) -> Path:
     if fits(data):
         return data
     private = _private_folder(*link_folders())
-    spec.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    user.fds.append(os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     # otherwise systemd-tmpfiles removes the link after ten days
-    fcntl.flock(spec.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+    fcntl.flock(user.fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
     link = private / link_name(data)
     if not link.is_symlink() or link.readlink() != data:
         fresh = link.with_suffix(f".{os.getpid()}")
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(data)
         fresh.replace(link)
-    spec.link = link
+    user.link = link
     return link
 
 
